@@ -1,6 +1,8 @@
 """`stagelens check slo.yaml`: say what an SLO file promises and when it will page, or everything that is wrong with it.
 
 Where there is a store, it also says when it would have paged in the last 30 days.
+
+The words of a backtest: when an SLO would have told somebody in the last 30 days.
 """
 
 from __future__ import annotations
@@ -12,19 +14,107 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 
 from ..core.errors import ConfigError, StoreError
-from ..store import Store
+from ..core.settings.yaml_fields import meant
+from ..store import Reader, Store
 from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .config import DEFAULT_FILE
-from .evaluation import burn_rate
-from .evaluation.burn_rate import Tier
+from .evaluation.backtest import PastIncident, Preview, backtest
+from .evaluation.burn_rate import Tier, is_reachable, policy_tiers, time_to_fire
 from .objectives.slo import Slo
-from .objectives.slo_file import Definitions, read
-from .policy_file import default_policy
-from .preview import LOOK_BACK, Seen, preview
+from .objectives.slo_file import Definitions, read_slo_file
+from .policies import BurnRatePolicy, default_burn_rate_policy
+
+LOOK_BACK = timedelta(days=30)
+# More of them say nothing more; the worst are shown.
+_SHOWN = 5
+
+
+class Seen:
+    """What the store has seen, to tell a service that is quiet from one that is misspelt.
+
+    Args:
+        read: The store's queries.
+    """
+
+    def __init__(self, read: Reader) -> None:
+        self.read = read
+
+    @cached_property
+    def services(self) -> list[str]:
+        """The names of all services."""
+        return sorted(set(self.read.releases()["service"]))
+
+
+def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iterator[str]:
+    """Yield lines about what *slo* would have told in the last 30 days before *now*.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    if slo.service not in seen.services:
+        cure = meant(slo.service, seen.services) or f"; known are {', '.join(seen.services) or 'none yet'}"
+        yield f"The store has never seen a service {slo.service!r}{cure}"
+        return
+    yield from _course(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
+    yield from _definitions(seen.read, slo, now)
+
+
+def _course(found: Preview, slo: Slo) -> Iterator[str]:
+    if found.seen_from is None:
+        yield f"The store has nothing of {slo.service} that this counts in the last {formatting.duration(LOOK_BACK)}."
+        return
+    since = max(found.since, found.seen_from)
+    span = formatting.duration(found.until - since)
+    known = f"the last {span}" if since == found.since else f"the {span} that are known"
+    left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget is left"
+    yield f"Over {known} this would have {_told(found.incidents)}{left}."
+    worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
+    for each in sorted(worst, key=lambda each: each.opened_at):
+        yield f"  {_incident(each, found.until)}"
+    if len(found.incidents) > _SHOWN:
+        yield f"  and {len(found.incidents) - _SHOWN} more that spent less"
+    if found.coarse_until is not None:
+        yield f"  Before {_moment(found.coarse_until)} only whole hours are kept: what was shorter may be missed there."
+
+
+def _told(incidents: tuple[PastIncident, ...]) -> str:
+    if not incidents:
+        return "told nobody anything"
+    pages = sum(each.severity == "page" for each in incidents)
+    tickets = len(incidents) - pages
+    paged = f"paged {_times(pages)}" if pages else "paged nobody"
+    return f"{paged} and made {tickets} {'ticket' if tickets == 1 else 'tickets'}" if tickets else paged
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def _incident(past: PastIncident, until: datetime) -> str:
+    length = formatting.duration((past.resolved_at or until) - past.opened_at)
+    lasted = f"for {length}" if past.resolved_at else f"for {length} so far"
+    spent = formatting.percent(past.spent)
+    return f"{past.severity:<6} {_moment(past.opened_at)} {lasted} (burn {formatting.times(past.peak)}, {spent} of the budget)"
+
+
+def _moment(at: datetime) -> str:
+    at = at.astimezone(UTC)
+    return f"{at.day} {at:%b %H:%M} UTC"
+
+
+def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
+    """Say when first tokens were found in several ways, and the promise takes them all."""
+    if slo.kind not in ("ttft", "tpot") or slo.definition is not None:
+        return
+    found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
+    if len(found) > 1:
+        yield f"First tokens were found in several ways ({', '.join(sorted(found))}): choose one with `definition`."
+
 
 DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if there is one"
 
@@ -44,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--store", metavar="URL", help=f"sqlite:///FILE or postgresql://… (default: {DEFAULT_STORE})")
     options = parser.parse_args(argv)
     try:
-        definitions = read(options.file, os.environ)
+        definitions = read_slo_file(options.file, os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
@@ -100,7 +190,7 @@ def summary(
         yield from _about(slo)
         if seen is not None:
             note(f"  looking at the last {formatting.duration(LOOK_BACK)} …")
-            lines = list(preview(seen, slo, default_policy(), _now()))
+            lines = list(preview(seen, slo, default_burn_rate_policy(), _now()))
             note("")
             yield from (f"  {line}" for line in lines)
     yield ""
@@ -127,7 +217,7 @@ def _about(slo: Slo) -> Iterator[str]:
     if planned:
         low, high = planned[0]
         yield f"  Next planned work: {formatting.moment(low)}, for {formatting.duration(high - low)}; it counts for nothing."
-    for tier in burn_rate.tiers(default_policy(), slo.window):
+    for tier in policy_tiers(default_burn_rate_policy(), slo.window):
         yield f"  {_tier(tier, slo)}"
 
 
@@ -142,7 +232,7 @@ def _budget(slo: Slo) -> str:
 
 def _tier(tier: Tier, slo: Slo) -> str:
     rule = f"{tier.severity:<6} when the budget burns {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
-    if not burn_rate.reachable(tier, slo.objective):
+    if not is_reachable(tier, slo.objective):
         highest = formatting.times(1 / slo.budget)
         return f"{rule}: left out, it cannot burn faster than {highest} at this objective"
     share = formatting.percent(min(1.0, tier.burn * slo.budget))
@@ -151,7 +241,7 @@ def _tier(tier: Tier, slo: Slo) -> str:
 
 
 def _soonest(tier: Tier, slo: Slo) -> str:
-    outage = burn_rate.time_to_fire(tier, slo.objective, 1.0)
+    outage = time_to_fire(tier, slo.objective, 1.0)
     if outage is None or slo.kind == "coverage":
         return ""
     if slo.kind == "freshness":

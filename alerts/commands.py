@@ -1,4 +1,7 @@
-"""`stagelens alerts list`, `show`, `ack`, `accept`, `silence`, `silences`, `unsilence`, `test`: incidents from the shell."""
+"""`stagelens alerts list`, `show`, `ack`, `accept`, `silence`, `silences`, `unsilence`, `test`: incidents from the shell.
+
+Incidents and silences as a terminal shows them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import dataclasses
 import getpass
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,14 +18,119 @@ from ..core.errors import ConfigError, StagelensError
 from ..core.settings.values import parse_duration
 from ..store import Store
 from ..store.store_factory import StoreConfig, open_existing
-from . import tables
+from . import formatting
 from .config import AlertsConfig
-from .delivery.channel_check import rehearse
-from .incidents import silences
-from .incidents.acknowledging import IncidentError, acknowledge
-from .objectives.slo_file import LiveFile, read
-from .reader import AlertsReader, Incident
-from .regression.acceptance import accept
+from .delivery.channel_check import check_channel
+from .incidents.journal import IncidentError, acknowledge
+from .incidents.silences import MATCHERS, Silence, create_silence, end_silence
+from .objectives.slo_file import LiveFile, read_slo_file
+from .reader import AlertsReader, Delivery, Incident, Transition
+from .regression.acceptance import accept_regression
+
+
+def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
+    """Return one line for each incident; *everything* says whether those that are over are among them."""
+    if not found:
+        return "No incident yet." if everything else "No incident is open; --all shows those that are over."
+    rows = [
+        (each.id, each.state, each.severity, _format_time(each.opened_at), _incident_owner(each), each.headline)
+        for each in found
+    ]
+    return "\n".join(format_table(("id", "state", "severity", "opened (UTC)", "who", "what"), rows))
+
+
+def format_incident(found: Incident) -> str:
+    """Return one incident, with its history and what was sent to whom."""
+    facts = [
+        ("state", _incident_state(found)),
+        ("since", f"{formatting.moment(found.since)}, noticed {formatting.moment(found.opened_at)}"),
+        ("severity", found.severity),
+        ("impact", found.impact),
+        ("looked after by", _acknowledgement(found)),
+        ("told", f"nobody: {found.muted}" if found.muted else "yes"),
+        ("see", found.link),
+    ]
+    happened = [(_format_time(each.at), each.event, _notified(each), each.headline) for each in found.transitions]
+    sent = [
+        (each.channel, each.transition, each.state, str(each.attempts), _format_time(each.at), _delivery_error(each))
+        for each in found.deliveries
+    ]
+    parts: list[Iterable[str]] = [
+        [f"{found.id}: {found.headline}", ""],
+        (f"  {name:<16}{value}" for name, value in facts if value),
+        ["", *format_table(("when (UTC)", "what happened", "told", "as"), happened)],
+        ["", *format_table(("channel", "message", "state", "tries", "when (UTC)", "answer"), sent)] if sent else [],
+    ]
+    return "\n".join(line for part in parts for line in part)
+
+
+def format_silences(found: Sequence[Silence], now: datetime) -> str:
+    """Return one line for each silence."""
+    if not found:
+        return "Nothing is silenced."
+    rows = [
+        (
+            each.id,
+            "over" if each.ends_at <= now else "in force" if each.holds(now) else "to come",
+            _format_time(each.starts_at),
+            _format_time(each.ends_at),
+            each.author,
+            format_matchers(each),
+            each.comment,
+        )
+        for each in found
+    ]
+    return "\n".join(format_table(("id", "state", "from (UTC)", "until (UTC)", "by", "what", "why"), rows))
+
+
+def format_matchers(silence: Silence) -> str:
+    """Return what is silenced, such as `service=shop, severity=ticket`."""
+    return ", ".join(f"{key}={value}" for key, value in silence.matchers.items())
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield *rows* in columns under *head*."""
+    every = [head, *([" ".join(text.split()) for text in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+    for row in every:
+        yield "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _incident_owner(found: Incident) -> str:
+    if found.muted and found.state == "open":
+        return "muted"
+    return found.acked_by or ("nobody" if found.state == "open" else "")
+
+
+def _incident_state(found: Incident) -> str:
+    if found.resolved_at is None:
+        return found.state
+    ended = f"accepted by {found.acked_by}" if found.ending == "accepted" else "resolved"
+    return f"{ended} at {formatting.moment(found.resolved_at)}"
+
+
+def _acknowledgement(found: Incident) -> str:
+    if found.acked_at is None or found.ending == "accepted":
+        return "nobody" if found.state == "open" else ""
+    return f"{found.acked_by}, since {formatting.moment(found.acked_at)}"
+
+
+def _notified(each: Transition) -> str:
+    if each.event in ("acknowledged", "accepted"):
+        return f"by {each.note}"
+    return each.note or (f"{each.told} channel{'s' if each.told != 1 else ''}" if each.told else "nobody")
+
+
+def _delivery_error(each: Delivery) -> str:
+    if each.next_attempt is not None and each.attempts:
+        again = f"again at {each.next_attempt:%H:%M:%S}"
+        return f"{each.error}; {again}" if each.error else again
+    return each.error or ("accepted" if each.state == "sent" else "")
+
+
+def _format_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
 
 _LENGTH = "2h"
 _LIMIT = 50
@@ -104,7 +212,7 @@ def _command(
 
 
 def _silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-    for key, meaning in silences.MATCHERS.items():
+    for key, meaning in MATCHERS.items():
         command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (default any)")
     length = f"for how long, such as 30m (default {_LENGTH})"
     command.add_argument("--for", dest="length", metavar="TIME", default=_LENGTH, help=length)
@@ -122,19 +230,19 @@ def _test(name: str, config: AlertsConfig) -> int:
     if config.slo_file is None:
         msg = "there is no slo.yaml here, which says what the channels are; name it with --slo or STAGELENS_SLO_FILE"
         raise ConfigError(msg)
-    entries = {entry.name: entry for entry in read(config.slo_file, config.env).channels}
+    entries = {entry.name: entry for entry in read_slo_file(config.slo_file, config.env).channels}
     if name not in entries:
         msg = f"{config.slo_file} has no channel {name!r}; it has {', '.join(entries) or 'none'}"
         raise ConfigError(msg)
     line = ""
-    for line in rehearse(entries[name]):
+    for line in check_channel(entries[name]):
         print(line, flush=True)
     return 1 if line.startswith("failed") else 0
 
 
 def _list(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
     found = _reader(store).incidents(max(1, options.limit), open_only=not options.all)
-    return [_brief(each) for each in found], tables.incidents(found, everything=options.all)
+    return [_brief(each) for each in found], format_incidents(found, everything=options.all)
 
 
 def _show(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
@@ -142,7 +250,7 @@ def _show(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[An
     if found is None:
         msg = f"there is no incident {options.id!r}; `stagelens alerts list --all` names those there are"
         raise IncidentError(msg)
-    return dataclasses.asdict(found), tables.incident(found)
+    return dataclasses.asdict(found), format_incident(found)
 
 
 def _ack(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
@@ -152,7 +260,7 @@ def _ack(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any,
 
 
 def _accept(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    found = accept(store, options.id, _name(options), now, options.why)
+    found = accept_regression(store, options.id, _name(options), now, options.why)
     ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
     answer = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
     normal = f"{found.acked_by} accepted {found.id} as the new normal of {found.finding.service}"
@@ -166,26 +274,26 @@ def _silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[
         raise IncidentError(msg)
     start = _moment(options.start) if options.start else now
     with store.transaction() as connection:
-        made = silences.create(
+        made = create_silence(
             connection,
-            {key: getattr(options, key) for key in silences.MATCHERS},
+            {key: getattr(options, key) for key in MATCHERS},
             starts_at=start,
             ends_at=start + length,
             author=_name(options),
             comment=options.comment,
         )
-    return dataclasses.asdict(made), f"{made.id}: {tables.matchers(made)} is {made.in_words()}"
+    return dataclasses.asdict(made), f"{made.id}: {format_matchers(made)} is {made.in_words()}"
 
 
 def _silences(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = _reader(store).silences(now, over=options.all)
-    return [dataclasses.asdict(each) for each in found], tables.silences(found, now)
+    return [dataclasses.asdict(each) for each in found], format_silences(found, now)
 
 
 def _unsilence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     with store.transaction() as connection:
-        ended = silences.end(connection, options.id, now)
-    return {"id": ended.id, "ended_at": now}, f"{ended.id} is over: {tables.matchers(ended)} is told again"
+        ended = end_silence(connection, options.id, now)
+    return {"id": ended.id, "ended_at": now}, f"{ended.id} is over: {format_matchers(ended)} is told again"
 
 
 def _reader(store: Store) -> AlertsReader:

@@ -11,15 +11,15 @@ from sqlalchemy import Connection, Row, select
 
 from ..analysis.comparison import StageGrowth
 from ..store import Store
-from .delivery.finding_parts import Overrun
-from .delivery.message import Ending, Message
-from .delivery.message_text import headline, impact, worst
-from .evaluation.slo_status import URGENCY, SloStatus, standing
-from .incidents import journal, notification_rules, record, silences
-from .incidents.record import Record
-from .incidents.silences import Silence
+from .delivery.message import BudgetOverrun, Ending, Message
+from .delivery.message_text import headline, impact_text, worst_impact
+from .evaluation.slo_status import URGENCY, SloStatus, read_slo_status
+from .incidents.journal import build_message
+from .incidents.notification_rules import group_lead
+from .incidents.record import IncidentRecord, get_incident, newest_incidents
+from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveFile
-from .policy_file import Policy, default_policy
+from .policies import BurnRatePolicy, default_burn_rate_policy
 from .schema import outbox, transitions
 
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
@@ -122,7 +122,7 @@ class Incident:
     story: str = ""
     transitions: tuple[Transition, ...] = ()
     ending: Ending = ""
-    overruns: tuple[Overrun, ...] = ()
+    overruns: tuple[BudgetOverrun, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -135,9 +135,9 @@ class AlertsReader:
         policy: What burning means.
     """
 
-    def __init__(self, store: Store, file: LiveFile, policy: Policy | None = None) -> None:
+    def __init__(self, store: Store, file: LiveFile, policy: BurnRatePolicy | None = None) -> None:
         self._store = store
-        self._policy = policy or default_policy()
+        self._policy = policy or default_burn_rate_policy()
         self.file = file
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:
@@ -150,7 +150,7 @@ class AlertsReader:
         # Where no alerts run in this process, as beside a dashboard that runs alone, nobody else reads the file.
         self.file.refresh(now)
         found = self.file.current.slos if self.file.current else ()
-        stood = (standing(self._store.read, slo, self._policy, now) for slo in found)
+        stood = (read_slo_status(self._store.read, slo, self._policy, now) for slo in found)
         return sorted(stood, key=lambda status: (URGENCY[status.state], -status.burn_1h))
 
     def problems(self) -> tuple[str, ...]:
@@ -160,21 +160,21 @@ class AlertsReader:
     def incidents(self, limit: int = 50, open_only: bool = False) -> list[Incident]:
         """Return the newest incidents, newest first, each with its history and deliveries."""
         with self._store.engine.connect() as connection:
-            return _whole(connection, record.newest(connection, limit, open_only=open_only))
+            return _whole(connection, newest_incidents(connection, limit, open_only=open_only))
 
     def incident(self, name: str) -> Incident | None:
         """Return the incident with the id *name*, None where there is none."""
         with self._store.engine.connect() as connection:
-            found = record.get(connection, name)
+            found = get_incident(connection, name)
             return None if found is None else _whole(connection, [found])[0]
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
         """Return the silences in force and to come, with *over* also those that ended."""
         with self._store.engine.connect() as connection:
-            return silences.listed(connection, now or datetime.now(UTC), over=over)
+            return list_silences(connection, now or datetime.now(UTC), over=over)
 
 
-def _whole(connection: Connection, found: Sequence[Record]) -> list[Incident]:
+def _whole(connection: Connection, found: Sequence[IncidentRecord]) -> list[Incident]:
     ids = [each.id for each in found]
     sent = connection.execute(
         select(outbox).where(outbox.c.incident.in_(ids)).order_by(outbox.c.sequence, outbox.c.id)
@@ -214,10 +214,10 @@ def _delivery(row: Row[Any]) -> Delivery:
     )
 
 
-def _incident(found: Record, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]]) -> Incident:
+def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]]) -> Incident:
     finding = found.finding
     ended = found.resolved_at
-    message = journal.message_of(found, "opened" if ended is None else "resolved", ended or found.seen_at)
+    message = build_message(found, "opened" if ended is None else "resolved", ended or found.seen_at)
     return Incident(
         id=found.id,
         name=finding.name,
@@ -228,17 +228,17 @@ def _incident(found: Record, sent: Sequence[Row[Any]], happened: Sequence[Row[An
         since=_utc(finding.since),
         resolved_at=None if ended is None else _utc(ended),
         headline=headline(message),
-        worst=worst(finding, found.peak),
+        worst=worst_impact(finding, found.peak),
         stages=finding.growth,
         version=finding.version,
         link=finding.link,
         deliveries=tuple(_delivery(row) for row in sent),
         kind=finding.kind,
-        impact=impact(finding),
+        impact=impact_text(finding),
         acked_at=None if found.acked_at is None else _utc(found.acked_at),
         acked_by=found.acked_by,
         muted=found.muted,
-        told_with=notification_rules.lead_in(found.muted),
+        told_with=group_lead(found.muted),
         story=found.story,
         transitions=tuple(_transition(row, sent) for row in happened),
         ending=found.ending,

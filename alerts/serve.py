@@ -16,18 +16,14 @@ from . import lease
 from .config import AlertsConfig
 from .delivery import outbox
 from .delivery.channels import ChannelEntry
-from .delivery.channels.heartbeat import EVALUATED, Pulse
-from .delivery.channels.pagerduty import PagerDuty
-from .delivery.channels.releases import Herald
-from .delivery.loop import Loop
-from .delivery.worker import LEASE_SECONDS, Worker
+from .delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
+from .delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer
+from .delivery.worker import LEASE_SECONDS, AlertsThread, DeliveryWorker
 from .evaluation.evaluator import LEASE, Evaluator
-from .health import Probes
-from .metrics import AlertMetrics, Exposition
-from .objectives.slo_file import Definitions, LiveFile
+from .metrics import AlertMetrics, Exposition, Probes
+from .objectives.slo_file import Definitions, LiveFile, unwatched_line
 from .reader import AlertsReader
-from .regression.watcher import TailJudge
-from .unwatched import in_a_line
+from .regression.watcher import RegressionRule
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +65,10 @@ class Alerts:
         self._delivery_lease_seconds = delivery_lease_seconds
         self.holder = lease.new_holder()
         self._lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
-        judges = [TailJudge(store)]
+        judges = [RegressionRule(store)]
         self._evaluator = Evaluator(store, self.holder, lease_seconds=self._lease_seconds, judges=judges)
         self._exposition: Exposition | None = None
-        self._employees: dict[str, tuple[ChannelEntry, list[Loop]]] = {}
+        self._employees: dict[str, tuple[ChannelEntry, list[AlertsThread]]] = {}
         self._employed: Definitions | None = None
         self._stopping = threading.Event()
         self._trouble = "", ""
@@ -90,7 +86,7 @@ class Alerts:
                 self.metrics, self._config.metrics_host, self._config.metrics_port, probes.by_path
             )
         self.file.refresh(self._clock())
-        if not self.file.errors and (trouble := in_a_line(self.file)):
+        if not self.file.errors and (trouble := unwatched_line(self.file)):
             log.warning("alerts: %s", trouble)
         self._thread.start()
 
@@ -108,7 +104,7 @@ class Alerts:
     @property
     def place(self) -> str:
         """What is watched, and where the metrics are, in words."""
-        watched = in_a_line(self.file) or str(self.file.path)
+        watched = unwatched_line(self.file) or str(self.file.path)
         return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
     def tick(self) -> None:
@@ -140,8 +136,8 @@ class Alerts:
         at = now.timestamp()
         with self._store.transaction() as connection:
             if lease.renew(connection, LEASE, self.holder, at, self._lease_seconds):
-                lease.hold(connection, EVALUATED, self.holder, at, self._lease_seconds)
-                lease.note_done(connection, EVALUATED, at)
+                lease.hold(connection, EVALUATED_LEASE, self.holder, at, self._lease_seconds)
+                lease.note_done(connection, EVALUATED_LEASE, at)
 
     def _employ(self, definitions: Definitions) -> None:
         """Have each channel of the file served: keep who did not change, stop and start the others."""
@@ -156,18 +152,18 @@ class Alerts:
             elif entry.name not in self._employees:
                 self._employees[entry.name] = (entry, self._loops(entry))
         with self._store.transaction() as connection:
-            outbox.abandon(connection, definitions.channel_names, self._clock().timestamp())
+            outbox.abandon_removed_channels(connection, definitions.channel_names, self._clock().timestamp())
 
-    def _loops(self, entry: ChannelEntry) -> list[Loop]:
+    def _loops(self, entry: ChannelEntry) -> list[AlertsThread]:
         """Start what serves *entry*: messages, releases where it wants them, or a pulse."""
-        loops: list[Loop] = []
+        loops: list[AlertsThread] = []
         if entry.channel is not None:
             lease_seconds = self._delivery_lease_seconds
-            loops.append(Worker(self._store, entry.channel, self.holder, lease_seconds=lease_seconds))
-        if isinstance(entry.channel, PagerDuty):
-            loops.append(Herald(self._store, entry.channel, self._watched))
+            loops.append(DeliveryWorker(self._store, entry.channel, self.holder, lease_seconds=lease_seconds))
+        if isinstance(entry.channel, PagerDutyChannel):
+            loops.append(ReleaseAnnouncer(self._store, entry.channel, self._watched))
         if entry.heartbeat is not None:
-            loops.append(Pulse(self._store, entry.heartbeat))
+            loops.append(HeartbeatPinger(self._store, entry.heartbeat))
         for loop in loops:
             loop.start()
         return loops

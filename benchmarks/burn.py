@@ -30,16 +30,16 @@ from promtool import firing_minutes, name_of
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import replay
 from stagelens.alerts.evaluation.burn_rate import Counts, Tier
-from stagelens.alerts.evaluation.history import History
+from stagelens.alerts.evaluation.measurement import History
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 
 Minutes = NDArray[np.float64]
 MONTH, HOUR, WEEK = timedelta(days=30), 60, 7 * 24 * 60
 OBJECTIVE = 0.999
-POLICY = default_policy()
+POLICY = default_burn_rate_policy()
 SLO = Slo("burn", "burn", OBJECTIVE, MONTH)
-TIERS = burn_rate.tiers(POLICY, MONTH)
+TIERS = burn_rate.policy_tiers(POLICY, MONTH)
 # The workbook's two pages; its ticket looks back for days, and is left to the formula that a test holds.
 PAGES = [tier for tier in TIERS if tier.severity == "page" and tier.long < timedelta(days=1)]
 RATIOS = (1.0, 0.5, 0.1, 0.05, 0.02, 0.0145, 0.01, 0.005)
@@ -91,7 +91,7 @@ def fired(history: History, tier: Tier) -> set[int]:
     found: set[int] = set()
     for edge in range(history.edges):
         counts = {length: Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()}
-        if burn_rate.fires(tier, counts, OBJECTIVE, POLICY.guard):
+        if burn_rate.is_firing(tier, counts, OBJECTIVE, POLICY.guard):
             found.add(edge)
     return found
 

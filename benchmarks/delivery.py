@@ -154,7 +154,7 @@ def _tell(store: Store, channels: Sequence[str], number: int, done: threading.Ev
 
 
 def _first(index: int) -> Message:
-    message = channel_check.sample(time.time())
+    message = channel_check.sample_message(time.time())
     finding = replace(message.finding, name=f"slo-{index}", severity="page")
     return replace(message, incident=f"sl-{index:04}", finding=finding)
 
@@ -180,7 +180,7 @@ def _open(store: Store, message: Message) -> None:
 
 def _put(store: Store, message: Message, channels: Sequence[str]) -> None:
     with store.transaction() as connection:
-        outbox.record(connection, message, channels)
+        outbox.record_transition(connection, message, channels)
 
 
 def _heard(store: Store, going: dict[str, Message]) -> list[str]:

@@ -27,7 +27,7 @@ from costs.table import Table
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.regression.watcher import TailJudge
+from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Series, Store
@@ -139,7 +139,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 def tails(world: World, minutes: int) -> tuple[float, float]:
     """Return the seconds of processor time to learn what is normal for one series, and to judge one minute of all."""
-    evaluator = Evaluator(world.store, "tails", lease_seconds=60, judges=[TailJudge(world.store)])
+    evaluator = Evaluator(world.store, "tails", lease_seconds=60, judges=[RegressionRule(world.store)])
     watched = Definitions()
     number = world.services * (world.routes + 1)
     # The first evaluation looks who there is.

@@ -32,7 +32,7 @@ from traffic.judging import Outcome, judge
 from traffic.report import report
 from traffic.service import rate_of
 
-from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.policy import default_tail_policy
 
 SERIES, SEED, REGRESSIONS, CANARIES = 24, 2000, 8, 8
 
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 def measure(seed: int, regressions: int, canaries: int) -> Outcome:
     """Simulate and judge one series."""
-    return judge(default_policy(), World(seed), regressions, canaries)
+    return judge(default_tail_policy(), World(seed), regressions, canaries)
 
 
 def main() -> int:

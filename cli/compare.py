@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..analysis.version_times import Life, version_times
+from ..analysis.comparison import version_times
+from ..analysis.version_times import Life
 from ..collector.config import CollectorConfig
 from ..collector.imports.importer import import_file
 from ..collector.ingest.validation import Window

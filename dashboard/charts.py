@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flask import Flask, Response
 
-from ..alerts.delivery.chart_address import PATH
+from ..alerts.delivery.chart import CHART_PATH
 from .incident_actions import Care
 
 ENDPOINT = "chart of an incident"
@@ -25,4 +25,4 @@ def serve(server: Flask, care: Care) -> None:
         kept = {"Cache-Control": f"private, max-age={_KEPT_SECONDS}", "Cross-Origin-Resource-Policy": "cross-origin"}
         return Response(png, mimetype="image/png", headers=kept)
 
-    server.add_url_rule(f"{PATH}/<incident>/<signature>.png", ENDPOINT, chart)
+    server.add_url_rule(f"{CHART_PATH}/<incident>/<signature>.png", ENDPOINT, chart)

@@ -13,12 +13,12 @@ from flask import Flask, Response, request
 
 from ..alerts.delivery.actions import (
     Action,
-    from_pagerduty,
-    from_pagerduty_is_genuine,
-    from_slack,
-    from_slack_is_genuine,
+    is_from_pagerduty,
+    is_from_slack,
+    parse_pagerduty_action,
+    parse_slack_action,
 )
-from ..alerts.incidents.acknowledging import IncidentError
+from ..alerts.incidents.journal import IncidentError
 from .source import Source
 
 PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
@@ -39,8 +39,8 @@ def serve(server: Flask, source: Source) -> None:
         return _answer(
             source,
             "slack",
-            lambda secret, body: from_slack_is_genuine(secret, timestamp, signature, body, now),
-            from_slack,
+            lambda secret, body: is_from_slack(secret, timestamp, signature, body, now),
+            parse_slack_action,
         )
 
     def pagerduty() -> Response:
@@ -48,8 +48,8 @@ def serve(server: Flask, source: Source) -> None:
         return _answer(
             source,
             "pagerduty",
-            lambda secret, body: from_pagerduty_is_genuine(secret, signatures, body),
-            from_pagerduty,
+            lambda secret, body: is_from_pagerduty(secret, signatures, body),
+            parse_pagerduty_action,
         )
 
     server.add_url_rule(SLACK, "hook of slack", slack, methods=["POST"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from ..alerts.delivery import chart, chart_address
+from ..alerts.delivery import chart
+from ..alerts.delivery import chart as chart_address
 from ..alerts.incidents import record, silences
-from ..alerts.incidents.acknowledging import acknowledge
+from ..alerts.incidents.journal import acknowledge
 from ..alerts.incidents.silences import Silence
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import AlertsReader, Incident
-from ..alerts.regression.acceptance import accept
+from ..alerts.regression.acceptance import accept_regression
 from ..store import Store
 
 
@@ -39,10 +40,10 @@ class Care:
     def chart(self, name: str, signature: str) -> bytes | None:
         """Return the chart of the incident *name* as PNG, None where *signature* is not ours or there is nothing to draw."""
         with self._store.engine.connect() as connection:
-            if not chart_address.is_genuine(connection, name, signature):
+            if not chart_address.is_chart_signature(connection, name, signature):
                 return None
-            found = record.get(connection, name)
-        return None if found is None else chart.draw(found.finding)
+            found = record.get_incident(connection, name)
+        return None if found is None else chart.draw_chart(found.finding)
 
     def silences(self) -> list[Silence]:
         """Return the silences in force and to come."""
@@ -64,7 +65,7 @@ class Care:
             IncidentError: There is none, it is over, or it is about something else than a slower tail.
             StoreError: It cannot be written.
         """
-        return accept(self._store, name, by, self._now(), why).acked_by
+        return accept_regression(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
         """Tell nobody of what fits *matchers* from now on, for *length*.
@@ -75,7 +76,7 @@ class Care:
         """
         now = self._now()
         with self._store.transaction() as connection:
-            return silences.create(
+            return silences.create_silence(
                 connection, matchers, starts_at=now, ends_at=now + length, author=by, comment=comment
             )
 
@@ -94,4 +95,4 @@ class Care:
             StoreError: It cannot be written.
         """
         with self._store.transaction() as connection:
-            silences.end(connection, name, self._now())
+            silences.end_silence(connection, name, self._now())

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from flask import Flask, Response, request
 
-from ..alerts.incidents.acknowledging import IncidentError
+from ..alerts.incidents.journal import IncidentError
 from ..alerts.incidents.silences import MATCHERS
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration

@@ -24,7 +24,7 @@ from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.registry import LIBRARIES, Library
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("alerts", "cli", "collector", "core", "dashboard", "instrumentors", "store")
+PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "reports", "store")
 # Set by `stagelens run` and `doctor` for their own children; no settings.
 INTERNAL = {"STAGELENS_DOCTOR", "STAGELENS_RUN_PID"}
 

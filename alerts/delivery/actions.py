@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import parse_qs
 
+from ..formatting import line
 from .channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
-from .truncation import line
 
 # https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]
 MAX_AGE_SECONDS = 300.0
@@ -42,7 +42,7 @@ class Action:
     seconds: float = 0.0
 
 
-def from_slack_is_genuine(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
+def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
     """Say whether Slack sent *body*: `X-Slack-Request-Timestamp` and `X-Slack-Signature` fit the signing secret.
 
     Args:
@@ -55,18 +55,18 @@ def from_slack_is_genuine(secret: str, timestamp: str, signature: str, body: byt
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
         return False
     said = b"v0:" + timestamp.encode() + b":" + body
-    return _same("v0=" + hmac.new(secret.encode(), said, hashlib.sha256).hexdigest(), signature)
+    return _equal_signatures("v0=" + hmac.new(secret.encode(), said, hashlib.sha256).hexdigest(), signature)
 
 
-def from_pagerduty_is_genuine(secret: str, signatures: str, body: bytes) -> bool:
+def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
     """Say whether PagerDuty sent *body*: one of the `v1=<hex>` in `X-PagerDuty-Signature` fits the webhook's secret."""
     if not secret:
         return False
     wanted = "v1=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    return any(_same(wanted, each.strip()) for each in signatures.split(","))
+    return any(_equal_signatures(wanted, each.strip()) for each in signatures.split(","))
 
 
-def from_slack(body: bytes) -> Action | None:
+def parse_slack_action(body: bytes) -> Action | None:
     """Read a pressed button; None for what asks nothing of us, such as a link, and for what cannot be read.
 
     The body is a form whose `payload` is JSON: https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
@@ -90,7 +90,7 @@ def from_slack(body: bytes) -> Action | None:
     return None
 
 
-def from_pagerduty(body: bytes) -> Action | None:
+def parse_pagerduty_action(body: bytes) -> Action | None:
     """Read a V3 webhook; None for all but an acknowledgement by a person.
 
     `incident_key` is the dedup key we gave: https://developer.pagerduty.com/docs/webhooks-overview
@@ -110,7 +110,7 @@ def from_pagerduty(body: bytes) -> Action | None:
     return Action("acknowledge", incident, _person(agent.get("summary")))
 
 
-def _same(wanted: str, given: str) -> bool:
+def _equal_signatures(wanted: str, given: str) -> bool:
     return hmac.compare_digest(wanted.encode(), given.encode("utf-8", "replace"))
 
 

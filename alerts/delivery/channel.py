@@ -5,11 +5,25 @@ A channel is only a payload and the receiver's rules; when to send, how often an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.errors import ChannelError
+from ...core.settings.yaml_fields import Fields, Secrets
 from .message import Message
+
+# A part of an error message, and what to do about that error.
+Hint = tuple[str, str]
+COMMON_HINTS: Sequence[Hint] = (
+    ("Name or service not known", "The name of the host is not known here: check it, and the DNS of this machine."),
+    ("Temporary failure in name resolution", "Names cannot be looked up here: check the DNS of this machine."),
+    ("refused", "Nothing listens there: check host and port, and whether a firewall refuses."),
+    ("cannot be reached", "Check the address, and whether this machine may go out (firewall, proxy: HTTPS_PROXY)."),
+    ("answered 429", "The receiver wants fewer messages; the outbox waits as long as it asks."),
+    ("gave no answer", "The receiver took it and said nothing: see there whether it arrived."),
+    ("is not one", "Write the whole address, with https:// in front."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +75,57 @@ class OutcomeUnknownError(ChannelError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, permanent=False)
+
+
+class HeartbeatReceiver(Protocol):
+    """A receiver of heartbeats."""
+
+    @property
+    def name(self) -> str:
+        """Name of the channel in the SLO file."""
+        ...
+
+    def ping(self) -> None:
+        """Send one heartbeat.
+
+        Raises:
+            ChannelError: The receiver cannot be reached, or refused it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedChannel:
+    """Result of reading the settings of one channel.
+
+    Args:
+        channel: The channel; None for a heartbeat.
+        heartbeat: The heartbeat receiver; None for all other kinds.
+        signing_secret: Secret that verifies actions sent back by the receiver; empty where there are none.
+    """
+
+    channel: Channel | None = None
+    heartbeat: HeartbeatReceiver | None = None
+    signing_secret: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelKind:
+    """One kind of channel.
+
+    Args:
+        read: Reads the settings of a channel with the given name; what is wrong is added to the problems of the file.
+        hints: What to do about errors of its receiver.
+    """
+
+    read: Callable[[Fields, str, Secrets], ParsedChannel]
+    hints: Sequence[Hint]
+
+
+def find_hint(error: str, hints: Sequence[Hint]) -> str:
+    """Return what to do about *error*: the first of *hints*, or else of `COMMON_HINTS`, that applies; "" if none does.
+
+    >>> find_hint("PagerDuty answered 404", [("answered 404", "Set base_url.")])
+    'Set base_url.'
+    """
+    return next((advice for part, advice in (*hints, *COMMON_HINTS) if part in error), "")

@@ -9,18 +9,15 @@ from dataclasses import replace
 
 from ...analysis.comparison import StageGrowth
 from ...core.errors import ChannelError
-from .channel import Channel, OutcomeUnknownError
-from .channels import ChannelEntry
-from .channels.heartbeat import Heartbeat
-from .finding_parts import Burn, Course
-from .message import Finding, Message
+from .channel import Channel, HeartbeatReceiver, OutcomeUnknownError, find_hint
+from .channels import KINDS, ChannelEntry
+from .message import Burn, Finding, Message, Trend
 from .message_text import headline
-from .troubleshooting import cure
 
 DAY_SECONDS = 86_400.0
 
 
-def rehearse(
+def check_channel(
     entry: ChannelEntry, *, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
     """Send a sample incident to *entry* and say, line by line, what came back and what to do about it.
@@ -31,13 +28,13 @@ def rehearse(
         yield f"failed: {entry.lacking} is not there, so {entry.name} can send nothing; add it and try again"
         return
     if entry.heartbeat is not None:
-        yield from _ping(entry, entry.heartbeat)
+        yield from _check_heartbeat(entry, entry.heartbeat)
         return
     if entry.channel is not None:
-        yield from _tell(entry, entry.channel, clock, sleep)
+        yield from _send_opened_and_resolved(entry, entry.channel, clock, sleep)
 
 
-def sample(now: float) -> Message:
+def sample_message(now: float) -> Message:
     """Return the first message of an incident that never was."""
     finding = Finding(
         name="a-test",
@@ -59,29 +56,29 @@ def sample(now: float) -> Message:
             exhausted_in_seconds=4.5 * DAY_SECONDS,
         ),
         growth=(StageGrowth("preprocess", 0.18, 0.92), StageGrowth("queue", 0.011, 0.06)),
-        course=Course((0.3, 0.4, 0.2, 0.5, 2.8, 6.1, 6.4, 6.2), 120.0, now - 960.0),
+        course=Trend((0.3, 0.4, 0.2, 0.5, 2.8, 6.1, 6.4, 6.2), 120.0, now - 960.0),
         description="This is a test of the channel: nothing is wrong.",
     )
     return Message(f"sl-test-{secrets.token_hex(6)}", 1, "opened", now, now, finding)
 
 
-def _tell(
+def _send_opened_and_resolved(
     entry: ChannelEntry, channel: Channel, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> Iterator[str]:
-    opened = sample(clock())
+    opened = sample_message(clock())
     yield f"to {entry.name} ({entry.kind}): {headline(opened)}"
     reference, trouble = _send(channel, opened)
-    yield f"opened: {_said(reference, trouble)}"
+    yield f"opened: {_outcome(reference, trouble)}"
     if trouble is not None and not isinstance(trouble, OutcomeUnknownError):
-        yield _verdict(entry, trouble)
+        yield _failure(entry, trouble)
         return
     # What may have been opened is closed again in any case.
     sleep(channel.gap_seconds)
     over = replace(opened, sequence=2, transition="resolved", at=clock(), ending="recovered", first=False)
     again, worse = _send(channel, replace(over, reference=reference))
-    yield f"resolved: {_said(again, worse)}"
+    yield f"resolved: {_outcome(again, worse)}"
     trouble = trouble or worse
-    yield _verdict(entry, trouble) if trouble else f"ok: {entry.name} took both; see there how they look"
+    yield _failure(entry, trouble) if trouble else f"ok: {entry.name} took both; see there how they look"
 
 
 def _send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:
@@ -92,7 +89,7 @@ def _send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]
         return "", error
 
 
-def _said(reference: str, trouble: ChannelError | None) -> str:
+def _outcome(reference: str, trouble: ChannelError | None) -> str:
     if trouble is None:
         return f"accepted{f' as {reference}' if reference else ''}"
     if isinstance(trouble, OutcomeUnknownError):
@@ -101,15 +98,15 @@ def _said(reference: str, trouble: ChannelError | None) -> str:
     return f"not accepted ({again}): {trouble}"
 
 
-def _ping(entry: ChannelEntry, heartbeat: Heartbeat) -> Iterator[str]:
+def _check_heartbeat(entry: ChannelEntry, heartbeat: HeartbeatReceiver) -> Iterator[str]:
     yield f"to {entry.name} (heartbeat): one ping"
     try:
         heartbeat.ping()
     except ChannelError as error:
-        yield _verdict(entry, error)
+        yield _failure(entry, error)
         return
     yield f"ok: {entry.name} took it"
 
 
-def _verdict(entry: ChannelEntry, trouble: ChannelError) -> str:
-    return f"failed: {cure(entry.kind, str(trouble)) or trouble}"
+def _failure(entry: ChannelEntry, trouble: ChannelError) -> str:
+    return f"failed: {find_hint(str(trouble), KINDS[entry.kind].hints) or trouble}"

@@ -2,25 +2,153 @@
 
 Drawn by Pillow with the one font it brings along, so that a server needs neither a browser nor fonts; that font has little
 beyond ASCII. The same finding is the same picture.
+
+The axes of a chart: where a moment and a value stand, and the round numbers that are written beside them.
+
+Where a receiver without a sign-in fetches the chart of an incident: an address that only we can make.
+
+It ends with a signature of the incident's id, by a key that lies in the database: who sends messages makes the address, and
+any dashboard over the same database recognises it. It shows the chart of that incident, as it is then, and opens nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import io
 import logging
+import math
+import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from urllib.parse import quote, urlsplit
 
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 from PIL.Image import Dither, Quantize, Resampling
+from sqlalchemy import Connection, insert, select
 
 from .. import formatting
-from . import shift_words
-from .chart_scale import Scale
-from .finding_parts import Course
-from .message import Finding, Message
-from .truncation import line
+from ..formatting import line
+from ..schema import keys
+from .message import Finding, Message, Trend
+from .message_text import regression_subject
+
+CHART_PATH = "/charts"
+_KEY_NAME = "charts"
+
+
+def chart_url(connection: Connection, message: Message) -> str:
+    """Return where the chart of the incident of *message* can be fetched; nothing where the dashboard is not on https.
+
+    Args:
+        connection: An open write transaction: the first address makes the key.
+        message: Its link says where the dashboard is, which has a host of its own.
+    """
+    host = _https_host(message.finding.link)
+    if not host:
+        return ""
+    key = _signing_key(connection)
+    if key is None:
+        key = secrets.token_hex(32)
+        connection.execute(insert(keys).values(name=_KEY_NAME, value=key))
+    name = message.incident
+    return f"https://{host}{CHART_PATH}/{quote(name, safe='')}/{_signature(key, name)}.png"
+
+
+def is_chart_signature(connection: Connection, incident: str, signature: str) -> bool:
+    """Say whether *signature* is the one in our address of the chart of *incident*."""
+    key = _signing_key(connection)
+    return key is not None and hmac.compare_digest(signature.encode(), _signature(key, incident).encode())
+
+
+def _https_host(link: str) -> str:
+    try:
+        split = urlsplit(link)
+    except ValueError:
+        return ""
+    return split.netloc if split.scheme == "https" else ""
+
+
+def _signing_key(connection: Connection) -> str | None:
+    return connection.execute(select(keys.c.value).where(keys.c.name == _KEY_NAME)).scalar()
+
+
+def _signature(key: str, incident: str) -> str:
+    return hmac.new(bytes.fromhex(key), incident.encode(), hashlib.sha256).hexdigest()
+
+
+_MINUTE, _DAY = 60, 86_400
+# So many fit beside each other. [count]
+_MOST_LEVELS, _MOST_MOMENTS = 4, 7
+# Steps of a clock; longer ones are whole days. [minutes]
+_CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartScale:
+    """A window of time and of values, from zero up, laid over a box.
+
+    Args:
+        start: When the window begins. [Unix seconds]
+        end: When it ends. [Unix seconds]
+        highest: What must fit into it; above zero.
+        box: Left, top, right and bottom edge. [units of the picture]
+    """
+
+    start: float
+    end: float
+    highest: float
+    box: tuple[float, float, float, float]
+
+    def x(self, at: float) -> float:
+        """Return where *at* (Unix seconds) stands; what lies outside stands at the edge."""
+        left, _, right, _ = self.box
+        return left + (right - left) * min(1.0, max(0.0, (at - self.start) / (self.end - self.start)))
+
+    def y(self, value: float) -> float:
+        """Return where *value* stands."""
+        _, top, _, bottom = self.box
+        return bottom - (bottom - top) * value / (self.levels()[-1])
+
+    def levels(self) -> list[float]:
+        """Return the round values that are written, from zero to the first that nothing passes."""
+        step = _round_up(self.highest / _MOST_LEVELS)
+        return [step * number for number in range(math.ceil(self.highest / step - 1e-9) + 1)]
+
+    def moments(self) -> Iterator[tuple[float, str]]:
+        """Yield the round moments that are written, in Unix seconds, with what is written: a time in UTC, or a day."""
+        step = _time_step(self.end - self.start)
+        number = math.ceil(self.start / step)
+        while number * step <= self.end:
+            at = datetime.fromtimestamp(number * step, UTC)
+            is_midnight = number * step % _DAY == 0
+            yield number * step, f"{at.day} {at:%b}" if is_midnight else f"{at:%H:%M}"
+            number += 1
+
+
+def _round_up(size: float) -> float:
+    """Return the next number that begins with 1, 2 or 5.
+
+    >>> _round_up(7.2), _round_up(0.031), _round_up(20)
+    (10.0, 0.05, 20.0)
+    """
+    unit = 10.0 ** math.floor(math.log10(size))
+    return next(unit * lead for lead in (1, 2, 5, 10) if unit * lead >= size * (1 - 1e-9))
+
+
+def _time_step(length: float) -> int:
+    """Return how far apart the moments of a window of *length* stand, both in seconds.
+
+    >>> _time_step(30 * 60), _time_step(86_400), _time_step(20 * 86_400)
+    (300, 21600, 259200)
+    """
+    for minutes in _CLOCK_STEPS:
+        if length <= _MOST_MOMENTS * minutes * _MINUTE:
+            return minutes * _MINUTE
+    return _DAY * math.ceil(length / _DAY / _MOST_MOMENTS)
+
 
 log = logging.getLogger(__name__)
 
@@ -44,122 +172,126 @@ _Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
+class _ReferenceLine:
     """The value that the course is held against, and its name: two short lines."""
 
     value: float
     name: tuple[str, str]
 
 
-def of(message: Message) -> bytes | None:
+def message_chart(message: Message) -> bytes | None:
     """Return the picture of what *message* tells, as PNG; None where there is none, or it is over."""
-    return None if message.resolved else draw(message.finding)
+    return None if message.resolved else draw_chart(message.finding)
 
 
-def draw(finding: Finding) -> bytes | None:
+def draw_chart(finding: Finding) -> bytes | None:
     """Return the picture of *finding* as PNG; None where it has no course."""
     course = finding.course
     if course is None or course.highest is None:
         return None
     try:
-        return _png(_drawn(finding, course, course.highest))
+        return _png(_draw_image(finding, course, course.highest))
     except Exception:  # whatever is odd about the numbers: a page without its picture is a page, none is not
         log.exception("alerts: the chart of %s cannot be drawn", finding.name)
         return None
 
 
-def _drawn(finding: Finding, course: Course, highest: float) -> Image.Image:
-    limit, colour = _limit(finding), _TROUBLE[finding.severity]
-    scale = Scale(course.start, course.end, max(highest, limit.value) or 1.0, _BOX)
-    shapes = _shapes(course, scale, limit, _CALM)
+def _draw_image(finding: Finding, course: Trend, highest: float) -> Image.Image:
+    limit, colour = _reference_line(finding), _TROUBLE[finding.severity]
+    scale = ChartScale(course.start, course.end, max(highest, limit.value) or 1.0, _BOX)
+    shapes = _draw_shapes(course, scale, limit, _CALM)
     edge = round(scale.x(finding.since) * _FINE)
-    shapes.paste(_shapes(course, scale, limit, colour).crop((edge, 0, *shapes.size)), (edge, 0))
+    shapes.paste(_draw_shapes(course, scale, limit, colour).crop((edge, 0, *shapes.size)), (edge, 0))
     last_at, last = [point for run in _runs(course) for point in run][-1]
-    _mark(ImageDraw.Draw(shapes), scale, finding.since, (last_at, last), colour if last_at >= finding.since else _CALM)
+    _draw_onset(
+        ImageDraw.Draw(shapes), scale, finding.since, (last_at, last), colour if last_at >= finding.since else _CALM
+    )
     image = shapes.resize((WIDTH * _SHARP, HEIGHT * _SHARP), Resampling.BOX)
     _write_axes(ImageDraw.Draw(image), scale, finding)
     _write_limit_and_last(ImageDraw.Draw(image), scale, finding, limit, (last_at, last))
     return image
 
 
-def _limit(finding: Finding) -> _Limit:
+def _reference_line(finding: Finding) -> _ReferenceLine:
     if finding.burn is not None:
-        return _Limit(finding.burn.threshold, ("alerts from", formatting.times(finding.burn.threshold)))
+        return _ReferenceLine(finding.burn.threshold, ("alerts from", formatting.times(finding.burn.threshold)))
     usual = finding.shift.before_seconds if finding.shift is not None else 0.0
-    return _Limit(usual, ("usual", formatting.latency(usual)))
+    return _ReferenceLine(usual, ("usual", formatting.latency(usual)))
 
 
-def _shapes(course: Course, scale: Scale, limit: _Limit, colour: str) -> Image.Image:
+def _draw_shapes(course: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
     """Draw what has no letters, all of it in *colour*."""
     image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), _SURFACE)
     pen = ImageDraw.Draw(image)
     left, _, right, bottom = _BOX
     runs = [[(scale.x(at), scale.y(value)) for at, value in run] for run in _runs(course)]
     for run in runs:
-        pen.polygon(_fine([(run[0][0], bottom), *run, (run[-1][0], bottom)]), fill=_tint(colour))
+        pen.polygon(_to_fine([(run[0][0], bottom), *run, (run[-1][0], bottom)]), fill=_tint(colour))
     for level in scale.levels():
         y = scale.y(level)
-        pen.line(_fine([(left, y), (right, y)]), fill=_GRID if level else _CALM, width=_FINE)
+        pen.line(_to_fine([(left, y), (right, y)]), fill=_GRID if level else _CALM, width=_FINE)
     y = scale.y(limit.value)
     for dash in range(int(left), int(right), 8):
-        pen.line(_fine([(dash, y), (min(dash + 5.0, right), y)]), fill=_MUTED, width=_FINE)
+        pen.line(_to_fine([(dash, y), (min(dash + 5.0, right), y)]), fill=_MUTED, width=_FINE)
     for run in runs:
-        pen.line(_fine(run), fill=colour, width=5 * _FINE // 2, joint="curve")
+        pen.line(_to_fine(run), fill=colour, width=5 * _FINE // 2, joint="curve")
         for end in (run[0], run[-1]):
-            _dot(pen, end, 1.25 if len(run) > 1 else 2.5, colour)
+            _draw_dot(pen, end, 1.25 if len(run) > 1 else 2.5, colour)
     return image
 
 
-def _mark(pen: ImageDraw.ImageDraw, scale: Scale, since: float, last: _Point, colour: str) -> None:
+def _draw_onset(pen: ImageDraw.ImageDraw, scale: ChartScale, since: float, last: _Point, colour: str) -> None:
     """Draw when it began, and how it stands."""
     if scale.start <= since:
         x = scale.x(since)
-        pen.line(_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=_INK, width=_FINE)
+        pen.line(_to_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=_INK, width=_FINE)
     end = (scale.x(last[0]), scale.y(last[1]))
-    _dot(pen, end, 6.0, _SURFACE)
-    _dot(pen, end, 4.5, colour)
+    _draw_dot(pen, end, 6.0, _SURFACE)
+    _draw_dot(pen, end, 4.5, colour)
 
 
-def _write_axes(pen: ImageDraw.ImageDraw, scale: Scale, finding: Finding) -> None:
+def _write_axes(pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding) -> None:
     left, top, right, bottom = _BOX
-    name, unit = _title(finding)
-    _text(pen, (_MARGIN, 23), name, (_LARGE, _INK))
-    _text(pen, (_MARGIN + _font(_LARGE).getlength(name) / _SHARP + 10, 24), unit, _SMALL)
+    name, unit = _chart_title(finding)
+    _draw_text(pen, (_MARGIN, 23), name, (_LARGE, _INK))
+    _draw_text(pen, (_MARGIN + _font(_LARGE).getlength(name) / _SHARP + 10, 24), unit, _SMALL)
     for level in scale.levels():
-        _text(pen, (left - 8, scale.y(level)), _level(level, scale, finding), _SMALL, "rm")
+        _draw_text(pen, (left - 8, scale.y(level)), _level_label(level, scale, finding), _SMALL, "rm")
     for at, said in scale.moments():
-        _text(pen, (scale.x(at), bottom + _ROW), said, _SMALL, "mm")
-    _text(pen, (WIDTH - _MARGIN, bottom + _ROW), "UTC", _SMALL, "rm")
+        _draw_text(pen, (scale.x(at), bottom + _ROW), said, _SMALL, "mm")
+    _draw_text(pen, (WIDTH - _MARGIN, bottom + _ROW), "UTC", _SMALL, "rm")
     if scale.start <= finding.since:
-        said = _began(finding, scale)
+        said = _onset_label(finding, scale)
         half = _font(_USUAL).getlength(said) / _SHARP / 2
         x = min(max(scale.x(finding.since), left + half), right - half)
-        _text(pen, (x, top - _ROW), said, (_USUAL, _INK), "mm")
+        _draw_text(pen, (x, top - _ROW), said, (_USUAL, _INK), "mm")
 
 
 def _write_limit_and_last(
-    pen: ImageDraw.ImageDraw, scale: Scale, finding: Finding, limit: _Limit, last: _Point
+    pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding, limit: _ReferenceLine, last: _Point
 ) -> None:
     """Write both at the right, one of them out of the way of the other."""
     x, bottom = _BOX[2] + 10, _BOX[3]
     is_over = last[1] >= limit.value
     first = min(scale.y(limit.value), bottom - _ROW) if is_over else scale.y(limit.value) - _ROW
     for number, said in enumerate(limit.name):
-        _text(pen, (x, first + _ROW * number), said, _SMALL)
+        _draw_text(pen, (x, first + _ROW * number), said, _SMALL)
     y = min(scale.y(last[1]), first - _ROW - 2) if is_over else max(scale.y(last[1]), first + 2 * _ROW + 2)
     colour = _TROUBLE[finding.severity] if last[0] >= finding.since else _MUTED
-    _text(pen, (x, y), formatting.times(last[1]) if finding.burn else formatting.latency(last[1]), (_LARGE, colour))
+    _draw_text(
+        pen, (x, y), formatting.times(last[1]) if finding.burn else formatting.latency(last[1]), (_LARGE, colour)
+    )
 
 
-def _title(finding: Finding) -> tuple[str, str]:
+def _chart_title(finding: Finding) -> tuple[str, str]:
     """Return what is drawn, and its unit where it needs to be told."""
     if finding.shift is None:
         return "Burn rate", "times as fast as the error budget allows"
-    name = shift_words.subject(finding.shift)
+    name = regression_subject(finding.shift)
     return name if finding.shift.at == "mean" else f"{name} latency", ""
 
 
-def _level(level: float, scale: Scale, finding: Finding) -> str:
+def _level_label(level: float, scale: ChartScale, finding: Finding) -> str:
     if not level or finding.shift is None:
         return f"{level:g}x" if level else "0"
     top = scale.levels()[-1]
@@ -167,7 +299,7 @@ def _level(level: float, scale: Scale, finding: Finding) -> str:
     return f"{level * size:g} {unit}"
 
 
-def _began(finding: Finding, scale: Scale) -> str:
+def _onset_label(finding: Finding, scale: ChartScale) -> str:
     """Say when it began, and with which release; with the day, where the picture shows several."""
     at, end = (datetime.fromtimestamp(each, UTC) for each in (finding.since, scale.end))
     day = "" if at.date() == end.date() else f"{at.day} {at:%b} "
@@ -176,7 +308,7 @@ def _began(finding: Finding, scale: Scale) -> str:
     return f"began {day}{at:%H:%M}{release}"
 
 
-def _runs(course: Course) -> list[list[_Point]]:
+def _runs(course: Trend) -> list[list[_Point]]:
     """Return the stretches that have values, each as moments (the middle of a step) and values."""
     runs: list[list[_Point]] = [[]]
     for number, value in enumerate(course.values):
@@ -187,12 +319,12 @@ def _runs(course: Course) -> list[list[_Point]]:
     return [run for run in runs if run]
 
 
-def _dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) -> None:
-    (x, y), size = _fine([at])[0], radius * _FINE
+def _draw_dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) -> None:
+    (x, y), size = _to_fine([at])[0], radius * _FINE
     pen.ellipse((x - size, y - size, x + size, y + size), fill=colour)
 
 
-def _text(pen: ImageDraw.ImageDraw, at: _Point, said: str, look: tuple[int, str], anchor: str = "lm") -> None:
+def _draw_text(pen: ImageDraw.ImageDraw, at: _Point, said: str, look: tuple[int, str], anchor: str = "lm") -> None:
     """Write *said*, in a size and a colour, with the end of it at *at* that *anchor* names, as Pillow calls it."""
     plain = said.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
     size, colour = look
@@ -204,7 +336,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size * _SHARP)
 
 
-def _fine(points: list[_Point]) -> list[_Point]:
+def _to_fine(points: list[_Point]) -> list[_Point]:
     return [(x * _FINE, y * _FINE) for x, y in points]
 
 

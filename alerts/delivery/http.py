@@ -18,8 +18,8 @@ import httpx
 from ...core.egress.addresses import EgressDeniedError, EgressPolicy
 from ...core.egress.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
+from ..formatting import line
 from .channel import OutcomeUnknownError
-from .truncation import line
 
 # The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
@@ -36,7 +36,7 @@ MIN_SECRET_CHARS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What a receiver said.
 
     Args:
@@ -71,7 +71,9 @@ class Answer:
             return None
 
 
-def post(url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()) -> Answer:
+def post_json(
+    url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()
+) -> HttpResponse:
     """Post *body*, JSON unless *headers* say otherwise, and return the 2xx answer.
 
     Args:
@@ -84,13 +86,13 @@ def post(url: str, body: bytes, headers: dict[str, str], *, receiver: str, secre
     Raises:
         ChannelError: There was no 2xx answer.
     """
-    answer = request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
+    answer = send_request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
     if answer.accepted:
         return answer
-    raise refused(answer, receiver, (*address_parts(url), *secrets))
+    raise refusal_error(answer, receiver, (*secret_parts(url), *secrets))
 
 
-def request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> Answer:
+def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> HttpResponse:
     """Send one request and return the answer, whatever it is.
 
     Whom the process may call is in its environment, like the proxies it calls through.
@@ -105,7 +107,7 @@ def request(method: str, url: str, body: bytes, headers: dict[str, str], *, rece
         msg = f"{receiver} is not called: {error}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        msg = f"{receiver} cannot be reached: {_reason(error)}"
+        msg = f"{receiver} cannot be reached: {_os_reason(error)}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         msg = f"{receiver}: the address is not one"
@@ -115,9 +117,9 @@ def request(method: str, url: str, body: bytes, headers: dict[str, str], *, rece
         raise OutcomeUnknownError(msg) from error
 
 
-def refused(answer: Answer, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
+def refusal_error(answer: HttpResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
     """Return the error that *answer*, which is not a 2xx, is."""
-    said = shown(answer.text, secrets)
+    said = redact(answer.text, secrets)
     transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
     return ChannelError(
         f"{receiver} answered {answer.status}" + (f": {said}" if said else ""),
@@ -126,10 +128,10 @@ def refused(answer: Answer, receiver: str, secrets: Sequence[str] = ()) -> Chann
     )
 
 
-def shown(text: str, secrets: Sequence[str] = ()) -> str:
+def redact(text: str, secrets: Sequence[str] = ()) -> str:
     """Return what a receiver said as people may see it: one short line without *secrets*.
 
-    >>> shown("Cannot POST /services/T0/B0/x1y2z3", ["/services/T0/B0/x1y2z3"])
+    >>> redact("Cannot POST /services/T0/B0/x1y2z3", ["/services/T0/B0/x1y2z3"])
     'Cannot POST …'
     """
     for secret in sorted(secrets, key=len, reverse=True):
@@ -138,7 +140,7 @@ def shown(text: str, secrets: Sequence[str] = ()) -> str:
     return line(text, MAX_SHOWN_CHARS)
 
 
-def _reason(error: BaseException) -> str:
+def _os_reason(error: BaseException) -> str:
     """Return what the system says, where it said anything: what is on top of it says only that nothing was reached."""
     cause: BaseException | None = error
     while cause is not None:
@@ -149,7 +151,7 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
-def _run(task: Coroutine[Any, Any, Answer]) -> Answer:
+def _run(task: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
     """Run *task* in an event loop of its own.
 
     Unlike `asyncio.run` it does not wait for a name lookup that is still in progress in a thread.
@@ -162,7 +164,7 @@ def _run(task: Coroutine[Any, Any, Answer]) -> Answer:
         loop.close()
 
 
-async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> Answer:
+async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> HttpResponse:
     """Send one request, with one deadline for the whole exchange."""
     transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(url))
     steps = list[str]()
@@ -176,7 +178,7 @@ async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, 
     try:
         async with asyncio.timeout(DEADLINE_SECONDS), httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client:
             response = await client.send(request, stream=True)
-            return Answer(response.status_code, response.headers, await _body(response, receiver))
+            return HttpResponse(response.status_code, response.headers, await _body(response, receiver))
     except TimeoutError as error:
         if "http11.send_request_headers.started" in steps:
             msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"
@@ -196,7 +198,7 @@ async def _body(response: httpx.Response, receiver: str) -> bytes:
     return bytes(body)
 
 
-def address_parts(url: str) -> list[str]:
+def secret_parts(url: str) -> list[str]:
     """Return what of an address may be a secret; part by part, since a receiver may repeat any."""
     split = urlsplit(url)
     whole = [url, split.path, f"{split.path}?{split.query}", split.query]

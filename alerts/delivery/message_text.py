@@ -2,19 +2,209 @@
 
 A message can be acted on without opening anything: what, how bad, since when, which stage, since which release, what is
 left of the budget, three slow requests, and one link that opens exactly this view.
+
+How requests that do not come any more are told.
+
+How a burning budget is told.
+
+How a tail that became slower is told.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 from ...analysis.comparison import StageGrowth
 from ...core import stages
 from .. import formatting
-from . import absence_words, burn_words, shift_words
-from .finding_parts import Course, Shift
-from .message import Finding, Message
-from .truncation import sparkline
+from ..formatting import sparkline
+from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, Trend
+
+
+def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None = None) -> str:
+    """Return what became slower, in which part of the service and where it is deployed.
+
+    >>> regression_subject(Shift(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"environment": "prod", "route": "/search"})
+    'p99.9 of route /search in prod'
+    >>> regression_subject(Shift("mean", 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0))
+    'mean latency'
+    """
+    what = "mean latency" if shift.at == "mean" else f"p{100 * shift.at:g}"
+    parts = dict(where or {})
+    place = parts.pop("environment", "")
+    part = ", ".join(f"{dimension} {value}" for dimension, value in parts.items())
+    return what + (f" of {part}" if part else "") + (f" in {place}" if place else "")
+
+
+def regression_change(shift: LatencyRegression) -> str:
+    """Say from what to what, and slower than what.
+
+    >>> regression_change(Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
+    'slower than on the days before: 252 ms → 312 ms (+24 %)'
+    """
+    before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
+    than = f" than that of version {shift.against}" if shift.against else " than on the days before"
+    return f"slower{than}: {before} → {after} ({_growth(shift.ratio)})"
+
+
+def regression_basis(shift: LatencyRegression) -> str:
+    """Return what the stages were compared to."""
+    if shift.against:
+        return f"a request against one of version {shift.against}, on average"
+    which = "a request" if shift.at == "mean" else "a request of the slowest 5 %"
+    return f"{which} against one of the days before, on average"
+
+
+def regression_impact(shift: LatencyRegression) -> str:
+    """Say how sure it is, and on what."""
+    span = formatting.duration(timedelta(seconds=shift.window_seconds))
+    sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {formatting.count(shift.requests)} requests in {span}."
+    return f"{sure} But the traffic changed too: {shift.mix}." if shift.mix else sure
+
+
+def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:
+    """Return the numbers worth a line each, as (name, value)."""
+    before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
+    return [
+        (regression_subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
+        ("How unusual", f"{shift.z:.1f} times the usual variation"),
+    ]
+
+
+def _growth(ratio: float) -> str:
+    sign = "+" if ratio >= 1 else ""
+    return f"{sign}{formatting.percent(ratio - 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _KindText:
+    """How a kind of SLO speaks.
+
+    Args:
+        subject: Its name before "SLO".
+        past: What bad ones did.
+        unit: What is counted; empty where the number says nothing to people.
+        cause: Where the trouble comes from, when no stage of a request can be it; else empty.
+    """
+
+    subject: str
+    past: str
+    unit: str = "requests"
+    cause: str = ""
+
+
+_KIND_TEXTS = {
+    "latency": _KindText("latency", "were too slow or failed"),
+    "availability": _KindText("availability", "failed"),
+    "ttft": _KindText("TTFT", "waited too long for their first token"),
+    "tpot": _KindText("TPOT", "were too slow from token to token"),
+    "stage": _KindText("stage", "spent too long in the stage"),
+    "coverage": _KindText("coverage", "was explained by no stage", "", "time passes outside of every stage"),
+    "freshness": _KindText("freshness", "had no fresh data", "minutes", "data come late, or not at all"),
+}
+
+
+def burn_subject(kind: str, stage: str = "") -> str:
+    """Return what burns; *stage* is the name of the stage of the objective, if it has one.
+
+    >>> burn_subject("latency"), burn_subject("ttft"), burn_subject("stage", "queue")
+    ('latency SLO', 'TTFT SLO', 'queue SLO')
+    """
+    return f"{stage or _kind_text(kind).subject} SLO"
+
+
+def burn_cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
+    """Return where the trouble comes from, when no stage of a request need be looked for; else nothing."""
+    share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "some"
+    if kind == "availability":
+        return f"{share} of requests {'failed' if over else 'fail'}"
+    if stage:
+        return f"{share} of requests {'spent' if over else 'spend'} too long in {stage}"
+    return _kind_text(kind).cause
+
+
+def burn_impact(burn: Burn, kind: str) -> str:
+    """Say how much of the short window was bad."""
+    said, span = _kind_text(kind), format_recent(burn.short_seconds)
+    share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "Some"
+    if not said.unit:
+        return f"{share} of the time of requests in the {span} {said.past}."
+    return f"{share} of {said.unit} in the {span} {said.past}: {formatting.count(burn.bad)} of {formatting.count(burn.total)}."
+
+
+def format_recent(seconds: float) -> str:
+    """Return a stretch up to now.
+
+    >>> format_recent(300), format_recent(3600)
+    ('last 5 minutes', 'last hour')
+    """
+    return f"last {formatting.duration(timedelta(seconds=seconds)).removeprefix('1 ')}"
+
+
+def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
+    """Return the burn rate, as (name, value)."""
+    if over:
+        return "Burn rate at its worst", formatting.times(burn.rate)
+    return (
+        "Burn rate",
+        f"{formatting.times(burn.rate)} in the {format_recent(burn.short_seconds)} (alerts from {formatting.times(burn.threshold)})",
+    )
+
+
+def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
+    """Return what is left, and until when, as (name, value)."""
+    window = formatting.duration(timedelta(seconds=burn.window_seconds))
+    left = (f"Error budget left of {window}", _budget_left(burn, _kind_text(kind).unit))
+    return [left] if over else [left, ("At this pace", _budget_pace(burn))]
+
+
+def _budget_left(burn: Burn, unit: str) -> str:
+    if burn.budget_left <= 0:
+        return f"none; {formatting.count(-burn.bad_left)} {unit} over" if unit else "none"
+    room = f", room for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
+    return f"{formatting.percent(burn.budget_left)}{room}"
+
+
+def _budget_pace(burn: Burn) -> str:
+    left = burn.exhausted_in_seconds
+    if left is None:
+        return "the budget lasts"
+    return f"the budget is gone in {formatting.duration(timedelta(seconds=left))}" if left else "the budget is gone"
+
+
+def _kind_text(kind: str) -> _KindText:
+    return _KIND_TEXTS.get(kind, _KIND_TEXTS["latency"])
+
+
+TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was gone"
+
+
+def absence_cause(absence: MissingTraffic) -> str:
+    """Say what is missed, in half a sentence."""
+    return f"no request in {_format_seconds(absence.window_seconds)}"
+
+
+def absence_impact(absence: MissingTraffic) -> str:
+    """Say what there should be.
+
+    >>> absence_impact(Absence(usual=1240, before_seconds=86400, window_seconds=900))
+    'No request in 15 minutes; 1,240 came in as long a time 1 day before. Nothing else about the service can be judged.'
+    """
+    missed, before = _format_seconds(absence.window_seconds), _format_seconds(absence.before_seconds)
+    there = f"{formatting.count(absence.usual)} came in as long a time {before} before"
+    return f"No request in {missed}; {there}. Nothing else about the service can be judged."
+
+
+def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
+    """Return what is usual, as (name, value)."""
+    return "Usual", f"{formatting.count(absence.usual)} requests in {_format_seconds(absence.window_seconds)}"
+
+
+def _format_seconds(seconds: float) -> str:
+    return formatting.duration(timedelta(seconds=seconds))
+
 
 # The beginning of trouble is counted in minutes.
 _SURE_SECONDS = 120
@@ -26,7 +216,7 @@ _UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "it is not watched
 
 def headline(message: Message) -> str:
     """Return one sentence: what, how bad, which stage, since which release."""
-    told, why = title(message), cause(message)
+    told, why = title(message), cause_text(message)
     return told if message.ending in _UNKNOWN_ENDINGS else f"{told} — {why}"
 
 
@@ -42,30 +232,30 @@ def icon(message: Message) -> str:
 def title(message: Message) -> str:
     """Return the headline without its cause."""
     finding = message.finding
-    what = f"{finding.service}: {_subject(finding)}"
+    what = f"{finding.service}: {_subject_of(finding)}"
     if message.ending in _UNKNOWN_ENDINGS:
         return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed without knowing how it went on"
     if message.ending == "accepted":
-        return f"{what} {_is(finding)}, {message.acked_by or 'somebody'} accepts it as the new normal"
+        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} accepts it as the new normal"
     lasted = formatting.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
     if message.resolved and message.first:
-        return f"{what} {_was(finding)} for {lasted} and recovered"
+        return f"{what} {_past_state(finding)} for {lasted} and recovered"
     if message.resolved:
         return f"{what} is fine again after {lasted}"
     if message.transition == "acknowledged":
-        return f"{what} {_is(finding)}, {message.acked_by or 'somebody'} looks after it"
+        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} looks after it"
     again = " again" if message.transition == "reopened" else ""
     more = f", and {len(message.also)} more" if message.also else ""
-    return f"{what} {_is(finding)}{again}{more}"
+    return f"{what} {_present_state(finding)}{again}{more}"
 
 
-def cause(message: Message) -> str:
+def cause_text(message: Message) -> str:
     """Return what the trouble comes from, in half a sentence that claims no more than was measured."""
     finding, over = message.finding, message.resolved and message.ending != "accepted"
     if finding.absence is not None:
-        return absence_words.cause(finding.absence)
+        return absence_cause(finding.absence)
     since = f" since version {finding.version}" if finding.version else ""
-    if finding.burn is not None and (known := burn_words.cause(finding.burn, finding.kind, _stage(finding), over=over)):
+    if finding.burn is not None and (known := burn_cause(finding.burn, finding.kind, _stage_of(finding), over=over)):
         return f"{known}{since}"
     blamed = finding.blamed
     if blamed is None:
@@ -76,38 +266,38 @@ def cause(message: Message) -> str:
     return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"
 
 
-def impact(finding: Finding) -> str:
+def impact_text(finding: Finding) -> str:
     """Return how bad it is, as a sentence."""
     if finding.absence is not None:
-        return absence_words.impact(finding.absence)
-    return burn_words.impact(finding.burn, finding.kind) if finding.burn else shift_words.impact(_shift(finding))
+        return absence_impact(finding.absence)
+    return burn_impact(finding.burn, finding.kind) if finding.burn else regression_impact(_regression(finding))
 
 
-def worst(finding: Finding, peak: float) -> str:
+def worst_impact(finding: Finding, peak: float) -> str:
     """Return how bad it has been, in a few words; *peak* is the largest `Finding.size` it had."""
     if finding.absence is not None:
-        return f"{absence_words.SUBJECT} {absence_words.WAS}"
+        return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
     if finding.burn is not None:
         return f"burned {formatting.times(peak)} at its worst"
-    return f"{shift_words.subject(_shift(finding))} was {formatting.percent(peak - 1)} slower at its worst"
+    return f"{regression_subject(_regression(finding))} was {formatting.percent(peak - 1)} slower at its worst"
 
 
-def basis(finding: Finding) -> str:
+def comparison_basis(finding: Finding) -> str:
     """Return what the stages were compared to."""
     if finding.shift is not None:
-        return shift_words.basis(finding.shift)
+        return regression_basis(finding.shift)
     return "a bad request against a good one, on average"
 
 
-def facts(message: Message) -> list[tuple[str, str]]:
+def message_facts(message: Message) -> list[tuple[str, str]]:
     """Return the numbers worth a line each, as (name, value)."""
     finding, over = message.finding, message.resolved
     if finding.absence is not None:
-        return [absence_words.usual(finding.absence), _when(message)]
+        return [usual_traffic(finding.absence), _time_fact(message)]
     if finding.burn is not None:
-        left = burn_words.budget(finding.burn, finding.kind, over=over)
-        return [burn_words.rate(finding.burn, over=over), _when(message), *left, *_overruns(finding)]
-    return [*shift_words.facts(_shift(finding)), _when(message)]
+        left = budget_facts(finding.burn, finding.kind, over=over)
+        return [burn_rate_fact(finding.burn, over=over), _time_fact(message), *left, *_overruns(finding)]
+    return [*regression_facts(_regression(finding)), _time_fact(message)]
 
 
 def _overruns(finding: Finding) -> list[tuple[str, str]]:
@@ -118,7 +308,7 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
     return [("Stage budgets broken", ", ".join(broken))] if broken else []
 
 
-def table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
+def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
     """Return the stages that grew most, as (stage, growth, share)."""
     return [
         (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.part(row.share))
@@ -138,7 +328,7 @@ def of_the_excess(grown: StageGrowth) -> str:
     return f"{part}, others shrank" if grown.share > _ALL else part
 
 
-def examples(finding: Finding) -> list[tuple[str, str]]:
+def slow_requests(finding: Finding) -> list[tuple[str, str]]:
     """Return a few slow requests, as (what, link)."""
     return [
         (
@@ -149,12 +339,12 @@ def examples(finding: Finding) -> list[tuple[str, str]]:
     ]
 
 
-def picture(message: Message) -> list[tuple[str, str]]:
+def sparkline_of(message: Message) -> list[tuple[str, str]]:
     """Return how it went so far, as (bars, what they show); nothing where that is not known, or it is over."""
     course = message.finding.course
     if message.resolved or course is None or course.highest is None:
         return []
-    return [(sparkline(course.values), _shown(message.finding, course, course.highest))]
+    return [(sparkline(course.values), _trend_text(message.finding, course, course.highest))]
 
 
 def chart_in_words(finding: Finding) -> str:
@@ -162,7 +352,7 @@ def chart_in_words(finding: Finding) -> str:
     course = finding.course
     if course is None or course.highest is None:
         return ""
-    shown = _shown(finding, course, course.highest)
+    shown = _trend_text(finding, course, course.highest)
     limit = f"; alerts from {formatting.times(finding.burn.threshold)}" if finding.burn else ""
     usual = f"; {formatting.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
     return f"Chart: {shown}{limit}{usual}; the trouble began at {formatting.moment_of(finding.since)}"
@@ -189,40 +379,44 @@ def stage_name(stage: str) -> str:
     return name if stage not in stages.BY_KEY else name[0].lower() + name[1:]
 
 
-def _shown(finding: Finding, course: Course, highest: float) -> str:
-    span = burn_words.lately(course.step_seconds * len(course.values))
+def _trend_text(finding: Finding, course: Trend, highest: float) -> str:
+    span = format_recent(course.step_seconds * len(course.values))
     top = formatting.times(highest) if finding.burn else formatting.latency(highest)
-    return f"{'burn rate' if finding.burn else _subject(finding)} of the {span}, up to {top}"
+    return f"{'burn rate' if finding.burn else _subject_of(finding)} of the {span}, up to {top}"
 
 
-def _subject(finding: Finding) -> str:
+def _subject_of(finding: Finding) -> str:
     if finding.absence is not None:
-        return absence_words.SUBJECT
+        return TRAFFIC_SUBJECT
     return (
-        burn_words.subject(finding.kind, _stage(finding))
+        burn_subject(finding.kind, _stage_of(finding))
         if finding.burn
-        else shift_words.subject(_shift(finding), finding.where)
+        else regression_subject(_regression(finding), finding.where)
     )
 
 
-def _is(finding: Finding) -> str:
+def _present_state(finding: Finding) -> str:
     if finding.absence is not None:
-        return absence_words.IS
-    return f"burning {formatting.times(finding.size)}" if finding.burn else f"is {shift_words.change(_shift(finding))}"
+        return TRAFFIC_STOPPED
+    return (
+        f"burning {formatting.times(finding.size)}" if finding.burn else f"is {regression_change(_regression(finding))}"
+    )
 
 
-def _was(finding: Finding) -> str:
+def _past_state(finding: Finding) -> str:
     if finding.absence is not None:
-        return absence_words.WAS
-    return f"burned {formatting.times(finding.size)}" if finding.burn else f"was {shift_words.change(_shift(finding))}"
+        return TRAFFIC_WAS_GONE
+    return (
+        f"burned {formatting.times(finding.size)}" if finding.burn else f"was {regression_change(_regression(finding))}"
+    )
 
 
-def _stage(finding: Finding) -> str:
+def _stage_of(finding: Finding) -> str:
     return stage_name(finding.stage) if finding.stage else ""
 
 
-def _when(message: Message) -> tuple[str, str]:
-    began = formatting.moment_of(message.finding.since) + _between(message.finding)
+def _time_fact(message: Message) -> tuple[str, str]:
+    began = formatting.moment_of(message.finding.since) + _onset_error(message.finding)
     if message.resolved:
         return "When", f"{began}, to {formatting.moment_of(message.at)}"
     return (
@@ -231,13 +425,13 @@ def _when(message: Message) -> tuple[str, str]:
     )
 
 
-def _between(finding: Finding) -> str:
+def _onset_error(finding: Finding) -> str:
     """Say by how much the time the trouble began may be wrong, where that is more than the steps it is counted in."""
     low, high = finding.between or (finding.since, finding.since)
     wrong = max(finding.since - low, high - finding.since)
     return f" ± {formatting.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""
 
 
-def _shift(finding: Finding) -> Shift:
+def _regression(finding: Finding) -> LatencyRegression:
     assert finding.shift is not None  # noqa: S101 - a finding has a burn, a shift or an absence
     return finding.shift

@@ -7,7 +7,7 @@ the message (PagerDuty's dedup key, the webhook's idempotency key) make that onc
 Per incident and channel the order is kept, and a newer transition supersedes an older one that was not sent yet: after
 an hour of no network people want to know how it stands, not how it went.
 
-A channel whose receiver forgets has what it sent last sent again while it holds: those rows stay `sent`, with the time
+A channel whose receiver forgets has what it sent last sent again while it holds: those rows stay `mark_sent`, with the time
 that is due in `next_at`, which is 0 in all others. What a receiver returned is kept with the row and handed out with the incident's next message.
 """
 
@@ -23,8 +23,8 @@ from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from ...core.errors import ChannelError
 from ...store.schema import storable
 from ..schema import outbox, transitions
-from . import chart_address
 from .channel import OutcomeUnknownError, Refresh
+from .chart import chart_url
 from .message import Message
 
 # Exponential backoff with equal jitter: AWS Architecture Blog, "Exponential Backoff And Jitter". It has a floor, full jitter none.
@@ -61,7 +61,7 @@ class Claim:
     reminder: bool = False
 
 
-def record(connection: Connection, message: Message, channels: Iterable[str]) -> None:
+def record_transition(connection: Connection, message: Message, channels: Iterable[str]) -> None:
     """Write a transition down and put a message for each of *channels* into the outbox."""
     connection.execute(
         insert(transitions).values(
@@ -82,7 +82,7 @@ def due_at(connection: Connection, channel: str) -> float | None:
     return min((row.leased_until or row.next_at for row in _rows(connection, channel)), default=None)
 
 
-def claim(connection: Connection, channel: str, holder: str, now: float, lease_seconds: float) -> Claim | None:
+def claim_message(connection: Connection, channel: str, holder: str, now: float, lease_seconds: float) -> Claim | None:
     """Lease the most urgent row of *channel* that is due, or return None.
 
     Within an incident only the newest row is sent; older ones that nobody is sending are superseded. The attempt is
@@ -98,10 +98,10 @@ def claim(connection: Connection, channel: str, holder: str, now: float, lease_s
     if not ready:
         return None
     row = min(ready, key=lambda row: (row.state == "sent", row.severity != "page", row.next_at, row.id))
-    return _lease(connection, row, holder, now, lease_seconds)
+    return _lease_row(connection, row, holder, now, lease_seconds)
 
 
-def sent(
+def mark_sent(
     connection: Connection, claimed: Claim, now: float, reference: str = "", refresh: Refresh | None = None
 ) -> None:
     """Note that the receiver accepted it.
@@ -114,30 +114,30 @@ def sent(
         refresh: How a receiver that forgets is to be reminded.
     """
     at = {} if claimed.reminder else {"changed_at": now}
-    again_at = _again_at(claimed, now, refresh) if refresh else 0.0
-    _settle(connection, claimed, state="sent", error="", reference=storable(reference), next_at=again_at, **at)
-    _overtake_reminders(connection, claimed)
+    again_at = _reminder_at(claimed, now, refresh) if refresh else 0.0
+    _write_outcome(connection, claimed, state="sent", error="", reference=storable(reference), next_at=again_at, **at)
+    _stop_older_reminders(connection, claimed)
 
 
-def failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
+def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
     """Note that it was not accepted: to be tried again later, or dead when that is useless."""
     # It may quote what the receiver answered.
     said = storable(str(error))
-    again = now + delay(claimed.attempts, error.retry_after_seconds, rng)
+    again = now + retry_delay(claimed.attempts, error.retry_after_seconds, rng)
     if claimed.reminder:
-        _settle(connection, claimed, error=said, next_at=again)
+        _write_outcome(connection, claimed, error=said, next_at=again)
         return
     too_late = again - claimed.created_at > GIVE_UP_SECONDS[claimed.message.finding.severity]
     if error.permanent or too_late:
         reason = said if error.permanent else f"given up after {claimed.attempts} attempts; last: {said}"
-        _settle(connection, claimed, state="dead", changed_at=now, error=reason)
-        _overtake_reminders(connection, claimed)
+        _write_outcome(connection, claimed, state="dead", changed_at=now, error=reason)
+        _stop_older_reminders(connection, claimed)
         return
     unknown = isinstance(error, OutcomeUnknownError) or claimed.message.repeat
-    _settle(connection, claimed, state="waiting", changed_at=now, error=said, next_at=again, unknown=unknown)
+    _write_outcome(connection, claimed, state="waiting", changed_at=now, error=said, next_at=again, unknown=unknown)
 
 
-def abandon(connection: Connection, channels: Sequence[str], now: float) -> None:
+def abandon_removed_channels(connection: Connection, channels: Sequence[str], now: float) -> None:
     """Give up what waits for channels that are no more configured; *channels* are those that are."""
     connection.execute(
         update(outbox)
@@ -146,13 +146,13 @@ def abandon(connection: Connection, channels: Sequence[str], now: float) -> None
     )
 
 
-def oldest_page(connection: Connection) -> float | None:
+def oldest_waiting_page(connection: Connection) -> float | None:
     """Return since when a page waits to be sent by any channel, in Unix seconds; None when none does."""
     waits = and_(outbox.c.severity == "page", outbox.c.state.in_(_OPEN_STATES))
     return connection.execute(select(func.min(outbox.c.created_at)).where(waits)).scalar()
 
 
-def delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
+def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
     """Return how long to wait after *attempts* tries: exponentially longer, with jitter, or as long as the receiver asked."""
     # Past ten doublings the cap has long been reached; the bound keeps the power small.
     longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10))
@@ -166,14 +166,14 @@ def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:
     return connection.execute(select(outbox).where(wanted).order_by(outbox.c.incident, outbox.c.sequence)).all()
 
 
-def _again_at(claimed: Claim, now: float, refresh: Refresh) -> float:
+def _reminder_at(claimed: Claim, now: float, refresh: Refresh) -> float:
     """Return when the receiver is to be reminded, in Unix seconds; 0 for never."""
     again = now + refresh.every_seconds
     over = claimed.message.resolved and again > claimed.created_at + refresh.after_end_seconds
     return 0.0 if over else again
 
 
-def _overtake_reminders(connection: Connection, claimed: Claim) -> None:
+def _stop_older_reminders(connection: Connection, claimed: Claim) -> None:
     """Remind nobody of what was so before."""
     before = and_(
         outbox.c.incident == claimed.message.incident,
@@ -197,7 +197,7 @@ def _supersede(connection: Connection, ids: Sequence[int], now: float) -> None:
         connection.execute(update(outbox).where(outbox.c.id.in_(ids)).values(**overtaken))
 
 
-def _lease(connection: Connection, row: Row[Any], holder: str, now: float, lease_seconds: float) -> Claim:
+def _lease_row(connection: Connection, row: Row[Any], holder: str, now: float, lease_seconds: float) -> Claim:
     reminder = row.state == "sent"
     unknown = row.unknown or row.state == "sending"
     attempts = row.attempts + 1
@@ -208,7 +208,7 @@ def _lease(connection: Connection, row: Row[Any], holder: str, now: float, lease
     heard = _references(connection, row)
     reference = next((each for each in heard if each), "")
     message = _message(connection, row)
-    chart = chart_address.of(connection, message)
+    chart = chart_url(connection, message)
     message = replace(message, first=not heard, repeat=unknown, reference=reference, chart=chart)
     return Claim(row.id, row.channel, holder, message, attempts, row.created_at, reminder)
 
@@ -228,7 +228,7 @@ def _message(connection: Connection, row: Row[Any]) -> Message:
     return Message.from_json(raw)
 
 
-def _settle(connection: Connection, claimed: Claim, **values: Any) -> None:
+def _write_outcome(connection: Connection, claimed: Claim, **values: Any) -> None:
     """Write the outcome, unless the lease was lost: then another process answers for the row."""
     mine = and_(outbox.c.id == claimed.row, outbox.c.leased_by == claimed.holder)
     connection.execute(update(outbox).where(mine).values(leased_by="", leased_until=0.0, **values))

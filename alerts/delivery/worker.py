@@ -1,6 +1,8 @@
 """The delivery worker: one thread for each channel, so that a slow receiver delays nobody else.
 
 The lease is taken before a message is sent and the outcome written after; whatever dies in between is sent again.
+
+A thread of the alerts, which leaves a store that cannot be used alone for a while.
 """
 
 from __future__ import annotations
@@ -13,11 +15,35 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...core import periodic_thread
 from ...core.errors import ChannelError, StoreError
+from ...core.periodic_thread import RETRY_SECONDS
 from ...store import Store
 from . import outbox
 from .channel import Channel
-from .loop import RETRY_SECONDS, Loop
+
+_log = logging.getLogger(__name__)
+
+
+class AlertsThread(periodic_thread.Loop):
+    """One thread, one duty.
+
+    Args:
+        name: For whom: a channel, a heartbeat.
+        gap_seconds: The least time between two steps, news or not. [seconds]
+    """
+
+    def __init__(self, name: str, gap_seconds: float = 0.0) -> None:
+        super().__init__(f"alerts-{name}", gap_seconds)
+        self._name = name
+
+    def failed(self, error: Exception) -> float:
+        """Tell of *error*; one of the store needs no traceback."""
+        if not isinstance(error, StoreError | SQLAlchemyError):
+            return super().failed(error)
+        _log.warning("alerts: %s: the store cannot be used: %s", self._name, error)
+        return RETRY_SECONDS
+
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +55,7 @@ POLL_SECONDS = 2.0
 OTHERS_SECONDS = 0.5
 
 
-class Worker(Loop):
+class DeliveryWorker(AlertsThread):
     """Sends what is in the outbox for one channel.
 
     Args:
@@ -77,7 +103,7 @@ class Worker(Loop):
         if due is None or due > now:
             return POLL_SECONDS if due is None else min(due - now, POLL_SECONDS)
         with self._store.transaction() as connection:
-            claimed = outbox.claim(connection, self._channel.name, self._holder, now, self._lease_seconds)
+            claimed = outbox.claim_message(connection, self._channel.name, self._holder, now, self._lease_seconds)
         if claimed is None:
             return OTHERS_SECONDS
         self._deliver(claimed)
@@ -114,9 +140,9 @@ class Worker(Loop):
         now = self._clock()
         name, key = self._channel.name, claimed.message.key
         if error is not None:
-            outbox.failed(connection, claimed, error, now, self._rng)
+            outbox.mark_failed(connection, claimed, error, now, self._rng)
             log.warning("alerts: %s did not accept %s (attempt %d): %s", name, key, claimed.attempts, error)
             return
-        outbox.sent(connection, claimed, now, reference, self._channel.refresh)
+        outbox.mark_sent(connection, claimed, now, reference, self._channel.refresh)
         if not claimed.reminder:
             log.info("alerts: %s accepted %s after %d attempts", name, key, claimed.attempts)

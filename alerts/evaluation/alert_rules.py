@@ -1,20 +1,140 @@
-"""What one evaluation says of one cause."""
+"""Services without requests: never good, and where there usually are some, trouble of its own.
+
+What one evaluation says of one cause.
+
+From "it burns" to what people are told: since when, which stage, with which release, and where to look.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
+from ...core.failures import failures
 from ...store import Reader
-from ..delivery.message import Finding
-from ..objectives.maintenance import Calendar
+from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
+from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
-from ..policy_file import Policy
-from . import findings
-from .burn_rate import Budget
-from .measurement import measure
+from ..policies import BurnRatePolicy, NoData
+from .burn_rate import Budget, Counts, Onset, Tier, find_onset
+from .evidence import burn_rate_trend, counts_by_step, dashboard_link, filters_of, slow_requests, stage_excess
+from .measurement import Measurement, as_requests, measure_slo
+from .stage_budgets import stage_budgets
+
+# How far back the beginning of the trouble, and its cause, are looked for.
+_LOOK_BACK = timedelta(hours=6)
+# Trouble that begins so long before or after the first requests of a release came with it; a release that was fine for
+# longer is not what made it slow.
+_BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
+
+
+def describe_burn(
+    read: Reader, measured: Measurement, now: datetime, *, before: Finding | None, dashboard_url: str
+) -> Finding | None:
+    """Return what is to be told about *measured*, or None when nothing fires.
+
+    Args:
+        read: The store's queries.
+        measured: The counts and the tiers that fire.
+        now: The end of the windows.
+        before: What was found last, if it is open: when the trouble began is known then.
+        dashboard_url: Where the dashboard is; empty for no link.
+    """
+    if not measured.firing:
+        return None
+    slo, tier = measured.slo, measured.firing[0]
+    trouble = _onset(read, slo, tier, now) if before is None else _known_onset(before)
+    began = trouble.at
+    return Finding(
+        name=slo.name,
+        service=slo.service,
+        promise=slo.in_words(),
+        kind=slo.kind,
+        severity=tier.severity,
+        since=began.timestamp(),
+        burn=_burn_of(measured, tier),
+        between=(trouble.earliest.timestamp(), trouble.latest.timestamp()),
+        growth=stage_excess(read, slo, began, now),
+        version=_suspected_release(read, slo, trouble, now),
+        stage=slo.stage or "",
+        exemplars=slow_requests(read, slo, began, now, dashboard_url),
+        overruns=_overruns(read, slo, began, now),
+        course=burn_rate_trend(read, slo, began, now),
+        description=slo.description,
+        runbook=slo.runbook,
+        link=dashboard_link(dashboard_url, slo, began, now),
+        where=filters_of(slo),
+    )
+
+
+def _known_onset(before: Finding) -> Onset:
+    """Return when the trouble of an open incident began, as it was found then."""
+    early, late = before.between or (before.since, before.since)
+    at, earliest, latest = (datetime.fromtimestamp(each, UTC) for each in (before.since, early, late))
+    return Onset(at, earliest, latest)
+
+
+def _burn_of(measured: Measurement, tier: Tier) -> Burn:
+    short, left = measured.counts[tier.short], measured.exhausted_in
+    return Burn(
+        rate=measured.burn(tier.short),
+        threshold=tier.burn,
+        long_seconds=tier.long.total_seconds(),
+        short_seconds=tier.short.total_seconds(),
+        bad=short.bad,
+        total=short.total,
+        budget_left=measured.budget.left,
+        bad_left=measured.budget.bad_left,
+        window_seconds=measured.slo.window.total_seconds(),
+        exhausted_in_seconds=None if left is None else left.total_seconds(),
+    )
+
+
+def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[BudgetOverrun, ...]:
+    split = stage_budgets(read, slo, began, now)
+    return tuple(BudgetOverrun(use.stage, use.seconds, use.budget_seconds) for use in split.broken) if split else ()
+
+
+def _onset(read: Reader, slo: Slo, tier: Tier, now: datetime) -> Onset:
+    reach = min(tier.long, _LOOK_BACK)
+    buckets = counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
+    # Half of what fires: the first bad minute is rarely bad as a whole.
+    return find_onset(buckets, slo.objective, tier.burn / 2, otherwise=now - min(reach, tier.short))
+
+
+def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> str:
+    """Return the newest version if the trouble came with it; else "".
+
+    It came when the trouble began, as far as that is known; more of its requests are bad than of the version before, and that one,
+    where it still serves, did not become worse at the same time.
+    """
+    if slo.version is not None or slo.kind == "freshness":
+        return ""
+    versions = read.versions(slo.select(began.earliest - _LOOK_BACK, now))
+    if len(versions) < 2:  # noqa: PLR2004 - an old one and a new one
+        return ""
+    newest, before = versions.iloc[-1], versions.iloc[-2]
+    released = newest["first_seen"].to_pydatetime().astimezone(UTC)
+    if not newest["version"] or not began.earliest - _AFTER_RELEASE <= released <= began.latest + _BEFORE_RELEASE:
+        return ""
+    old = slo.select(released - _LOOK_BACK, released), slo.select(released, now)
+    sides = [replace(each, version=str(before["version"])) for each in old]
+    sides.append(replace(slo.select(released, now), version=str(newest["version"])))
+    earlier, beside, new = (
+        as_requests(each.requests, each.total, each.bad) for each in read.tallies(sides, slo.indicator)
+    )
+    return (
+        str(newest["version"]) if _has_more_failures(earlier, new) and not _has_more_failures(earlier, beside) else ""
+    )
+
+
+def _has_more_failures(a: Counts, b: Counts) -> bool:
+    if not a.total or not b.total:
+        return False
+    return failures(round(a.bad), round(a.total), round(b.bad), round(b.total)).are_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +159,116 @@ class Verdict:
 # Names every cause it watches and how to judge it, so that one that cannot be judged does not stop the others. It is given
 # what is watched, the time, and the findings of what is open, by cause. A verdict of None is "nothing can be said now": all
 # stays as it is. An open incident whose cause no judge names any more is closed.
-Judge = Callable[[Definitions, datetime, Mapping[str, Finding]], Iterable[tuple[str, Callable[[], Verdict | None]]]]
+AlertRule = Callable[[Definitions, datetime, Mapping[str, Finding]], Iterable[tuple[str, Callable[[], Verdict | None]]]]
 
 
-def cause_of(slo: Slo) -> str:
+def cause_of_slo(slo: Slo) -> str:
     """Return the cause an incident of *slo* is opened for."""
     return f"slo:{slo.name}"
 
 
-def of_slo(
-    read: Reader, slo: Slo, policy: Policy, now: datetime, *, before: Finding | None, dashboard_url: str
+def evaluate_slo(
+    read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, before: Finding | None, dashboard_url: str
 ) -> Verdict | None:
     """Judge *slo*; *before* is what was found last, if it is open."""
-    measured = measure(read, slo, policy, now, already=before is not None)
+    measured = measure_slo(read, slo, policy, now, already=before is not None)
     if measured.stale_since is not None:
         return None
     return Verdict(
-        cause=cause_of(slo),
-        finding=findings.describe(read, measured, now, before=before, dashboard_url=dashboard_url),
+        cause=cause_of_slo(slo),
+        finding=describe_burn(read, measured, now, before=before, dashboard_url=dashboard_url),
         has_data=measured.has_data,
-        excuse=planned(slo.maintenance, now),
+        excuse=maintenance_reason(slo.maintenance, now),
         budget=measured.budget,
     )
 
 
-def planned(calendar: Calendar, now: datetime) -> str:
+def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
     """Return which planned work is under way, or nothing."""
     work = calendar.under_way(now)
     if work is None:
         return ""
     return f"planned work: {work.why}" if work.why else "planned work"
+
+
+def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
+    """Return one cause for each service and environment that *slos* are about, with one of its SLOs."""
+    found: dict[str, Slo] = {}
+    for slo in slos:
+        found.setdefault(f"no_data:{slo.environment or ''}:{slo.service}", slo)
+    return found
+
+
+class AbsenceRule:
+    """Judges whether requests still come.
+
+    Args:
+        read: The store's queries.
+        policy: When their absence is trouble.
+        patience: When the collector is not believed, and when a service is given up.
+    """
+
+    def __init__(self, read: Reader, policy: NoData, patience: BurnRatePolicy) -> None:
+        self._read = read
+        self._policy = policy
+        self._patience = patience
+
+    def __call__(
+        self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
+    ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
+        """Judge every service that has an SLO."""
+        if self._policy.severity == "none":
+            return
+        for cause, slo in absence_causes(definitions.slos).items():
+            yield cause, partial(self._judge, cause, slo, now, before.get(cause), definitions.dashboard_url)
+
+    def _judge(self, cause: str, slo: Slo, now: datetime, before: Finding | None, url: str) -> Verdict | None:
+        if self._requests(slo, now - self._policy.after, now):
+            return Verdict(cause, None)
+        if self._read.stale_since(now, self._patience.stale) is not None:
+            return None
+        finding = before if before is not None else self._missed(slo, now, url)
+        if finding is None or self._given_up(finding, now):
+            return Verdict(cause, None, has_data=False)
+        return Verdict(cause, finding, excuse=maintenance_reason(slo.maintenance, now))
+
+    def _given_up(self, finding: Finding, now: datetime) -> bool:
+        return now.timestamp() - finding.since > self._patience.patience.abandon.total_seconds()
+
+    def _missed(self, slo: Slo, now: datetime, url: str) -> Finding | None:
+        """Return what is missed, where there were requests at all the times that are looked at and known."""
+        policy, first = self._policy, self._first_seen(slo, now)
+        backs = [back for back in policy.before if first is not None and first <= now - back - policy.after]
+        counts = {back: self._requests(slo, now - back - policy.after, now - back) for back in backs}
+        if not counts or min(counts.values()) < policy.expected or policy.severity == "none":
+            return None
+        back = min(counts, key=lambda back: counts[back])
+        since = self._last_seen(slo, now) or now - policy.after
+        return Finding(
+            name="traffic",
+            service=slo.service,
+            promise="requests come, as they did at this time before",
+            kind="no_data",
+            severity=policy.severity,
+            since=since.timestamp(),
+            absence=MissingTraffic(counts[back], back.total_seconds(), policy.after.total_seconds()),
+            link=dashboard_link(url, _without_filters(slo), since, now, slo.objective),
+            where={"environment": slo.environment} if slo.environment else {},
+        )
+
+    def _requests(self, slo: Slo, start: datetime, end: datetime) -> int:
+        return self._read.slo_counts(_without_filters(slo).select(start, end), None).total
+
+    def _last_seen(self, slo: Slo, now: datetime) -> datetime | None:
+        longest = max(self._policy.before, default=timedelta(days=1))
+        return self._read.slo_counts(_without_filters(slo).select(now - longest, now), None).last_at
+
+    def _first_seen(self, slo: Slo, now: datetime) -> datetime | None:
+        longest = max(self._policy.before, default=timedelta(0)) + 2 * self._policy.after
+        seen = self._read.versions(_without_filters(slo).select(now - longest, now))
+        return None if seen.empty else seen["first_seen"].min().to_pydatetime().astimezone(UTC)
+
+
+def _without_filters(slo: Slo) -> Slo:
+    """Return *slo* about all requests of its service and environment."""
+    return Slo(slo.name, slo.service, slo.objective, slo.window, environment=slo.environment)

@@ -1,4 +1,8 @@
-"""What an SLO would have told in the past: the rules of `burning` and `incidents`, minute by minute over the store.
+"""What happened while nobody evaluated: trouble that began and ended meanwhile is written down, and told to nobody.
+
+What still goes on is found by the next evaluation, which judges now; nobody is paged for the past.
+
+What an SLO would have told in the past: the rules of `burning` and `incidents`, minute by minute over the store.
 
 The same functions judge here and in `evaluate`, on the same counts; where nothing is open and no burn rate is near any
 threshold, nothing can happen, and those minutes are left out.
@@ -7,30 +11,32 @@ threshold, nothing can happen, and those minutes are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+from sqlalchemy import Connection
 
 from ...store import Reader
-from ..delivery.finding_parts import Burn
-from ..delivery.message import Finding
-from ..incidents import lifecycle
-from ..incidents.record import Record
+from .. import formatting
+from ..delivery.message import Burn, Finding
+from ..incidents.journal import write_update
+from ..incidents.lifecycle import Step, next_step
+from ..incidents.notification_rules import IncidentUpdate
+from ..incidents.record import IncidentRecord
 from ..objectives.slo import Slo
-from ..policy_file import Policy, Severity
-from . import burn_rate
-from .burn_rate import Counts, Tier
-from .history import MINUTE, History, Windows, load
-from .measurement import measure, tiers_of
-from .onset import onset
+from ..policies import BurnRatePolicy, Severity
+from .alert_rules import cause_of_slo
+from .burn_rate import FAST, Counts, Tier, burn_rate, find_onset, firing_tiers, needed_windows
+from .evidence import dashboard_link, filters_of
+from .measurement import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
 
 # Rounding must not hide a minute in which something fires; `burn.fires` decides.
-_NEARLY = 1 - 1e-6
+_ROUNDING_MARGIN = 1 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastIncident:
     """An incident that would have been.
 
     Args:
@@ -66,21 +72,21 @@ class Preview:
     since: datetime
     until: datetime
     seen_from: datetime | None
-    incidents: tuple[Past, ...]
+    incidents: tuple[PastIncident, ...]
     budget_left: float | None
     coarse_until: datetime | None
 
 
-def backtest(read: Reader, slo: Slo, policy: Policy, now: datetime, length: timedelta) -> Preview:
+def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, length: timedelta) -> Preview:
     """Return what *slo* would have told in the last *length* before *now*.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    longest = max(burn_rate.windows(policy, tiers_of(slo, policy)))
-    history = load(read, slo, now - length - longest, now)
+    longest = max(needed_windows(policy, tiers_of(slo, policy)))
+    history = load_history(read, slo, now - length - longest, now)
     since = history.edge_of(now - length)
-    measured = measure(read, slo, policy, now)
+    measured = measure_slo(read, slo, policy, now)
     counts = measured.counts[slo.window]
     # What is left says how large the budget of the whole window is at this traffic.
     allowed = counts.bad + measured.budget.bad_left
@@ -90,7 +96,7 @@ def backtest(read: Reader, slo: Slo, policy: Policy, now: datetime, length: time
         since=history.at(since),
         until=history.at(history.edges - 1),
         seen_from=history.at(int(seen[0])) if len(seen) else None,
-        incidents=tuple(_pasts(history, slo, replay(history, slo, policy, since), allowed)),
+        incidents=tuple(_past_incidents(history, slo, replay(history, slo, policy, since), allowed)),
         budget_left=measured.budget.left if counts.total else None,
         coarse_until=history.coarse_until
         if history.coarse_until and history.coarse_until > history.at(since)
@@ -98,12 +104,12 @@ def backtest(read: Reader, slo: Slo, policy: Policy, now: datetime, length: time
     )
 
 
-def replay(history: History, slo: Slo, policy: Policy, since: int = 0) -> list[Record]:
+def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -> list[IncidentRecord]:
     """Return the incidents of *history* from the edge *since* on, as the evaluator would have kept them."""
     watched = tiers_of(slo, policy)
-    windows = {length: history.windows(length) for length in burn_rate.windows(policy, watched)}
+    windows = {length: history.windows(length) for length in needed_windows(policy, watched)}
     near = np.flatnonzero(_near(windows, watched, slo.objective, policy.patience.keep))
-    kept: list[Record] = []
+    kept: list[IncidentRecord] = []
     edge = since
     while edge < history.edges:
         record = kept[-1] if kept else None
@@ -122,48 +128,54 @@ def replay(history: History, slo: Slo, policy: Policy, since: int = 0) -> list[R
     return kept
 
 
-def _near(windows: Mapping[timedelta, Windows], watched: Sequence[Tier], objective: float, keep: float) -> np.ndarray:
+def _near(
+    windows: Mapping[timedelta, WindowSeries], watched: Sequence[Tier], objective: float, keep: float
+) -> np.ndarray:
     """Return at which edges any tier may fire."""
     rates = {length: found.burn(objective) for length, found in windows.items()}
-    either = [np.minimum(rates[tier.long], rates[tier.short]) >= tier.burn * keep * _NEARLY for tier in watched]
+    either = [
+        np.minimum(rates[tier.long], rates[tier.short]) >= tier.burn * keep * _ROUNDING_MARGIN for tier in watched
+    ]
     return np.any(either, axis=0) if either else np.zeros(0, bool)
 
 
-def _counts(windows: Mapping[timedelta, Windows], edge: int) -> dict[timedelta, Counts]:
+def _counts(windows: Mapping[timedelta, WindowSeries], edge: int) -> dict[timedelta, Counts]:
     return {length: Counts(float(found.total[edge]), float(found.bad[edge])) for length, found in windows.items()}
 
 
 def _step(
     at: datetime,
-    record: Record | None,
+    record: IncidentRecord | None,
     counts: Mapping[timedelta, Counts],
     slo: Slo,
-    policy: Policy,
+    policy: BurnRatePolicy,
     *,
     seen: timedelta,
-) -> lifecycle.Step | None:
+) -> Step | None:
     """Return what the evaluator would have done at one moment."""
     already = record is not None and record.is_open
-    firing = burn_rate.firing(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
-    return lifecycle.decide(
+    firing = firing_tiers(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
+    return next_step(
         record,
         _finding(at, slo, firing[0], counts) if firing else None,
         cause=slo.name,
         now=at.timestamp(),
-        has_data=counts[burn_rate.FAST].total > 0,
+        has_data=counts[FAST].total > 0,
         patience=policy.patience,
     )
 
 
 def _finding(at: datetime, slo: Slo, tier: Tier, counts: Mapping[timedelta, Counts]) -> Finding:
     short = counts[tier.short]
-    rate = burn_rate.burn_rate(short.bad, short.total, slo.objective)
+    rate = burn_rate(short.bad, short.total, slo.objective)
     long_seconds, short_seconds = tier.long.total_seconds(), tier.short.total_seconds()
     spent = Burn(rate, tier.burn, long_seconds, short_seconds, short.bad, short.total, 0.0, 0.0, 0.0)
     return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
 
 
-def _pasts(history: History, slo: Slo, records: Iterable[Record], allowed: float) -> Iterator[Past]:
+def _past_incidents(
+    history: History, slo: Slo, records: Iterable[IncidentRecord], allowed: float
+) -> Iterator[PastIncident]:
     """Yield the incidents that anybody would have been told of."""
     for record in records:
         opened = datetime.fromtimestamp(record.opened_at, UTC)
@@ -175,13 +187,48 @@ def _pasts(history: History, slo: Slo, records: Iterable[Record], allowed: float
             began, ended = _began(history, slo, record, opened), history.edge_of(until)
             window = history.windows(MINUTE * max(1, ended - began))
             spent = float(window.bad[ended]) / allowed if allowed > 0 else 0.0
-            yield Past(heard[0][0], resolved, record.finding.severity, record.peak, spent)
+            yield PastIncident(heard[0][0], resolved, record.finding.severity, record.peak, spent)
 
 
-def _began(history: History, slo: Slo, record: Record, opened: datetime) -> int:
+def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime) -> int:
     """Return the edge at which the trouble began, as the page would have said."""
     spent = record.finding.burn
     reach = timedelta(seconds=spent.long_seconds) if spent is not None else timedelta(hours=1)
     low, high = history.edge_of(opened - reach), history.edge_of(opened)
     threshold = spent.threshold / 2 if spent is not None else 1.0
-    return history.edge_of(onset(history.minutes(low, high), slo.objective, threshold, otherwise=opened).at)
+    return history.edge_of(find_onset(history.minutes(low, high), slo.objective, threshold, otherwise=opened).at)
+
+
+def find_missed_incidents(
+    read: Reader, slo: Slo, policy: BurnRatePolicy, since: datetime, now: datetime, *, dashboard_url: str
+) -> list[IncidentRecord]:
+    """Return the incidents of *slo* that began after *since* and are over *now*, as they would have been kept."""
+    longest = max(needed_windows(policy, tiers_of(slo, policy)), default=timedelta(0))
+    history = load_history(read, slo, since - longest, now)
+    over = [record for record in replay(history, slo, policy, history.edge_of(since)) if not record.is_open]
+    return [_missed_record(record, slo, since, now, dashboard_url) for record in over]
+
+
+def write_missed_incident(connection: Connection, record: IncidentRecord) -> None:
+    """Write the whole life of *record*, of which nobody was told."""
+    ended = record.resolved_at or record.seen_at
+    begun = replace(record, resolved_at=None, ending="", sequence=1)
+    write_update(connection, IncidentUpdate(begun, "opened", note=record.muted), (), record.opened_at)
+    write_update(connection, IncidentUpdate(replace(record, sequence=2), "resolved", note=record.muted), (), ended)
+
+
+def _missed_record(
+    record: IncidentRecord, slo: Slo, since: datetime, now: datetime, dashboard_url: str
+) -> IncidentRecord:
+    began = datetime.fromtimestamp(record.finding.since, UTC)
+    ended = datetime.fromtimestamp(record.resolved_at or record.seen_at, UTC)
+    finding = replace(
+        record.finding,
+        promise=slo.in_words(),
+        description=slo.description,
+        runbook=slo.runbook,
+        link=dashboard_link(dashboard_url, slo, began, ended),
+        where=filters_of(slo),
+    )
+    why = f"found afterwards: nothing was evaluated from {formatting.moment(since)} to {formatting.moment(now)}"
+    return replace(record, cause=cause_of_slo(slo), finding=finding, muted=why, story=record.id)

@@ -1,4 +1,6 @@
-"""Burn rates: how fast an error budget is spent, which tiers fire, and what is left. Counts in, verdicts out.
+"""When trouble began: the change point of the share of bad requests, with how far it can be wrong.
+
+Burn rates: how fast an error budget is spent, which tiers fire, and what is left. Counts in, verdicts out.
 
 Source: Google, The Site Reliability Workbook, ch. 5 "Alerting on SLOs" (multiwindow, multi-burn-rate alerts). The
 numbers are in `policy/multiwindow.yaml`; this module is the arithmetic.
@@ -6,14 +8,15 @@ numbers are in `policy/multiwindow.yaml`; this module is the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from ..policy_file import Calm, Guard, Policy, Rule, Severity
+import numpy as np
 
-# What division leaves must not decide: 0.144 / (1 - 0.99) is 14.399999999999988.
-_DUST = 1e-9
+from ..policies import BurnRatePolicy, BurnRateRule, CalmRule, MinimumBadRequests, Severity
+
 FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
 
 
@@ -77,7 +80,7 @@ def burn_rate(bad: float, total: float, objective: float) -> float:
     return (bad / total) / (1 - objective) if total else 0.0
 
 
-def tiers(policy: Policy, window: timedelta) -> tuple[Tier, ...]:
+def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[Tier, ...]:
     """Return the policy's tiers for an SLO over *window*, pages first, fastest first.
 
     2 % of 30 days' budget within one hour is a burn rate of 0.02 * 720 h / 1 h = 14.4. A threshold below one would
@@ -91,22 +94,22 @@ def tiers(policy: Policy, window: timedelta) -> tuple[Tier, ...]:
     )
 
 
-def reachable(tier: Tier, objective: float) -> bool:
+def is_reachable(tier: Tier, objective: float) -> bool:
     """Say whether *tier* can ever fire: with every request bad the burn rate is 1 / (1 - objective), and no higher."""
     return tier.burn * (1 - objective) <= 1
 
 
-def windows(policy: Policy, watched: Collection[Tier]) -> tuple[timedelta, ...]:
+def needed_windows(policy: BurnRatePolicy, watched: Collection[Tier]) -> tuple[timedelta, ...]:
     """Return every window whose counts are needed to judge *watched* tiers, shortest first."""
     lengths = {tier.long for tier in watched} | {tier.short for tier in watched}
     return tuple(sorted(lengths | {policy.calm.window, FAST, RECENT}))
 
 
-def fires(
+def is_firing(
     tier: Tier,
     counts: Mapping[timedelta, Counts],
     objective: float,
-    guard: Guard,
+    guard: MinimumBadRequests,
     *,
     keep: float = 1.0,
     seen: timedelta = timedelta.max,
@@ -129,7 +132,7 @@ def fires(
     return min(rates) >= needed and (long.bad >= guard.bad or all_bad)
 
 
-def pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: Guard) -> bool:
+def is_pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: MinimumBadRequests) -> bool:
     """Say whether *tier* is about to fire: its short window burns fast enough, by enough bad requests, its long one not yet.
 
     A tier at the sustainable rate never is: services spend their budget a little faster for some hours of every day.
@@ -140,7 +143,7 @@ def pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, gu
     return tier.burn > 1 and rates[0] < needed <= rates[1] and short.bad >= guard.bad
 
 
-def calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: Calm) -> bool:
+def is_calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: CalmRule) -> bool:
     """Say whether the trouble is over although *tier* still remembers it."""
     recent = counts[rule.window]
     expected_bad = recent.total * min(1.0, tier.burn * (1 - objective))
@@ -151,11 +154,11 @@ def calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule:
     )
 
 
-def firing(
+def firing_tiers(
     watched: Sequence[Tier],
     counts: Mapping[timedelta, Counts],
     objective: float,
-    policy: Policy,
+    policy: BurnRatePolicy,
     *,
     already: bool = False,
     seen: timedelta = timedelta.max,
@@ -164,7 +167,7 @@ def firing(
 
     Args:
         watched: The tiers to judge.
-        counts: The counts of all their `windows`.
+        counts: The counts of all their `needed_windows`.
         objective: The share of good requests promised. [ratio]
         policy: Guard, calm and hysteresis.
         already: Whether an incident is open, so that less is enough to go on.
@@ -174,8 +177,8 @@ def firing(
     return tuple(
         tier
         for tier in watched
-        if fires(tier, counts, objective, policy.guard, keep=keep, seen=seen)
-        and not calm(tier, counts, objective, policy.calm)
+        if is_firing(tier, counts, objective, policy.guard, keep=keep, seen=seen)
+        and not is_calm(tier, counts, objective, policy.calm)
     )
 
 
@@ -189,7 +192,7 @@ def time_to_fire(tier: Tier, objective: float, error_ratio: float) -> timedelta 
     return tier.long * ((1 - objective) * tier.burn / error_ratio)
 
 
-def budget(counts: Counts, objective: float, *, covered: float = 1.0) -> Budget:
+def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) -> Budget:
     """Return what is left of the error budget.
 
     Args:
@@ -198,7 +201,7 @@ def budget(counts: Counts, objective: float, *, covered: float = 1.0) -> Budget:
         covered: The share of the window in which the service was seen: one that is younger than the window has the
             budget of a whole one at its traffic so far, or its first minute would look like its ruin. [ratio, 0 < x <= 1]
 
-    >>> budget(Counts(total=1000, bad=4), objective=0.99)
+    >>> remaining_budget(Counts(total=1000, bad=4), objective=0.99)
     Budget(left=0.6, bad_left=6.0)
     """
     allowed = counts.total * (1 - objective) / covered
@@ -225,5 +228,85 @@ def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | Non
 _FOREVER_DAYS = 3650
 
 
-def _threshold(rule: Rule, window: timedelta) -> float:
+def _threshold(rule: BurnRateRule, window: timedelta) -> float:
     return rule.budget * (window / rule.long)
+
+
+# Two bad stretches with less between them are one.
+_MAX_GAP = timedelta(minutes=5)
+# Half the 95 % quantile of chi squared with one degree of freedom: change points that are likelier than that below the likeliest one
+# are in the interval. D. V. Hinkley, "Inference about the change-point in a sequence of random variables", Biometrika 57 (1970).
+_LOG_LIKELIHOOD = 1.92
+# The chance of a bad request is never taken for 0 or 1: the likelihood of one more would be none.
+_DUST = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """When trouble began.
+
+    Args:
+        at: The likeliest time.
+        earliest: Not before this time, with 95 % confidence.
+        latest: Not after this time.
+    """
+
+    at: datetime
+    earliest: datetime
+    latest: datetime
+
+
+# The start of a step of time, its requests, and how many of them broke the objective; not whole when the threshold splits a bucket.
+Counted = tuple[datetime, float, float]
+
+
+def find_onset(
+    buckets: Iterable[Counted],
+    objective: float,
+    threshold: float,
+    otherwise: datetime,
+    step: timedelta = timedelta(minutes=1),
+) -> Onset:
+    """Return when the last stretch of trouble began: from when on more requests were bad than before.
+
+    Args:
+        buckets: In order of time, those with requests; from before the trouble until now.
+        objective: The share of requests that must be good. [ratio]
+        threshold: The burn rate from which a bucket is bad.
+        otherwise: The answer when no bucket is.
+        step: The length of a bucket.
+    """
+    known = _last_stretch(list(buckets), objective, threshold)
+    if not known:
+        return Onset(otherwise, otherwise, otherwise)
+    total, bad = (np.array(column, float) for column in tuple(zip(*known, strict=True))[1:])
+    # Split k: the trouble began with bucket k; 0 where it went on all the time.
+    total_after, bad_after = np.cumsum(total[::-1])[::-1], np.cumsum(bad[::-1])[::-1]
+    total_before, bad_before = total_after[0] - total_after, bad_after[0] - bad_after
+    likelihood = _log_likelihood(total_before, bad_before) + _log_likelihood(total_after, bad_after)
+    likelihood[bad_after * total_before < bad_before * total_after] = -np.inf
+    best = int(np.argmax(likelihood))
+    # A split has two shares to fit, and one of as many is the best by chance (Bayesian information criterion).
+    if likelihood[best] - likelihood[0] < math.log(len(known)):
+        best = 0
+    near = np.flatnonzero(likelihood >= likelihood[best] - _LOG_LIKELIHOOD)
+    # It may have begun within the first bad bucket, or late in the one before.
+    return Onset(known[best][0], known[min(best, int(near[0]))][0] - step, known[max(best, int(near[-1]))][0] + step)
+
+
+def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float) -> Sequence[Counted]:
+    """Return the buckets since the trouble before the last one was over; nothing where no bucket is bad."""
+    over, last = 0, None
+    for number, (at, total, bad) in enumerate(buckets):
+        if burn_rate(bad, total, objective) < threshold:
+            continue
+        if last is not None and at - buckets[last][0] > _MAX_GAP:
+            over = last + 1
+        last = number
+    return [] if last is None else buckets[over:]
+
+
+def _log_likelihood(total: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the binomial likelihood of *bad* among *total*, at the share that was seen."""
+    share = np.clip(bad / np.maximum(total, _DUST), _DUST, 1 - _DUST)
+    return bad * np.log(share) + (total - bad) * np.log1p(-share)

@@ -20,17 +20,15 @@ from ...store import Store
 from .. import lease
 from ..delivery.message import Finding
 from ..delivery.message_text import headline
-from ..incidents import journal, lifecycle, notification_rules, record, silences
-from ..incidents.lifecycle import Step
-from ..incidents.notification_rules import Turn
-from ..incidents.policy import IncidentPolicy
-from ..incidents.policy import default_policy as default_incident_policy
-from ..incidents.record import Record
+from ..incidents.journal import message_for, write_update
+from ..incidents.lifecycle import Step, close_incident, next_step
+from ..incidents.notification_rules import IncidentUpdate, decide_notifications
+from ..incidents.record import IncidentRecord, by_cause, delete_old_incidents, find_last_incident, find_open_incidents
+from ..incidents.silences import active_silences, delete_old_silences, silence_reason
 from ..objectives.slo_file import Definitions
-from ..policy_file import Policy, default_policy
-from . import backfill
-from .absence import AbsenceJudge
-from .alert_rules import Judge, Verdict, cause_of, of_slo
+from ..policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
+from .alert_rules import AbsenceRule, AlertRule, Verdict, cause_of_slo, evaluate_slo
+from .backtest import find_missed_incidents, write_missed_incident
 
 log = logging.getLogger(__name__)
 
@@ -59,21 +57,21 @@ class Evaluator:
         holder: str,
         *,
         lease_seconds: float,
-        policy: Policy | None = None,
+        policy: BurnRatePolicy | None = None,
         incident_policy: IncidentPolicy | None = None,
-        judges: Sequence[Judge] = (),
+        judges: Sequence[AlertRule] = (),
         stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._holder = holder
         self._lease_seconds = lease_seconds
-        self._policy = policy or default_policy()
+        self._policy = policy or default_burn_rate_policy()
         self._incident_policy = incident_policy or default_incident_policy()
-        absences = AbsenceJudge(store.read, self._incident_policy.no_data, self._policy)
-        self._judges: tuple[Judge, ...] = (self._slos, absences, *judges)
+        absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy)
+        self._judges: tuple[AlertRule, ...] = (self._slos, absences, *judges)
         self._stopwatch = stopwatch
 
-    def tick(self, definitions: Definitions, now: datetime) -> list[Turn]:
+    def tick(self, definitions: Definitions, now: datetime) -> list[IncidentUpdate]:
         """Evaluate everything once.
 
         Returns:
@@ -87,9 +85,9 @@ class Evaluator:
             if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):
                 return []
             before = lease.done_at(connection, LEASE)
-            record.forget(connection, (now - self._incident_policy.kept).timestamp())
-            silences.forget(connection, now - self._incident_policy.kept)
-            open_now = {each.cause: each.finding for each in record.find_open(connection)}
+            delete_old_incidents(connection, (now - self._incident_policy.kept).timestamp())
+            delete_old_silences(connection, now - self._incident_policy.kept)
+            open_now = {each.cause: each.finding for each in find_open_incidents(connection)}
         broken: list[Exception] = []
         began = self._stopwatch()
         verdicts = self._judged(definitions, now, open_now, broken)
@@ -112,8 +110,8 @@ class Evaluator:
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
         read, policy, url = self._store.read, self._policy, definitions.dashboard_url
         for slo in definitions.slos:
-            cause = cause_of(slo)
-            yield cause, partial(of_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
+            cause = cause_of_slo(slo)
+            yield cause, partial(evaluate_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
 
     def _judged(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
@@ -123,7 +121,7 @@ class Evaluator:
         began = renewed = self._stopwatch()
         for judge in self._judges:
             for cause, one in judge(definitions, now, before):
-                found[cause] = _tried(one, broken)
+                found[cause] = _collect_error(one, broken)
                 if self._stopwatch() - renewed > _RENEW_SHARE * self._lease_seconds:
                     renewed = self._stopwatch()
                     with self._store.transaction() as connection:
@@ -132,29 +130,29 @@ class Evaluator:
 
     def _missed(
         self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
-    ) -> list[Record]:
+    ) -> list[IncidentRecord]:
         """Return what began and ended since the last evaluation, if that was long ago."""
         policy = self._incident_policy.catch_up
         gap_seconds = max(policy.gap.total_seconds(), self._lease_seconds)
         if before is None or now.timestamp() - before <= gap_seconds:
             return []
         since, url = max(datetime.fromtimestamp(before, UTC), now - policy.reach), definitions.dashboard_url
-        found: list[Record] = []
+        found: list[IncidentRecord] = []
         for slo in definitions.slos:
-            one = partial(backfill.missed, self._store.read, slo, self._policy, since, now, dashboard_url=url)
-            found += _tried(one, broken) or []
+            one = partial(find_missed_incidents, self._store.read, slo, self._policy, since, now, dashboard_url=url)
+            found += _collect_error(one, broken) or []
         return found
 
     def _write(
         self,
         verdicts: Mapping[str, Verdict | None],
-        missed: Sequence[Record],
+        missed: Sequence[IncidentRecord],
         definitions: Definitions,
         now: datetime,
         *,
         took_seconds: float,
         judged: Collection[str],
-    ) -> list[Turn]:
+    ) -> list[IncidentUpdate]:
         """Commit what follows from *verdicts*, unless another process took over while they were made.
 
         What was open when they were made, by the causes *judged*, and is not any more was accepted meanwhile: nothing follows
@@ -164,22 +162,22 @@ class Evaluator:
         with self._store.transaction() as connection:
             if not self._renew(connection, at + took_seconds):
                 return []
-            before = record.find_open(connection)
-            ended = set(judged) - set(record.causes_of(before))
+            before = find_open_incidents(connection)
+            ended = set(judged) - set(by_cause(before))
             verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
             for each in missed:
-                if each.cause not in record.causes_of(before):
-                    backfill.write(connection, each)
-            steps = [*self._steps(connection, verdicts, before, at), *_removed(before, verdicts, at)]
-            turns = notification_rules.turns(
-                [*steps, *_standing(before, steps)],
-                _excuses(connection, [*before, *(step.record for step in steps)], verdicts, now),
+                if each.cause not in by_cause(before):
+                    write_missed_incident(connection, each)
+            steps = [*self._steps(connection, verdicts, before, at), *_close_removed(before, verdicts, at)]
+            turns = decide_notifications(
+                [*steps, *_unchanged(before, steps)],
+                _mute_reasons(connection, [*before, *(step.record for step in steps)], verdicts, now),
                 self._incident_policy.fleet,
                 at,
             )
             changed = [turn for turn in turns if turn.event or turn.record not in before]
             for turn in changed:
-                journal.write(connection, turn, definitions.channel_names, at)
+                write_update(connection, turn, definitions.channel_names, at)
             lease.note_done(connection, LEASE, at)
         happened = [turn for turn in changed if turn.event]
         for turn in happened:
@@ -187,14 +185,18 @@ class Evaluator:
         return happened
 
     def _steps(
-        self, connection: Connection, verdicts: Mapping[str, Verdict | None], before: Sequence[Record], at: float
+        self,
+        connection: Connection,
+        verdicts: Mapping[str, Verdict | None],
+        before: Sequence[IncidentRecord],
+        at: float,
     ) -> Iterable[Step]:
-        still_open = record.causes_of(before)
+        still_open = by_cause(before)
         for verdict in filter(None, verdicts.values()):
             last = still_open.get(verdict.cause)
             if last is None and verdict.finding is not None:
-                last = record.find(connection, verdict.cause)
-            step = lifecycle.decide(
+                last = find_last_incident(connection, verdict.cause)
+            step = next_step(
                 last,
                 verdict.finding,
                 cause=verdict.cause,
@@ -203,15 +205,15 @@ class Evaluator:
                 patience=self._policy.patience,
             )
             if step is not None:
-                yield _settled(step, verdict)
+                yield _with_final_budget(step, verdict)
 
 
-def _log(turn: Turn, at: float) -> None:
+def _log(turn: IncidentUpdate, at: float) -> None:
     said = f" (nobody is told: {turn.note})" if turn.note and not turn.told else ""
-    log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(journal.told(turn, at)), said)
+    log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(message_for(turn, at)), said)
 
 
-def _tried(one: Callable[[], T], broken: list[Exception]) -> T | None:
+def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:
     try:
         return one()
     except Exception as error:  # noqa: BLE001 - raised at the end of the tick, when all others had their turn
@@ -219,27 +221,27 @@ def _tried(one: Callable[[], T], broken: list[Exception]) -> T | None:
         return None
 
 
-def _removed(before: Sequence[Record], watched: Collection[str], at: float) -> list[Step]:
+def _close_removed(before: Sequence[IncidentRecord], watched: Collection[str], at: float) -> list[Step]:
     """End the incidents of what is not watched any more, such as an SLO taken out of its file: nobody would resolve them."""
-    return [lifecycle.close(each, "removed", at) for each in before if each.cause not in watched]
+    return [close_incident(each, "removed", at) for each in before if each.cause not in watched]
 
 
-def _standing(before: Sequence[Record], steps: Sequence[Step]) -> list[Step]:
+def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[Step]:
     """Return the open incidents to which nothing happened."""
     moved = {step.record.id for step in steps}
     return [Step(each) for each in before if each.id not in moved]
 
 
-def _excuses(
-    connection: Connection, records: Sequence[Record], verdicts: Mapping[str, Verdict | None], now: datetime
+def _mute_reasons(
+    connection: Connection, records: Sequence[IncidentRecord], verdicts: Mapping[str, Verdict | None], now: datetime
 ) -> dict[str, str]:
     """Return why nobody is told of incidents, by their ids: a silence, or what the verdict says."""
-    silent = silences.in_force(connection, now)
+    silent = active_silences(connection, now)
     excused = {verdict.cause: verdict.excuse for verdict in verdicts.values() if verdict is not None}
-    return {each.id: silences.reason(each.finding, silent) or excused.get(each.cause, "") for each in records}
+    return {each.id: silence_reason(each.finding, silent) or excused.get(each.cause, "") for each in records}
 
 
-def _settled(step: Step, verdict: Verdict) -> Step:
+def _with_final_budget(step: Step, verdict: Verdict) -> Step:
     """Put the budget as it is at the end into the last finding, which was made while it burned."""
     finding, budget = step.record.finding, verdict.budget
     if step.happening != "resolved" or finding.burn is None or budget is None:

@@ -1,4 +1,9 @@
-"""What a message shows beside its numbers: how it went so far, and a few slow requests to look at."""
+"""The requests that broke an objective: which stages they spend more time in than those that kept it.
+
+What a message shows beside its numbers: how it went so far, and a few slow requests to look at.
+
+Where the dashboard shows what a message speaks of: the service, the window, the percentile and the filters of the SLO.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,78 @@ import math
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pandas as pd
 
+from ...analysis.comparison import StageGrowth, rank_stage_growth
 from ...core.names import STATUS_ERROR
 from ...store import Reader
-from ..delivery.finding_parts import Course, Exemplar
+from ...store.texts import name as stored
+from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
-from . import burn_rate
-from .links import CALM_BEFORE, trace_link
-from .measurement import counts_of
+from .burn_rate import burn_rate
+from .measurement import as_requests
+
+# The page opens on some of the calm before it.
+CALM_BEFORE = timedelta(minutes=15)
+# The tab of a service that shows best what a promise is about. All others are on the first, where each stage, and what no
+# stage claimed, stands with the time it takes at the percentile.
+_TOKENS, _ERRORS = "/tokens", "/traces"
+_TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
+
+
+def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0) -> str:
+    """Return the page that shows the trouble and the calm before it, or nothing without a dashboard.
+
+    Args:
+        dashboard_url: Where the dashboard is; empty for no link.
+        slo: Whose requests, and what of them.
+        began: When the trouble began.
+        now: Until when it is shown.
+        quantile: The percentile of the latency that the message speaks of; 0 where it speaks of what is promised.
+
+    >>> shop = Slo("x", "shop", 0.99, timedelta(days=30), timedelta(seconds=1), version="v2", route="/pay/{id}")
+    >>> dashboard_link("http://127.0.0.1:8600/", shop, datetime.fromtimestamp(900), datetime.fromtimestamp(1000))
+    'http://127.0.0.1:8600/s/shop?p=99&v=v2&r=/pay/%7Bid%7D&from=0&to=1000000'
+    """
+    if not dashboard_url:
+        return ""
+    tab = "" if quantile else _TABS.get(slo.kind, "")
+    # In the order the dashboard writes them in: equal views have equal addresses.
+    query = {
+        "p": None if tab == _ERRORS else f"{100 * (quantile or slo.objective):g}",
+        "by": slo.definition if tab == _TOKENS else None,
+        **filter_params(slo),
+        "err": "1" if tab == _ERRORS else None,
+        "env": slo.environment or None,
+        "from": _milliseconds(began - CALM_BEFORE),
+        "to": _milliseconds(now),
+    }
+    asked = urlencode({key: value for key, value in query.items() if value is not None}, safe=":,/")
+    return f"{dashboard_url.rstrip('/')}/s/{quote(slo.service, safe='')}{tab}?{asked}"
+
+
+def filter_params(slo: Slo) -> dict[str, str]:
+    """Return which part of its service *slo* is about, by the keys of a dashboard address, cut as the store cuts names."""
+    found = {"v": slo.version, "m": slo.model, "r": slo.route}
+    return {key: stored(value) for key, value in found.items() if value}
+
+
+def trace_link(dashboard_url: str, trace: str) -> str:
+    """Return the page of the kept request *trace*, or nothing without a dashboard."""
+    return f"{dashboard_url.rstrip('/')}/traces/{quote(trace, safe='')}" if dashboard_url else ""
+
+
+def filters_of(slo: Slo) -> dict[str, str]:
+    """Return what of a service *slo* is about, where it is not about all of it."""
+    found = {"environment": slo.environment, "route": slo.route, "model": slo.model, "version": slo.version}
+    return {key: value for key, value in found.items() if value}
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
 
 _MINUTE = timedelta(minutes=1)
 # A picture in a message is small.
@@ -29,37 +96,37 @@ def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashbo
     if slo.kind in ("coverage", "freshness"):
         return ()
     found = read.one_per_cause(slo.select(began, now), _LOOKED_AT)
-    shown = found[_bad(found, slo)].head(_SHOWN)
-    return tuple(exemplar(row, dashboard_url, slo.stage) for row in shown.to_dict("records"))
+    shown = found[_bad_mask(found, slo)].head(_SHOWN)
+    return tuple(exemplar_of(row, dashboard_url, slo.stage) for row in shown.to_dict("records"))
 
 
-def course(read: Reader, slo: Slo, began: datetime, now: datetime) -> Course | None:
+def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> Trend | None:
     """Return the burn rate up to *now*: of the trouble, and of as long before it; None where nothing was seen."""
     start = began - max(CALM_BEFORE, now - began)
     step = _MINUTE * max(1, math.ceil((now - start) / _MINUTE / _POINTS))
     found = {
-        round((at - start) / step): burn_rate.burn_rate(bad, total, slo.objective)
-        for at, total, bad in counted(read, slo, start, now, step)
+        round((at - start) / step): burn_rate(bad, total, slo.objective)
+        for at, total, bad in counts_by_step(read, slo, start, now, step)
     }
     points = math.ceil((now - start) / step)
     values = tuple(found.get(point) for point in range(points))
-    return Course(values, step.total_seconds(), start.timestamp()) if found else None
+    return Trend(values, step.total_seconds(), start.timestamp()) if found else None
 
 
-def counted(
+def counts_by_step(
     read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta
 ) -> list[tuple[datetime, float, float]]:
     """Return start, requests and bad requests of each *step* that has any, in order of time."""
     series = read.tally_series(slo.select(start, end), slo.indicator, step)
     counts = [
-        counts_of(float(requests), float(total), float(bad))
+        as_requests(float(requests), float(total), float(bad))
         for requests, total, bad in zip(series["requests"], series["total"], series["bad"], strict=True)
     ]
     moments = [at.to_pydatetime().astimezone(UTC) for at in series["at"]]
     return [(at, each.total, each.bad) for at, each in zip(moments, counts, strict=True)]
 
 
-def exemplar(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
+def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
     """Return a retained request, a row of `Reader.one_per_cause`, as messages show it: with *stage*, or the one that took most."""
     stage = stage or str(row["dominant"])
     trace = f"{row['trace_id']}-{row['span_id']}"
@@ -72,7 +139,7 @@ def exemplar(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None 
     )
 
 
-def _bad(found: pd.DataFrame, slo: Slo) -> pd.Series:
+def _bad_mask(found: pd.DataFrame, slo: Slo) -> pd.Series:
     failed = found["status"] == STATUS_ERROR
     if slo.kind == "availability":
         return failed
@@ -83,3 +150,27 @@ def _bad(found: pd.DataFrame, slo: Slo) -> pd.Series:
         )
     # Of tokens the whole request does not say which of them were bad: the slowest are shown.
     return failed | (found["duration_seconds"] > (slo.threshold_seconds or 0.0))
+
+
+# Kinds of objectives about whole requests. Of any other kind no stage of a request explains why it was broken.
+OF_REQUESTS = ("latency", "availability")
+
+
+def stage_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[StageGrowth, ...]:
+    """Return the stages that bad requests spend more time in than good ones, worst first; the good ones of the calm before too.
+
+    Args:
+        read: The store's queries.
+        slo: Which requests are bad.
+        began: When the trouble began.
+        now: The end of it.
+    """
+    # Failures are reported by their number: a request that fails at once spends no time in any stage.
+    if slo.kind != "latency":
+        return ()
+    return excess_by_stage(read.bad_breakdown(slo.select(began - CALM_BEFORE, now), slo.threshold_seconds))
+
+
+def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:
+    """Return the stages that grew, worst first, from a frame of `Reader.bad_breakdown`."""
+    return rank_stage_growth(breakdown.rename(columns={"excess_seconds": "delta_seconds"}))

@@ -1,19 +1,37 @@
-"""Measuring an SLO: the counts of every window its tiers look at, and of the window it is about."""
+"""What an SLO counted minute by minute, added up, so that any window ending at any minute is two look-ups.
+
+Measuring an SLO: the counts of every window its tiers look at, and of the window it is about.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...store import Reader, Selection, Tally
-from ..objectives.maintenance import Work
+from ..objectives.maintenance import ActiveMaintenance
 from ..objectives.slo import Slo
-from ..policy_file import Policy
-from . import burn_rate as burn
-from .burn_rate import Budget, Counts, Tier
+from ..policies import BurnRatePolicy
+from .burn_rate import (
+    FAST,
+    RECENT,
+    Budget,
+    Counts,
+    Tier,
+    burn_rate,
+    exhausted_in,
+    firing_tiers,
+    is_reachable,
+    needed_windows,
+    policy_tiers,
+    remaining_budget,
+)
 
 # The finest bucket of the store: a service was seen for at least that long.
 _BUCKET = timedelta(seconds=10)
@@ -40,40 +58,40 @@ class Measurement:
     tiers: tuple[Tier, ...]
     firing: tuple[Tier, ...]
     budget: Budget
-    work: Work | None = None
+    work: ActiveMaintenance | None = None
     stale_since: datetime | None = None
 
     def burn(self, window: timedelta) -> float:
         """Return the burn rate over *window*."""
         counts = self.counts[window]
-        return burn.burn_rate(counts.bad, counts.total, self.slo.objective)
+        return burn_rate(counts.bad, counts.total, self.slo.objective)
 
     @property
     def exhausted_in(self) -> timedelta | None:
         """When the budget is gone at the last hour's pace; None when it never will be."""
-        return burn.exhausted_in(self.budget.left, self.burn(burn.RECENT), self.slo.window)
+        return exhausted_in(self.budget.left, self.burn(RECENT), self.slo.window)
 
     @property
     def has_data(self) -> bool:
         """Whether there is anything to judge by: without requests of late nothing is good, and nothing is bad."""
-        return self.counts[burn.FAST].total > 0
+        return self.counts[FAST].total > 0
 
 
-def counts_of(requests: float, total: float, bad: float) -> Counts:
+def as_requests(requests: float, total: float, bad: float) -> Counts:
     """Return as requests what may be counted in another unit: so many of *requests* as *bad* is of *total*.
 
-    >>> counts_of(requests=100, total=8.0, bad=2.0)
+    >>> as_requests(requests=100, total=8.0, bad=2.0)
     Counts(total=100, bad=25.0)
     """
     return Counts(requests, bad if requests == total else requests * bad / total if total else 0.0)
 
 
-def tiers_of(slo: Slo, policy: Policy) -> tuple[Tier, ...]:
+def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[Tier, ...]:
     """Return the tiers that can fire for *slo*."""
-    return tuple(tier for tier in burn.tiers(policy, slo.window) if burn.reachable(tier, slo.objective))
+    return tuple(tier for tier in policy_tiers(policy, slo.window) if is_reachable(tier, slo.objective))
 
 
-def measure(read: Reader, slo: Slo, policy: Policy, now: datetime, *, already: bool = False) -> Measurement:
+def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, already: bool = False) -> Measurement:
     """Count the requests of every window up to *now* and judge them.
 
     Args:
@@ -86,7 +104,7 @@ def measure(read: Reader, slo: Slo, policy: Policy, now: datetime, *, already: b
     watched = tiers_of(slo, policy)
     # Freshness is counted in whole minutes.
     end = now.replace(second=0, microsecond=0) if slo.kind == "freshness" else now
-    counts = _counts(read, slo, {*burn.windows(policy, watched), slo.window}, end)
+    counts = _counts(read, slo, {*needed_windows(policy, watched), slo.window}, end)
     first = read.first_seen(slo.select(now - slo.window, now)) if counts[slo.window].total else None
     since = None if first is None else counted_from(slo, first, now)
     seen = timedelta.max if since is None else now - since
@@ -94,15 +112,15 @@ def measure(read: Reader, slo: Slo, policy: Policy, now: datetime, *, already: b
         slo=slo,
         counts=counts,
         tiers=watched,
-        firing=burn.firing(watched, counts, slo.objective, policy, already=already, seen=seen),
-        budget=burn.budget(counts[slo.window], slo.objective, covered=_covered(slo, since, now)),
+        firing=firing_tiers(watched, counts, slo.objective, policy, already=already, seen=seen),
+        budget=remaining_budget(counts[slo.window], slo.objective, covered=_covered_share(slo, since, now)),
         work=slo.maintenance.under_way(now),
         stale_since=read.stale_since(now, policy.stale),
     )
 
 
-def over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
-    """Return what `Reader.tally_series` does of `[start, end)`, of those requests only that `measure` counts."""
+def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
+    """Return what `Reader.tally_series` does of `[start, end)`, of those requests only that `measure_slo` counts."""
     stretches = slo.maintenance.without(counted_from(slo, start, end), end)
     found = [read.tally_series(slo.select(low, high), slo.indicator, step) for low, high in stretches]
     seen = [each for each in found if len(each)]
@@ -130,19 +148,154 @@ def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetim
     # As of one moment: what is written or rolled up meanwhile must not make windows disagree.
     tallies = read.tallies([selection for _, selection in pieces], slo.indicator)
     counted = [(length, tally) for (length, _), tally in zip(pieces, tallies, strict=True)]
-    return {length: _added([tally for reach, tally in counted if reach <= length]) for length in lengths}
+    return {length: _total([tally for reach, tally in counted if reach <= length]) for length in lengths}
 
 
-def _added(tallies: Sequence[Tally]) -> Counts:
-    return counts_of(
+def _total(tallies: Sequence[Tally]) -> Counts:
+    return as_requests(
         sum(each.requests for each in tallies), sum(each.total for each in tallies), sum(each.bad for each in tallies)
     )
 
 
-def _covered(slo: Slo, first: datetime | None, now: datetime) -> float:
+def _covered_share(slo: Slo, first: datetime | None, now: datetime) -> float:
     """Return the share of the SLO's window in which what it is about was counted, since the *first* of it was."""
     if first is None:
         return 1.0
     since = max(first, now - slo.window)
     worked = sum((high - low for low, high in slo.maintenance.intervals(since, now)), timedelta(0))
     return min(1.0, max(now - since - worked, _BUCKET) / slo.window)
+
+
+Floats = NDArray[np.float64]
+MINUTE = timedelta(minutes=1)
+_MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSeries:
+    """The windows of one length that end at the edges of minutes.
+
+    Args:
+        total: Requests; shape (edges,).
+        bad: Shape (edges,).
+    """
+
+    total: Floats
+    bad: Floats
+
+    def burn(self, objective: float) -> Floats:
+        """Return the burn rates; shape (edges,)."""
+        share = np.divide(self.bad, self.total, out=np.zeros_like(self.bad), where=self.total > 0)
+        return share / (1 - objective)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything that was counted before each edge of a minute.
+
+    Args:
+        start: The first edge. [Unix seconds]
+        requests: Shape (edges,).
+        total: In the unit of the indicator; shape (edges,).
+        bad: Also.
+        first: The first edge from which anything counts: the reset of the budget. [index]
+        coarse_until: Before it only whole hours, or whatever is kept, are known, and spread evenly; None where minutes are.
+        seen_from: When the first of it was ever counted; None for long before.
+    """
+
+    start: int
+    requests: Floats
+    total: Floats
+    bad: Floats
+    first: int = 0
+    coarse_until: datetime | None = None
+    seen_from: datetime | None = None
+
+    @property
+    def edges(self) -> int:
+        """How many edges there are: one more than minutes."""
+        return len(self.total)
+
+    def at(self, edge: int) -> datetime:
+        """Return the time of *edge*."""
+        return datetime.fromtimestamp(self.start + _MINUTE_SECONDS * edge, UTC)
+
+    def seen(self, edge: int) -> timedelta:
+        """Return how long it has been seen at *edge*."""
+        return timedelta.max if self.seen_from is None else self.at(edge) - self.seen_from
+
+    def edge_of(self, at: datetime) -> int:
+        """Return the last edge at or before *at*, within what is known."""
+        return min(max(0, int(at.timestamp() - self.start) // _MINUTE_SECONDS), self.edges - 1)
+
+    def windows(self, length: timedelta) -> WindowSeries:
+        """Return the windows of *length* that end at each edge, as `measure` counts them."""
+        ends = np.arange(self.edges)
+        starts = np.maximum(ends - length // MINUTE, np.minimum(self.first, ends))
+        starts = np.maximum(starts, 0)
+        requests, total, bad = (held[ends] - held[starts] for held in (self.requests, self.total, self.bad))
+        share = np.divide(bad, total, out=np.zeros_like(bad), where=total > 0)
+        return WindowSeries(requests, np.where(requests == total, bad, requests * share))
+
+    def minutes(self, low: int, high: int) -> Iterator[tuple[datetime, float, float]]:
+        """Yield start, total and bad of each minute between two edges."""
+        for edge in range(low, high):
+            total, bad = self.total[edge + 1] - self.total[edge], self.bad[edge + 1] - self.bad[edge]
+            yield self.at(edge), float(total), float(bad)
+
+
+def load_history(read: Reader, slo: Slo, start: datetime, end: datetime) -> History:
+    """Count what *slo* is about in `[start, end)`, minute by minute, without planned work.
+
+    It is read day by day: more minutes at once are too many rows, and would come as hours.
+    """
+    first = int(start.timestamp()) // _HOUR_SECONDS * _HOUR_SECONDS
+    last = int(end.timestamp()) // _MINUTE_SECONDS * _MINUTE_SECONDS
+    counted = np.zeros((3, (last - first) // _MINUTE_SECONDS))
+    coarse_until: int | None = None
+    for low, high in _split_by_day(first, last):
+        selection = slo.select(datetime.fromtimestamp(low, UTC), datetime.fromtimestamp(high, UTC))
+        found = read.tally_series(selection, slo.indicator, MINUTE)
+        if len(found) and found.attrs["step_seconds"] > _MINUTE_SECONDS:
+            coarse_until = high
+        _spread_over_minutes(counted, found, first)
+    for low, high in slo.maintenance.intervals(datetime.fromtimestamp(first, UTC), end):
+        counted[:, _minute_index(low, first) : _minute_index(high, first)] = 0.0
+    seen = read.first_seen(slo.select(start, end))
+    held = np.concatenate((np.zeros((3, 1)), np.cumsum(counted, axis=1)), axis=1)
+    return History(
+        start=first,
+        requests=held[0],
+        total=held[1],
+        bad=held[2],
+        first=_minute_index(slo.reset, first) if slo.reset is not None and slo.reset <= end else 0,
+        coarse_until=None if coarse_until is None else datetime.fromtimestamp(coarse_until, UTC),
+        seen_from=None if seen is None else counted_from(slo, seen, end),
+    )
+
+
+def _split_by_day(first: int, last: int) -> Iterator[tuple[int, int]]:
+    low = first
+    while low < last:
+        high = min(last, (low // _DAY_SECONDS + 1) * _DAY_SECONDS)
+        yield low, high
+        low = high
+
+
+def _minute_index(at: datetime, first: int) -> int:
+    """Return the first minute that begins at or after *at*."""
+    return max(0, int(-((first - at.timestamp()) // _MINUTE_SECONDS)))
+
+
+def _spread_over_minutes(counted: NDArray[Any], found: pd.DataFrame, first: int) -> None:
+    """Add *found* to the minutes of *counted*; a step of many minutes evenly to all of them."""
+    if not len(found):
+        return
+    width = max(1, int(found.attrs["step_seconds"]) // _MINUTE_SECONDS)
+    starts = found["at"].dt.as_unit("s").astype("int64").to_numpy()
+    begin = (starts - first) // _MINUTE_SECONDS
+    place = (begin[:, None] + np.arange(width)).ravel()
+    inside = (place >= 0) & (place < counted.shape[1])
+    for row, name in enumerate(("requests", "total", "bad")):
+        each = np.repeat(found[name].to_numpy(np.float64) / width, width)
+        np.add.at(counted[row], place[inside], each[inside])

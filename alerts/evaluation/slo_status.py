@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from ...store import Reader
-from ..objectives.maintenance import Work
+from ..objectives.maintenance import ActiveMaintenance
 from ..objectives.slo import Slo
-from ..policy_file import Guard, Policy
-from .burn_rate import FAST, RECENT, Tier, pending
-from .measurement import Measurement, measure
+from ..policies import BurnRatePolicy, MinimumBadRequests
+from .burn_rate import FAST, RECENT, Tier, is_pending
+from .measurement import Measurement, measure_slo
 
 SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
 
@@ -80,24 +80,24 @@ class SloStatus:
     exhausted_in: timedelta | None
     rules: tuple[RuleStatus, ...] = ()
     stale_since: datetime | None = None
-    work: Work | None = None
+    work: ActiveMaintenance | None = None
 
 
-def standing(read: Reader, slo: Slo, policy: Policy, now: datetime) -> SloStatus:
+def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> SloStatus:
     """Return how *slo* stands at *now*.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    measured = measure(read, slo, policy, now)
+    measured = measure_slo(read, slo, policy, now)
     if measured.stale_since is not None:
         # From then on windows only forget.
-        then = measure(read, slo, policy, measured.stale_since)
+        then = measure_slo(read, slo, policy, measured.stale_since)
         measured = replace(then, stale_since=measured.stale_since, work=measured.work)
     return status_of(measured, policy.guard)
 
 
-def status_of(measured: Measurement, guard: Guard) -> SloStatus:
+def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
     """Return how the SLO that was *measured* stands; *guard* says how many bad requests are no accident."""
     counts = measured.counts[measured.slo.window]
     known = counts.total > 0
@@ -110,7 +110,7 @@ def status_of(measured: Measurement, guard: Guard) -> SloStatus:
         bad_left=measured.budget.bad_left,
         burn_1h=measured.burn(RECENT),
         burn_5m=measured.burn(FAST),
-        state=_state(measured, guard),
+        state=_slo_state(measured, guard),
         exhausted_in=measured.exhausted_in,
         rules=tuple(
             RuleStatus(
@@ -118,7 +118,7 @@ def status_of(measured: Measurement, guard: Guard) -> SloStatus:
                 measured.burn(tier.long),
                 measured.burn(tier.short),
                 tier in measured.firing,
-                pending(tier, measured.counts, measured.slo.objective, guard),
+                is_pending(tier, measured.counts, measured.slo.objective, guard),
             )
             for tier in measured.tiers
         ),
@@ -127,7 +127,7 @@ def status_of(measured: Measurement, guard: Guard) -> SloStatus:
     )
 
 
-def _state(measured: Measurement, guard: Guard) -> SloState:
+def _slo_state(measured: Measurement, guard: MinimumBadRequests) -> SloState:
     if measured.stale_since is not None:
         return "stale"
     if measured.work is not None:
@@ -139,7 +139,7 @@ def _state(measured: Measurement, guard: Guard) -> SloState:
     return "at_risk" if measured.firing or measured.budget.left <= 0 or _is_broken(measured, guard) else "healthy"
 
 
-def _is_broken(measured: Measurement, guard: Guard) -> bool:
+def _is_broken(measured: Measurement, guard: MinimumBadRequests) -> bool:
     """Say whether less was good so far than is promised: what is younger than its window has most of its budget even then."""
     whole = measured.counts[measured.slo.window]
     return whole.bad >= guard.bad and whole.bad > whole.total * measured.slo.budget

@@ -37,7 +37,7 @@ class StageUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class BudgetSplit:
     """How some requests spent the threshold of an SLO.
 
     Args:
@@ -68,7 +68,7 @@ class Split:
         return tuple(use for use in self.uses if use.is_broken)
 
 
-def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Split | None:
+def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> BudgetSplit | None:
     """Return how the requests of `[start, end)` spent the budgets of *slo*.
 
     Returns:
@@ -94,7 +94,7 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Spl
         StageUse(stage, length.total_seconds(), seconds=float(there.get(stage, 0.0)), mean_seconds=mean(stage))
         for stage, length in slo.budgets
     ]
-    return Split(
+    return BudgetSplit(
         uses=tuple(sorted(uses, key=lambda use: -use.over_seconds)),
         requests=int(at.attrs["requests"]),
         seconds=float(there["value_seconds"]),

@@ -1,4 +1,7 @@
-"""`stagelens export rules|itself|grafana`: what others need to show and watch what the collector tells Prometheus."""
+"""`stagelens export rules|itself|grafana`: what others need to show and watch what the collector tells Prometheus.
+
+Alerting rules about Stagelens itself, each with the place in the runbook that says what to do.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,36 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ...core.errors import StagelensError
 from ..config import DEFAULT_FILE
 from ..objectives import slo_file
-from ..policy_file import default_policy
-from . import grafana, itself, rules
+from ..policies import default_burn_rate_policy
+from . import grafana, rules
 from .expressions import Histograms
+
+SELF_MONITORING_RULES = Path(__file__).parent / "itself.yaml"
+# Where the runbook is in the repository; an installation names its own copy.
+RUNBOOK = "docs/runbook.md"
+
+
+def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
+    """Return the rule file.
+
+    Args:
+        runbook: The address of the runbook; the name of the alert, in small letters, is the anchor in it.
+    """
+    rules: dict[str, Any] = yaml.safe_load(SELF_MONITORING_RULES.read_text(encoding="utf-8"))
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule["annotations"]["runbook_url"] = f"{runbook}#{rule['alert'].lower()}"
+    dumped = yaml.safe_dump(rules, sort_keys=False, allow_unicode=True, width=10_000)
+    return (
+        f"# Made by `stagelens export itself`: alerts about Stagelens itself, over the /metrics of its parts.\n{dumped}"
+    )
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -23,14 +49,14 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """
     options = _parser(env).parse_args(argv)
     if options.what == "itself":
-        text = itself.write(options.runbook)
+        text = write_self_monitoring_rules(options.runbook)
     elif options.what == "grafana":
-        text = grafana.write(Histograms(native=options.native))
+        text = grafana.write_dashboard(Histograms(native=options.native))
     else:
-        definitions = slo_file.read(options.slo, env)
+        definitions = slo_file.read_slo_file(options.slo, env)
         for line in definitions.warnings:
             print(f"warning: {line}", file=sys.stderr)
-        text = rules.write(definitions.slos, default_policy(), Histograms(native=options.native))
+        text = rules.write_rules(definitions.slos, default_burn_rate_policy(), Histograms(native=options.native))
     _put(options.output, text)
     return 0
 
@@ -47,7 +73,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     dashboard = kinds.add_parser("grafana", help="a dashboard as JSON, to be imported")
     about = kinds.add_parser("itself", help="alerting rules about Stagelens itself")
     where = "where the runbook is, for links (default %(default)s)"
-    about.add_argument("--runbook", default=itself.RUNBOOK, metavar="URL", help=where)
+    about.add_argument("--runbook", default=RUNBOOK, metavar="URL", help=where)
     for command in kinds.choices.values():
         command.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to (default: the output)")
     for command in (made, dashboard):

@@ -12,7 +12,7 @@ from ...core.stages import OVERHEAD, UNTIMED
 from ...store.selection import HISTOGRAMS
 from ..objectives.slo import Slo
 
-NAMES = {family.source: family.name for family in FAMILIES}
+METRIC_NAMES = {family.source: family.name for family in FAMILIES}
 _UNITS = {
     "d": timedelta(days=1),
     "h": timedelta(hours=1),
@@ -61,7 +61,7 @@ class Histograms:
         if slo.kind == "availability":
             return f"{self._count(slo, window, (('status', STATUS_ERROR),))} or 0 * {requests}"
         if slo.kind == "coverage":
-            stages, matchers = NAMES[STAGE_DURATION], of(slo)
+            stages, matchers = METRIC_NAMES[STAGE_DURATION], matchers_of(slo)
             # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
             known = self.summed(stages, f'{format_labels(matchers)},stage!="{UNTIMED}"', window)
             unexplained = self.summed(stages, format_labels((*matchers, ("stage", OVERHEAD))), window)
@@ -70,11 +70,11 @@ class Histograms:
         return f"{requests} - ({self._within(slo, window, served)} or vector(0))"
 
     def _count(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
-        return f"sum({self.counted(_metric(slo), format_labels((*of(slo), *more)), window)})"
+        return f"sum({self.counted(_metric(slo), format_labels((*matchers_of(slo), *more)), window)})"
 
     def _within(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
         """Return how many requests a second took no longer than the threshold."""
-        name, matchers = _metric(slo), (*of(slo), *more)
+        name, matchers = _metric(slo), (*matchers_of(slo), *more)
         if not self.native:
             return f"sum(rate({name}_bucket{{{format_labels((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
         held = f"sum(rate({name}{{{format_labels(matchers)}}}[{window}]))"
@@ -82,7 +82,7 @@ class Histograms:
         return f"(histogram_fraction(-1, {threshold(slo)!r}, {held}) * histogram_count({held}) >= 0)"
 
 
-def of(slo: Slo) -> tuple[tuple[str, str], ...]:
+def matchers_of(slo: Slo) -> tuple[tuple[str, str], ...]:
     """Return the labels that the histograms of *slo* have."""
     chosen = {LABELS[name]: getattr(slo, name) for name in needed_labels(slo)}
     key = {"stage": slo.stage, "definition": slo.definition}
@@ -105,14 +105,14 @@ def needed_bucket(slo: Slo) -> float | None:
     return bound if slo.kind != "freshness" and bound and bound not in LADDER_BOUNDS else None
 
 
-def span(length: timedelta) -> str:
+def prometheus_duration(length: timedelta) -> str:
     """Return *length* as Prometheus writes it.
 
-    >>> span(timedelta(minutes=90)), span(timedelta(days=3)), span(timedelta(days=1, seconds=30))
+    >>> prometheus_duration(timedelta(minutes=90)), span(timedelta(days=3)), prometheus_duration(timedelta(days=1, seconds=30))
     ('90m', '3d', '86430s')
     """
     return next(f"{length // unit}{name}" for name, unit in _UNITS.items() if not length % unit)
 
 
 def _metric(slo: Slo) -> str:
-    return NAMES[HISTOGRAMS.get(slo.kind, REQUEST_DURATION)]
+    return METRIC_NAMES[HISTOGRAMS.get(slo.kind, REQUEST_DURATION)]

@@ -4,23 +4,243 @@ The JSON is that of schema version 39, which Grafana 10.4 and later read; it hol
 and the services are chosen on the page.
 
 Source: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
+
+What the dashboard for Grafana shows: rows of charts, each with what it asks of Prometheus.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...core.names import REQUEST_DURATION
-from .expressions import NAMES, Histograms
-from .panels import Panel, rows
+from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
+from .expressions import METRIC_NAMES, Histograms
+from .rules import ALERT, BURN
+
+# In Grafana's own spelling: at least four scrapes.
+_WINDOW = "$__rate_interval"
+_CHOSEN = 'service_name=~"$service"'
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart.
+
+    Args:
+        title: What it shows.
+        text: What it means, for who points at it.
+        lines: Expressions, by the legend of their lines.
+        unit: As Grafana names it.
+        stacked: Whether its lines are put on top of each other.
+        width: Of 24 columns.
+    """
+
+    title: str
+    text: str
+    lines: Mapping[str, str]
+    unit: str = "short"
+    stacked: bool = False
+    width: int = 12
+
+
+def panel_rows(histograms: Histograms) -> dict[str, Sequence[Panel]]:
+    """Return the charts by the title of their row."""
+    return {
+        "Requests": _requests(histograms),
+        "Where the time goes": _stages(histograms),
+        "Tokens": _tokens(histograms),
+        "Objectives": _OBJECTIVES,
+        "Stagelens itself": [*_ITSELF, _recording(histograms), _suspects(histograms)],
+    }
+
+
+def _requests(histograms: Histograms) -> list[Panel]:
+    name = METRIC_NAMES[REQUEST_DURATION]
+    rate, failed = (
+        f"sum by (service_name) ({histograms.counted(name, matchers, _WINDOW)})"
+        for matchers in (_CHOSEN, f'{_CHOSEN},status="error"')
+    )
+    return [
+        Panel(
+            "Latency",
+            "Of all requests of the chosen services together.",
+            _quantiles(histograms, REQUEST_DURATION, 0.5, 0.9, 0.99, 0.999),
+            "s",
+        ),
+        Panel("Requests", "A second, by service.", {"{{service_name}}": rate}, "reqps", width=6),
+        Panel(
+            "Errors",
+            "The share of requests that failed, by service.",
+            {"{{service_name}}": f"({failed} or 0 * {rate}) / {rate}"},
+            "percentunit",
+            width=6,
+        ),
+    ]
+
+
+def _stages(histograms: Histograms) -> list[Panel]:
+    spent = f"sum by (stage) ({histograms.summed(METRIC_NAMES[STAGE_DURATION], _CHOSEN, _WINDOW)})"
+    name = METRIC_NAMES[REQUEST_DURATION]
+    requests = f"scalar(sum({histograms.counted(name, _CHOSEN, _WINDOW)}))"
+    whole = f"scalar(sum({histograms.summed(name, _CHOSEN, _WINDOW)}))"
+    return [
+        Panel(
+            "Mean request by stage",
+            "The stages of a request add up to it, so this is the mean latency. Of slow requests Stagelens' own pages say it.",
+            {"{{stage}}": f"{spent} / {requests}"},
+            "s",
+            stacked=True,
+        ),
+        Panel(
+            "Share of each stage",
+            "Of the time of all requests.",
+            {"{{stage}}": f"{spent} / {whole}"},
+            "percentunit",
+            stacked=True,
+        ),
+    ]
+
+
+def _tokens(histograms: Histograms) -> list[Panel]:
+    return [
+        Panel(title, f"{text} Times by two definitions do not compare.", _by_definition(histograms, source), "s")
+        for title, text, source in (
+            ("Time to first token", "Of requests that answer bit by bit, by how it is found.", FIRST_TOKEN),
+            ("Time per output token", "The mean of each request, by how it is measured.", OUTPUT_TOKEN),
+        )
+    ]
+
+
+def _recording(histograms: Histograms) -> Panel:
+    spent, requests = (
+        f"sum by (level) ({ask(METRIC_NAMES[AGENT_COST], _CHOSEN, _WINDOW)})"
+        for ask in (histograms.summed, histograms.counted)
+    )
+    return Panel(
+        "What recording costs",
+        "A request, by how much agents record of it within their budget.",
+        {"{{level}}": f"{spent} / {requests}"},
+        "s",
+        width=6,
+    )
+
+
+def _suspects(histograms: Histograms) -> Panel:
+    return Panel(
+        "Servers not believed",
+        "Calls a second whose server says of its own time what cannot be true: they count as a dependency as a whole.",
+        {"{{dialect}}": f"sum by (dialect) ({histograms.counted(METRIC_NAMES[SUSPECT_REPORT], _CHOSEN, _WINDOW)})"},
+        "reqps",
+        width=6,
+    )
+
+
+def _by_definition(histograms: Histograms, source: str) -> dict[str, str]:
+    return {
+        f"p{100 * each:g} {{{{definition}}}}": histograms.quantile(
+            each, METRIC_NAMES[source], _CHOSEN, _WINDOW, "definition"
+        )
+        for each in (0.5, 0.99)
+    }
+
+
+def _quantiles(histograms: Histograms, source: str, *quantiles: float) -> dict[str, str]:
+    return {f"p{100 * each:g}": histograms.quantile(each, METRIC_NAMES[source], _CHOSEN, _WINDOW) for each in quantiles}
+
+
+_OBJECTIVES = (
+    Panel(
+        "Burn rate over an hour",
+        "1 spends the whole error budget by the end of its window. From `stagelens export rules`.",
+        {"{{slo}}": f"{BURN}1h{{{_CHOSEN}}}"},
+    ),
+    Panel(
+        "Firing",
+        "Alerts of `stagelens export rules` that fire.",
+        {
+            "{{severity}} {{slo}}": "count by (slo, severity) "
+            f'(ALERTS{{alertname="{ALERT}",alertstate="firing",{_CHOSEN}}})'
+        },
+    ),
+)
+_ITSELF = (
+    Panel(
+        "Healthy",
+        "1 while a collector can commit and maintain its store.",
+        {"{{instance}}": "stagelens_collector_healthy"},
+        width=6,
+    ),
+    Panel(
+        "Exports refused",
+        "A second, by signal and answer.",
+        {
+            "{{signal}} {{code}}": "sum by (signal, code) "
+            f'(rate(stagelens_collector_requests_total{{code!~"2.."}}[{_WINDOW}]))'
+        },
+        "reqps",
+        width=6,
+    ),
+    Panel(
+        "Commits, p99",
+        "How long a transaction takes, which senders wait for.",
+        {
+            "{{instance}}": "histogram_quantile(0.99, sum by (le, instance) "
+            f"(rate(stagelens_collector_commit_seconds_bucket[{_WINDOW}])))"
+        },
+        "s",
+        width=6,
+    ),
+    Panel(
+        "Store",
+        "Its room, and how much it may take.",
+        {"used": "max(stagelens_collector_store_bytes)", "budget": "max(stagelens_collector_store_budget_bytes) > 0"},
+        "bytes",
+        width=6,
+    ),
+    Panel(
+        "Waiting",
+        "What was received and is not in the store yet.",
+        {
+            "batches": "sum(stagelens_collector_queue_bytes)",
+            "spans": "max(stagelens_collector_spans_waiting_bytes)",
+        },
+        "bytes",
+        width=6,
+    ),
+    Panel(
+        "Lost by agents",
+        "Requests a second that agents could not count.",
+        {"requests": f"sum(rate(stagelens_collector_agent_dropped_requests_total[{_WINDOW}]))"},
+        "reqps",
+        width=6,
+    ),
+    Panel(
+        "Alerts",
+        "How long the oldest page waits, and how long ago objectives were evaluated.",
+        {
+            "oldest page": "max(stagelens_alerts_oldest_page_wait_seconds)",
+            "last evaluation": "time() - (max(stagelens_alerts_last_evaluation_timestamp_seconds) > 0)",
+        },
+        "s",
+        width=6,
+    ),
+    Panel(
+        "Latency histograms",
+        "On /metrics, and how many there may be; past it the rest is told as one.",
+        {"used": "max(stagelens_collector_histograms)", "limit": "max(stagelens_collector_histograms_limit)"},
+        width=6,
+    ),
+)
+
 
 SCHEMA_VERSION = 39
 _COLUMNS, _HEIGHT = 24, 8
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def write(histograms: Histograms) -> str:
+def write_dashboard(histograms: Histograms) -> str:
     """Return the dashboard as JSON.
 
     Args:
@@ -28,20 +248,22 @@ def write(histograms: Histograms) -> str:
     """
     panels: list[dict[str, Any]] = []
     top = 0
-    for title, charts in rows(histograms).items():
-        panels.append({"type": "row", "title": title, "collapsed": False, "panels": [], **_place(0, top, _COLUMNS, 1)})
+    for title, charts in panel_rows(histograms).items():
+        panels.append(
+            {"type": "row", "title": title, "collapsed": False, "panels": [], **_grid_position(0, top, _COLUMNS, 1)}
+        )
         top, left = top + 1, 0
         for chart in charts:
             if left + chart.width > _COLUMNS:
                 top, left = top + _HEIGHT, 0
-            panels.append(_chart(chart) | _place(left, top, chart.width, _HEIGHT))
+            panels.append(_chart(chart) | _grid_position(left, top, chart.width, _HEIGHT))
             left += chart.width
         top += _HEIGHT
     numbered = [{"id": number, **panel} for number, panel in enumerate(panels, 1)]
     return json.dumps(_dashboard(numbered, histograms), indent=2) + "\n"
 
 
-def _place(left: int, top: int, width: int, height: int) -> dict[str, Any]:
+def _grid_position(left: int, top: int, width: int, height: int) -> dict[str, Any]:
     return {"gridPos": {"x": left, "y": top, "w": width, "h": height}}
 
 
@@ -65,7 +287,7 @@ def _chart(panel: Panel) -> dict[str, Any]:
 
 
 def _dashboard(panels: list[dict[str, Any]], histograms: Histograms) -> dict[str, Any]:
-    name = NAMES[REQUEST_DURATION]
+    name = METRIC_NAMES[REQUEST_DURATION]
     values = f"label_values({name}{'' if histograms.native else '_count'}, service_name)"
     source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1}
     service = {

@@ -13,12 +13,11 @@ import yaml
 
 from ...core.prometheus_names import DEFAULT_LABELS, LABELS, format_labels
 from .. import formatting
-from ..evaluation import burn_rate
-from ..evaluation.burn_rate import Tier
+from ..evaluation.burn_rate import Tier, is_reachable, needed_windows, policy_tiers
 from ..evaluation.measurement import tiers_of
 from ..objectives.slo import Slo
-from ..policy_file import Policy
-from .expressions import Histograms, needed_bucket, needed_labels, span
+from ..policies import BurnRatePolicy
+from .expressions import Histograms, needed_bucket, needed_labels, prometheus_duration
 
 REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
 ALERT = "StagelensBudgetBurns"
@@ -42,7 +41,7 @@ def _as_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _as_text)
 
 
-def write(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> str:
+def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: Histograms) -> str:
     """Return the rule file for *slos*.
 
     Args:
@@ -50,9 +49,9 @@ def write(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> str:
         policy: The tiers and their guard.
         histograms: How the collector's histograms are read.
     """
-    lines = [*_head(slos, policy, histograms), "groups:" if _ruled(slos) else "groups: []"]
+    lines = [*_head(slos, policy, histograms), "groups:" if _expressible_slos(slos) else "groups: []"]
     for slo in slos:
-        lines += ["", *(f"  # {line}" for line in _about(slo, policy))]
+        lines += ["", *(f"  # {line}" for line in _comments(slo, policy))]
         if slo.kind != "freshness":
             dumped = yaml.dump(
                 [_group(slo, policy, histograms)], Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000
@@ -61,22 +60,24 @@ def write(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ruled(slos: Sequence[Slo]) -> list[Slo]:
+def _expressible_slos(slos: Sequence[Slo]) -> list[Slo]:
     return [slo for slo in slos if slo.kind != "freshness"]
 
 
-def _head(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> Iterator[str]:
+def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: Histograms) -> Iterator[str]:
     kind = "native" if histograms.native else "classic"
     yield f"# Made by `stagelens export rules` for Prometheus 2.42 and later, over the {kind} histograms of the collector's /metrics."
-    told = {label: None for slo in _ruled(slos) for label in needed_labels(slo)}
+    told = {label: None for slo in _expressible_slos(slos) for label in needed_labels(slo)}
     labels = [label for label in LABELS if label in told or label in DEFAULT_LABELS]
-    buckets = [] if histograms.native else sorted({bound for slo in _ruled(slos) if (bound := needed_bucket(slo))})
+    buckets = (
+        [] if histograms.native else sorted({bound for slo in _expressible_slos(slos) if (bound := needed_bucket(slo))})
+    )
     if buckets or set(labels) > set(DEFAULT_LABELS):
         yield "#"
         yield "# They are right only if the collector's file has had this section for as long as an alert's short window:"
         yield "# without a label there are no requests, and without a bucket every one is bad."
         yield f"#   prometheus: {{labels: [{', '.join(labels)}], buckets: {buckets}}}"
-    keep, quiet = formatting.percent(policy.patience.keep), span(policy.patience.quiet)
+    keep, quiet = formatting.percent(policy.patience.keep), prometheus_duration(policy.patience.quiet)
     yield "#"
     yield "# What Stagelens' own alerts do besides, and rules cannot:"
     yield "# - of a service that was seen for less than a tier's short window, the rest of the window counts as good;"
@@ -86,14 +87,14 @@ def _head(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> Iterat
     yield "# - the budget that is left: over 30 days it would need more than Prometheus keeps by default."
 
 
-def _about(slo: Slo, policy: Policy) -> Iterator[str]:
+def _comments(slo: Slo, policy: BurnRatePolicy) -> Iterator[str]:
     yield " ".join(f"{slo.name}: {slo.in_words()}.".split())
     if slo.kind == "freshness":
         yield "Left out: minutes without new data cannot be counted by a rule. Leave it to Stagelens."
         return
-    for tier in burn_rate.tiers(policy, slo.window):
-        if not burn_rate.reachable(tier, slo.objective):
-            yield f"Left out: {tier.severity} over {span(tier.long)}, for it cannot burn {formatting.times(tier.burn)} at this objective."
+    for tier in policy_tiers(policy, slo.window):
+        if not is_reachable(tier, slo.objective):
+            yield f"Left out: {tier.severity} over {prometheus_duration(tier.long)}, for it cannot burn {formatting.times(tier.burn)} at this objective."
     if slo.maintenance.planned:
         yield "Planned work of the file is not known here: mute its times in Alertmanager (mute_time_intervals)."
     if slo.reset is not None:
@@ -102,25 +103,27 @@ def _about(slo: Slo, policy: Policy) -> Iterator[str]:
         yield "The budgets of its stages are not known here."
 
 
-def _group(slo: Slo, policy: Policy, histograms: Histograms) -> dict[str, Any]:
+def _group(slo: Slo, policy: BurnRatePolicy, histograms: Histograms) -> dict[str, Any]:
     tiers = tiers_of(slo, policy)
     recorded = [
-        rule for length in burn_rate.windows(policy, tiers) for rule in _recorded(slo, span(length), histograms)
+        rule
+        for length in needed_windows(policy, tiers)
+        for rule in _recorded(slo, prometheus_duration(length), histograms)
     ]
     alerts = [_alert(slo, tier, policy) for tier in tiers]
     return {"name": f"stagelens-slo-{slo.name}", "interval": "1m", "rules": [*recorded, *alerts]}
 
 
 def _recorded(slo: Slo, window: str, histograms: Histograms) -> Iterator[dict[str, Any]]:
-    labels, chosen = _named(slo), _chosen(slo)
+    labels, chosen = _slo_labels(slo), _slo_selector(slo)
     yield {"record": f"{REQUESTS}{window}", "labels": labels, "expr": histograms.requests(slo, window)}
     yield {"record": f"{BAD}{window}", "labels": labels, "expr": histograms.bad(slo, window)}
     ratio = f"{BAD}{window}{chosen} / {REQUESTS}{window}{chosen} / {round(slo.budget, 12)!r}"
     yield {"record": f"{BURN}{window}", "labels": labels, "expr": f"round({ratio}, {_STEP})"}
 
 
-def _alert(slo: Slo, tier: Tier, policy: Policy) -> dict[str, Any]:
-    burns = f"{formatting.times(tier.burn)} over {span(tier.long)} and {span(tier.short)}"
+def _alert(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> dict[str, Any]:
+    burns = f"{formatting.times(tier.burn)} over {prometheus_duration(tier.long)} and {prometheus_duration(tier.short)}"
     annotations = {
         "summary": f"{slo.name}: the error budget burns {burns}",
         "description": slo.description or slo.in_words(),
@@ -130,19 +133,23 @@ def _alert(slo: Slo, tier: Tier, policy: Policy) -> dict[str, Any]:
     return {
         "alert": ALERT,
         "expr": _condition(slo, tier, policy),
-        "keep_firing_for": span(policy.patience.quiet),
-        "labels": {"severity": tier.severity, "window": span(tier.long), **_plain(_named(slo))},
-        "annotations": _plain(annotations),
+        "keep_firing_for": prometheus_duration(policy.patience.quiet),
+        "labels": {
+            "severity": tier.severity,
+            "window": prometheus_duration(tier.long),
+            **_escape_templates(_slo_labels(slo)),
+        },
+        "annotations": _escape_templates(annotations),
     }
 
 
-def _condition(slo: Slo, tier: Tier, policy: Policy) -> str:
+def _condition(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> str:
     """Return the expression of `burn.fires`, and not `burn.calm`."""
-    chosen, guard = _chosen(slo), policy.guard
-    long, short = span(tier.long), span(tier.short)
+    chosen, guard = _slo_selector(slo), policy.guard
+    long, short = prometheus_duration(tier.long), prometheus_duration(tier.short)
 
     def counted(what: str, length: timedelta) -> str:
-        return f"round({what}{span(length)}{chosen} * {length.total_seconds():.0f}, {_STEP})"
+        return f"round({what}{prometheus_duration(length)}{chosen} * {length.total_seconds():.0f}, {_STEP})"
 
     lines = [
         f"{BURN}{long}{chosen} >= {tier.burn:g} and {BURN}{short}{chosen} >= {tier.burn:g}",
@@ -153,7 +160,7 @@ def _condition(slo: Slo, tier: Tier, policy: Policy) -> str:
         ")",
     ]
     if tier.short > policy.calm.window:
-        recent = span(policy.calm.window)
+        recent = prometheus_duration(policy.calm.window)
         expected = policy.calm.evidence / min(1.0, tier.burn * slo.budget)
         lines += [
             "unless (",
@@ -164,14 +171,14 @@ def _condition(slo: Slo, tier: Tier, policy: Policy) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _chosen(slo: Slo) -> str:
+def _slo_selector(slo: Slo) -> str:
     return f"{{{format_labels([('slo', slo.name)])}}}"
 
 
-def _named(slo: Slo) -> dict[str, str]:
+def _slo_labels(slo: Slo) -> dict[str, str]:
     return {"slo": slo.name, "service_name": slo.service}
 
 
-def _plain(texts: dict[str, str]) -> dict[str, str]:
+def _escape_templates(texts: dict[str, str]) -> dict[str, str]:
     """Return *texts* of an alert, which are templates, so that they come out as they are."""
     return {key: text.replace("{{", '{{ "{{" }}') for key, text in texts.items()}

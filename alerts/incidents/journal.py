@@ -1,22 +1,30 @@
-"""Writing down what happened to an incident, and what is to be told: in the caller's one transaction."""
+"""Somebody looks after an incident: written down, and told to the channels that heard of it.
+
+Writing down what happened to an incident, and what is to be told: in the caller's one transaction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy import Connection, func, select, update
 
+from ...core.errors import StagelensError
+from ...store import Store
+from ...store.schema import storable
+from .. import formatting
 from ..delivery import outbox
 from ..delivery.message import Message, Transition
 from ..delivery.message_text import title
 from ..schema import outbox as deliveries
 from ..schema import transitions
-from .notification_rules import Turn
-from .record import Record, save
+from .notification_rules import IncidentUpdate
+from .record import IncidentRecord, get_incident, save_incident
 
 
-def write(connection: Connection, turn: Turn, channels: Sequence[str], now: float) -> None:
+def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:
     """Write *turn*: the incident, its history, and the messages to *channels*.
 
     Args:
@@ -25,25 +33,27 @@ def write(connection: Connection, turn: Turn, channels: Sequence[str], now: floa
         channels: The channels there are; the end is told to those of them that heard of the incident.
         now: The time. [Unix seconds]
     """
-    save(connection, turn.record)
+    save_incident(connection, turn.record)
     if not turn.event:
         return
-    message = told(turn, now)
-    outbox.record(connection, message, _hearers(connection, turn, channels) if turn.told else ())
+    message = message_for(turn, now)
+    outbox.record_transition(connection, message, _recipients(connection, turn, channels) if turn.told else ())
     if turn.note or turn.event != message.transition:
         here = (transitions.c.incident == message.incident) & (transitions.c.sequence == message.sequence)
         connection.execute(update(transitions).where(here).values(transition=turn.event, note=turn.note))
 
 
-def told(turn: Turn, now: float) -> Message:
+def message_for(turn: IncidentUpdate, now: float) -> Message:
     """Return what is told of *turn*; of one nobody is told of, what would have been."""
     if turn.event == "accepted":
-        return replace(message_of(turn.record, "resolved", now), note=turn.note)
+        return replace(build_message(turn.record, "resolved", now), note=turn.note)
     transition: Transition = "updated" if turn.event in ("", "muted", "unmuted") else turn.event
-    return message_of(turn.record, transition, now, also=turn.also)
+    return build_message(turn.record, transition, now, also=turn.also)
 
 
-def message_of(record: Record, transition: Transition, now: float, also: Sequence[Record] = ()) -> Message:
+def build_message(
+    record: IncidentRecord, transition: Transition, now: float, also: Sequence[IncidentRecord] = ()
+) -> Message:
     """Return what is to be told; of an incident that is over, its worst burn rate."""
     finding = record.finding
     if transition == "resolved" and finding.burn is not None:
@@ -57,11 +67,11 @@ def message_of(record: Record, transition: Transition, now: float, also: Sequenc
         finding=finding,
         ending=record.ending,
         acked_by=record.acked_by,
-        also=tuple(title(message_of(each, "opened", now)) for each in also),
+        also=tuple(title(build_message(each, "opened", now)) for each in also),
     )
 
 
-def hearers(connection: Connection, incident: str) -> list[str]:
+def notified_channels(connection: Connection, incident: str) -> list[str]:
     """Return the channels that heard of *incident*, or will, and not of its end since."""
     mine = deliveries.c.incident == incident
     last = select(func.max(deliveries.c.sequence)).where(mine).group_by(deliveries.c.channel)
@@ -71,8 +81,55 @@ def hearers(connection: Connection, incident: str) -> list[str]:
     return sorted(set(connection.scalars(found)))
 
 
-def _hearers(connection: Connection, turn: Turn, channels: Sequence[str]) -> Sequence[str]:
+def _recipients(connection: Connection, turn: IncidentUpdate, channels: Sequence[str]) -> Sequence[str]:
     if turn.event not in ("resolved", "accepted", "acknowledged"):
         return channels
-    heard = hearers(connection, turn.record.id)
+    heard = notified_channels(connection, turn.record.id)
     return [channel for channel in heard if channel in channels]
+
+
+MAX_NAME_CHARS = 200
+
+
+class IncidentError(StagelensError):
+    """Something cannot be done to an incident or a silence: it is not there, or over."""
+
+
+def acknowledge(store: Store, name: str, by: str, now: datetime) -> IncidentRecord:
+    """Note that *by* looks after the incident *name* from *now* on; a second time by the same person changes nothing.
+
+    Raises:
+        IncidentError: There is no such incident, or it is over.
+        StoreError: It cannot be written.
+    """
+    at, who = now.timestamp(), person_name(by)
+    with store.transaction() as connection:
+        found = require_incident(connection, name)
+        if found.resolved_at is not None:
+            msg = f"{name} is over since {formatting.moment_of(found.resolved_at)}; there is nothing to look after"
+            raise IncidentError(msg)
+        if found.acked_by == who:
+            return found
+        taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
+        told = taken.heard == "open" and not taken.muted
+        turn = IncidentUpdate(taken, "acknowledged", told=told, note=who)
+        write_update(connection, turn, notified_channels(connection, name), at)
+    return taken
+
+
+def require_incident(connection: Connection, name: str) -> IncidentRecord:
+    """Return the incident *name*.
+
+    Raises:
+        IncidentError: There is none.
+    """
+    found = get_incident(connection, name)
+    if found is None:
+        msg = f"there is no incident {name!r}; `stagelens alerts list` names those there are"
+        raise IncidentError(msg)
+    return found
+
+
+def person_name(by: str) -> str:
+    """Return who does something, as it is kept."""
+    return storable(by.strip())[:MAX_NAME_CHARS] or "somebody"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..delivery.message import Ending, Finding
-from ..policy_file import Patience
-from .record import Record
+from ..policies import Hysteresis
+from .record import IncidentRecord
 
-Happening = Literal["", "opened", "updated", "resolved", "reopened"]
+LifecycleEvent = Literal["", "opened", "updated", "resolved", "reopened"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,18 @@ class Step:
         happening: What happened to it; empty when nothing did that is worth a word.
     """
 
-    record: Record
-    happening: Happening = ""
+    record: IncidentRecord
+    happening: LifecycleEvent = ""
 
 
-def decide(
-    record: Record | None, finding: Finding | None, *, cause: str, now: float, has_data: bool, patience: Patience
+def next_step(
+    record: IncidentRecord | None,
+    finding: Finding | None,
+    *,
+    cause: str,
+    now: float,
+    has_data: bool,
+    patience: Hysteresis,
 ) -> Step | None:
     """Return the next step of a cause, or None when there is nothing to do.
 
@@ -43,29 +49,31 @@ def decide(
         patience: How long things must hold.
     """
     if record is None or not record.is_open:
-        return None if finding is None else _begin(record, finding, cause, now, patience)
+        return None if finding is None else _open(record, finding, cause, now, patience)
     if finding is not None:
-        return _go_on(record, finding, now, patience)
+        return _continue_open(record, finding, now, patience)
     if not has_data:
-        return close(record, "no_data", now) if now - record.seen_at >= patience.abandon.total_seconds() else None
+        return (
+            close_incident(record, "no_data", now) if now - record.seen_at >= patience.abandon.total_seconds() else None
+        )
     quiet_since = record.quiet_since if record.quiet_since is not None else now
     if now - quiet_since >= patience.quiet.total_seconds():
-        return close(record, "recovered", now)
+        return close_incident(record, "recovered", now)
     return Step(replace(record, quiet_since=quiet_since, seen_at=now))
 
 
-def close(record: Record, ending: Ending, now: float) -> Step:
+def close_incident(record: IncidentRecord, ending: Ending, now: float) -> Step:
     """Return the step that ends an incident."""
     return Step(replace(record, resolved_at=now, ending=ending, quiet_since=None), "resolved")
 
 
-def _begin(last: Record | None, finding: Finding, cause: str, now: float, patience: Patience) -> Step:
+def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float, patience: Hysteresis) -> Step:
     reopen_seconds = patience.reopen.total_seconds()
     # What was accepted is normal: what comes after it is something new.
     ended_at = None if last is None or last.ending == "accepted" else last.resolved_at
     if last is not None and ended_at is not None and now - ended_at <= reopen_seconds:
-        return Step(_reopened(last, finding, now), "reopened")
-    fresh = Record(
+        return Step(_reopen(last, finding, now), "reopened")
+    fresh = IncidentRecord(
         id=f"sl-{secrets.token_hex(10)}",
         cause=cause,
         finding=finding,
@@ -77,7 +85,7 @@ def _begin(last: Record | None, finding: Finding, cause: str, now: float, patien
     return Step(fresh, "opened")
 
 
-def _reopened(last: Record, finding: Finding, now: float) -> Record:
+def _reopen(last: IncidentRecord, finding: Finding, now: float) -> IncidentRecord:
     return replace(
         last,
         finding=finding,
@@ -94,7 +102,7 @@ def _reopened(last: Record, finding: Finding, now: float) -> Record:
     )
 
 
-def _go_on(record: Record, finding: Finding, now: float, patience: Patience) -> Step:
+def _continue_open(record: IncidentRecord, finding: Finding, now: float, patience: Hysteresis) -> Step:
     before = record.finding
     escalated = before.severity == "ticket" and finding.severity == "page"
     # A page that calms down to a ticket stays the page it was until it is over.

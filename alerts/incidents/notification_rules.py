@@ -3,6 +3,10 @@
 An incident that is muted is kept, judged and shown with the reason, and nobody is told of it. Channels hear that it is over
 if they heard that it began. When the reason goes away and it still goes on, it is opened to the channels then. So every
 channel sees openings and ends in turn, whatever comes between. Values in, values out.
+
+What is told as one: the incidents of one service, and those of many services that began together.
+
+A story keeps the incidents it has: once in it, an incident stays until it is over.
 """
 
 from __future__ import annotations
@@ -11,19 +15,57 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .grouping import place, urgency
+from ..policies import Fleet
 from .lifecycle import Step
-from .policy import Fleet
-from .record import Heard, Record
+from .record import ChannelState, IncidentRecord
+
+
+def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
+    """Order incidents: pages first, then the oldest, then the worst."""
+    return record.finding.severity != "page", record.opened_at, -record.finding.size, record.cause
+
+
+def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -> list[IncidentRecord]:
+    """Give every open incident its story.
+
+    Args:
+        records: All open incidents; those that have just begun belong to no story yet.
+        fleet: When many services are one story.
+        now: The time. [Unix seconds]
+    """
+    known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
+    begun = sorted((record for record in records if not record.story), key=urgency_key)
+    placed = list(known)
+    for record in begun:
+        kin = next((other for other in placed if _is_same_service(other, record)), None)
+        placed.append(replace(record, story=kin.story if kin else record.id))
+    return _merge_fleet_groups(placed, len(known), fleet, now)
+
+
+def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, now: float) -> list[IncidentRecord]:
+    """Make one story of what began together in many services, if anything began now; the first *known* did not."""
+    earliest = now - fleet.within.total_seconds()
+    recent = [record for at, record in enumerate(placed) if at >= known or record.opened_at >= earliest]
+    if known == len(placed) or len({record.finding.service for record in recent}) < fleet.services:
+        return placed
+    first, merged = recent[0].story, {record.story for record in recent}
+    return [replace(record, story=first) if record.story in merged else record for record in placed]
+
+
+def _is_same_service(one: IncidentRecord, other: IncidentRecord) -> bool:
+    """Say whether both are about one service and environment; what names no environment is about all of them."""
+    here, there = one.finding.where.get("environment"), other.finding.where.get("environment")
+    return one.finding.service == other.finding.service and (not here or not there or here == there)
+
 
 # What the history has; the last two are told to nobody. What is accepted is told as resolved.
 Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]
 
-_WITH = "told with "
+_GROUPED_PREFIX = "told with "
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class IncidentUpdate:
     """What is written of an incident.
 
     Args:
@@ -34,14 +76,16 @@ class Turn:
         note: Why nobody is told, or who did it.
     """
 
-    record: Record
+    record: IncidentRecord
     event: Event = ""
     told: bool = False
-    also: tuple[Record, ...] = ()
+    also: tuple[IncidentRecord, ...] = ()
     note: str = ""
 
 
-def turns(steps: Sequence[Step], excuses: Mapping[str, str], fleet: Fleet, now: float) -> list[Turn]:
+def decide_notifications(
+    steps: Sequence[Step], excuses: Mapping[str, str], fleet: Fleet, now: float
+) -> list[IncidentUpdate]:
     """Return what is to be written and told.
 
     Args:
@@ -50,47 +94,47 @@ def turns(steps: Sequence[Step], excuses: Mapping[str, str], fleet: Fleet, now: 
         fleet: When many services are one story.
         now: The time. [Unix seconds]
     """
-    open_now = place([step.record for step in steps if step.record.is_open], fleet, now)
-    reasons = _reasons(open_now, excuses, now)
+    open_now = assign_groups([step.record for step in steps if step.record.is_open], fleet, now)
+    reasons = _mute_reasons(open_now, excuses, now)
     standing = {record.id: record for record in open_now}
-    with_it = {record.id: _told_with(record, open_now, reasons) for record in open_now}
-    found: list[Turn] = []
+    with_it = {record.id: _grouped_incidents(record, open_now, reasons) for record in open_now}
+    found: list[IncidentUpdate] = []
     for step in steps:
         record = standing.get(step.record.id)
         if record is None:
-            found.append(_ended(step))
+            found.append(_end_update(step))
         elif reasons[record.id]:
-            found.append(_muted(replace(step, record=record), reasons[record.id]))
+            found.append(_muted_update(replace(step, record=record), reasons[record.id]))
         else:
-            found.append(_told(replace(step, record=record), with_it[record.id], now))
+            found.append(_notified_update(replace(step, record=record), with_it[record.id], now))
     return found
 
 
-def with_reason(lead: str) -> str:
+def grouped_reason(lead: str) -> str:
     """Return why nobody is told of what is told with the incident *lead*."""
-    return f"{_WITH}{lead}"
+    return f"{_GROUPED_PREFIX}{lead}"
 
 
-def lead_in(reason: str) -> str:
+def group_lead(reason: str) -> str:
     """Return the incident that *reason* says another is told with, or nothing.
 
-    >>> lead_in(with_reason("sl-1")), lead_in("planned work")
+    >>> group_lead(with_reason("sl-1")), group_lead("planned work")
     ('sl-1', '')
     """
-    return reason.removeprefix(_WITH) if reason.startswith(_WITH) else ""
+    return reason.removeprefix(_GROUPED_PREFIX) if reason.startswith(_GROUPED_PREFIX) else ""
 
 
-def _reasons(records: Sequence[Record], excuses: Mapping[str, str], now: float) -> dict[str, str]:
+def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
     """Return why nobody is told of each of *records*; empty where channels are, or have been and not heard of an end."""
     reasons = {record.id: excuses.get(record.id, "") for record in records}
     leads = [record for record in records if _leads(record, reasons)]
-    for record in sorted(records, key=urgency):
+    for record in sorted(records, key=urgency_key):
         if reasons[record.id] or record.heard == "open":
             continue
         lead = _lead_of(record, leads)
         if lead is not None:
-            reasons[record.id] = with_reason(lead.id)
-        elif _fires(record, now):
+            reasons[record.id] = grouped_reason(lead.id)
+        elif _is_firing(record, now):
             leads.append(record)
         else:
             # It may be over in a moment: nobody hears of it before it goes on.
@@ -98,58 +142,68 @@ def _reasons(records: Sequence[Record], excuses: Mapping[str, str], now: float) 
     return reasons
 
 
-def _lead_of(record: Record, leads: Sequence[Record]) -> Record | None:
+def _lead_of(record: IncidentRecord, leads: Sequence[IncidentRecord]) -> IncidentRecord | None:
     """Return with which of *leads* *record* is told: of its story, of its service if there is one, never a page with a ticket."""
     fitting = [
         lead
         for lead in leads
         if lead.story == record.story and (lead.finding.severity == "page" or record.finding.severity == "ticket")
     ]
-    return min(fitting, key=lambda lead: (lead.finding.service != record.finding.service, urgency(lead)), default=None)
+    return min(
+        fitting, key=lambda lead: (lead.finding.service != record.finding.service, urgency_key(lead)), default=None
+    )
 
 
-def _leads(record: Record, reasons: Mapping[str, str]) -> bool:
+def _leads(record: IncidentRecord, reasons: Mapping[str, str]) -> bool:
     return record.heard == "open" and not reasons[record.id]
 
 
-def _fires(record: Record, now: float) -> bool:
+def _is_firing(record: IncidentRecord, now: float) -> bool:
     return record.quiet_since is None and record.seen_at == now
 
 
-def _told_with(lead: Record, records: Sequence[Record], reasons: Mapping[str, str]) -> tuple[Record, ...]:
-    mine = with_reason(lead.id)
-    return tuple(sorted((record for record in records if reasons[record.id] == mine), key=urgency))
+def _grouped_incidents(
+    lead: IncidentRecord, records: Sequence[IncidentRecord], reasons: Mapping[str, str]
+) -> tuple[IncidentRecord, ...]:
+    mine = grouped_reason(lead.id)
+    return tuple(sorted((record for record in records if reasons[record.id] == mine), key=urgency_key))
 
 
-def _ended(step: Step) -> Turn:
+def _end_update(step: Step) -> IncidentUpdate:
     """Channels that heard of it hear its end, silenced or not: else they would have it open for ever."""
     told = step.record.heard == "open"
-    return _turn(step.record, "resolved", "over" if told else step.record.heard, told=told, note=step.record.muted)
+    return _update(step.record, "resolved", "over" if told else step.record.heard, told=told, note=step.record.muted)
 
 
-def _muted(step: Step, reason: str) -> Turn:
+def _muted_update(step: Step, reason: str) -> IncidentUpdate:
     record = replace(step.record, muted=reason)
     if step.happening in ("opened", "reopened"):
-        return _turn(record, step.happening, record.heard, note=reason)
+        return _update(record, step.happening, record.heard, note=reason)
     if not step.record.muted:
-        return _turn(record, "muted", record.heard, note=reason)
-    return Turn(record)
+        return _update(record, "muted", record.heard, note=reason)
+    return IncidentUpdate(record)
 
 
-def _told(step: Step, also: tuple[Record, ...], now: float) -> Turn:
+def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -> IncidentUpdate:
     record = replace(step.record, muted="")
     if record.heard != "open":
         opening: Event = "reopened" if record.heard == "over" else "opened"
-        return _turn(replace(record, told_at=now), opening, "open", told=True, also=also)
+        return _update(replace(record, told_at=now), opening, "open", told=True, also=also)
     # Of an incident somebody looks after, only another page is news.
-    news = [each for each in also if each.muted != with_reason(record.id)]
+    news = [each for each in also if each.muted != grouped_reason(record.id)]
     joined = any(record.acked_at is None or each.finding.severity == "page" for each in news)
     if step.happening == "updated" or joined:
-        return _turn(replace(record, told_at=now), "updated", "open", told=True, also=also)
-    return _turn(record, "unmuted", "open") if step.record.muted else Turn(record)
+        return _update(replace(record, told_at=now), "updated", "open", told=True, also=also)
+    return _update(record, "unmuted", "open") if step.record.muted else IncidentUpdate(record)
 
 
-def _turn(
-    record: Record, event: Event, heard: Heard, *, told: bool = False, also: tuple[Record, ...] = (), note: str = ""
-) -> Turn:
-    return Turn(replace(record, heard=heard, sequence=record.sequence + 1), event, told, also, note)
+def _update(
+    record: IncidentRecord,
+    event: Event,
+    heard: ChannelState,
+    *,
+    told: bool = False,
+    also: tuple[IncidentRecord, ...] = (),
+    note: str = "",
+) -> IncidentUpdate:
+    return IncidentUpdate(replace(record, heard=heard, sequence=record.sequence + 1), event, told, also, note)

@@ -14,11 +14,11 @@ from ..schema import incidents, transitions
 from ..schema import outbox as deliveries
 
 # What channels know of an incident: nothing, that it is open, or that it is over.
-Heard = Literal["", "open", "over"]
+ChannelState = Literal["", "open", "over"]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class IncidentRecord:
     """An incident as it is kept. Times are Unix seconds.
 
     Args:
@@ -54,7 +54,7 @@ class Record:
     acked_at: float | None = None
     acked_by: str = ""
     muted: str = ""
-    heard: Heard = ""
+    heard: ChannelState = ""
     story: str = ""
 
     @property
@@ -63,24 +63,24 @@ class Record:
         return self.resolved_at is None
 
 
-def find(connection: Connection, cause: str) -> Record | None:
+def find_last_incident(connection: Connection, cause: str) -> IncidentRecord | None:
     """Return the last incident of *cause*, open or not."""
     last = select(incidents).where(incidents.c.cause == cause).order_by(incidents.c.opened_at.desc()).limit(1)
     return _first(connection.execute(last).first())
 
 
-def get(connection: Connection, name: str) -> Record | None:
+def get_incident(connection: Connection, name: str) -> IncidentRecord | None:
     """Return the incident with the id *name*."""
     return _first(connection.execute(select(incidents).where(incidents.c.id == storable(name))).first())
 
 
-def find_open(connection: Connection) -> list[Record]:
+def find_open_incidents(connection: Connection) -> list[IncidentRecord]:
     """Return every open incident, the oldest first."""
     still = select(incidents).where(incidents.c.resolved_at.is_(None)).order_by(incidents.c.opened_at, incidents.c.id)
     return [_from_row(row) for row in connection.execute(still)]
 
 
-def newest(connection: Connection, limit: int, *, open_only: bool = False) -> list[Record]:
+def newest_incidents(connection: Connection, limit: int, *, open_only: bool = False) -> list[IncidentRecord]:
     """Return the last *limit* incidents, newest first."""
     query = select(incidents).order_by(incidents.c.opened_at.desc(), incidents.c.id).limit(limit)
     if open_only:
@@ -88,7 +88,7 @@ def newest(connection: Connection, limit: int, *, open_only: bool = False) -> li
     return [_from_row(row) for row in connection.execute(query)]
 
 
-def save(connection: Connection, record: Record) -> None:
+def save_incident(connection: Connection, record: IncidentRecord) -> None:
     """Write *record* over what was kept of it, or as a new one."""
     values = _to_row(record)
     known = connection.execute(update(incidents).where(incidents.c.id == record.id).values(**values))
@@ -96,7 +96,7 @@ def save(connection: Connection, record: Record) -> None:
         connection.execute(insert(incidents).values(**values))
 
 
-def forget(connection: Connection, before: float) -> None:
+def delete_old_incidents(connection: Connection, before: float) -> None:
     """Delete the incidents that ended before *before*, and what was told of them; *before* is in Unix seconds."""
     over = select(incidents.c.id).where(incidents.c.resolved_at < before)
     for table in (deliveries, transitions):
@@ -104,24 +104,24 @@ def forget(connection: Connection, before: float) -> None:
     connection.execute(delete(incidents).where(incidents.c.resolved_at < before))
 
 
-def causes_of(records: Iterable[Record]) -> dict[str, Record]:
+def by_cause(records: Iterable[IncidentRecord]) -> dict[str, IncidentRecord]:
     """Return *records* by their causes."""
     return {record.cause: record for record in records}
 
 
 # Of a record, what is a column of the same name; the finding is one too, and two of its fields are columns to look by.
-_COLUMNS = tuple(each.name for each in fields(Record) if each.name != "finding")
+_COLUMNS = tuple(each.name for each in fields(IncidentRecord) if each.name != "finding")
 
 
-def _to_row(record: Record) -> dict[str, Any]:
+def _to_row(record: IncidentRecord) -> dict[str, Any]:
     finding = record.finding
     looked_by = {"service": finding.service, "severity": finding.severity, "since": finding.since}
     return {name: getattr(record, name) for name in _COLUMNS} | looked_by | {"finding": finding.to_json()}
 
 
-def _from_row(row: Row[Any]) -> Record:
-    return Record(finding=Finding.from_json(row.finding), **{name: getattr(row, name) for name in _COLUMNS})
+def _from_row(row: Row[Any]) -> IncidentRecord:
+    return IncidentRecord(finding=Finding.from_json(row.finding), **{name: getattr(row, name) for name in _COLUMNS})
 
 
-def _first(row: Row[Any] | None) -> Record | None:
+def _first(row: Row[Any] | None) -> IncidentRecord | None:
     return None if row is None else _from_row(row)

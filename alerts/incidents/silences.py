@@ -14,7 +14,7 @@ from ...store.schema import storable
 from .. import formatting
 from ..delivery.message import Finding
 from ..schema import silences
-from .acknowledging import IncidentError, named
+from .journal import IncidentError, person_name
 
 # What an incident can be told by, and what each is.
 MATCHERS: Mapping[str, str] = {
@@ -59,7 +59,7 @@ class Silence:
 
         A finding about all routes of a service is not about one of them: only what names a route fits a route.
         """
-        return self.fits(dimensions(finding))
+        return self.fits(incident_dimensions(finding))
 
     def fits(self, about: Mapping[str, str]) -> bool:
         """Say the same of something by its dimensions; one that is left out means all of them."""
@@ -71,7 +71,7 @@ class Silence:
         return f"{said}: {self.comment}" if self.comment else said
 
 
-def dimensions(finding: Finding) -> dict[str, str]:
+def incident_dimensions(finding: Finding) -> dict[str, str]:
     """Return what *finding* can be told by; empty where it is about all of them."""
     where = {key: finding.where.get(key, "") for key in ("environment", "route", "model", "version")}
     own = {"service": finding.service, "slo": finding.name, "severity": finding.severity}
@@ -79,13 +79,13 @@ def dimensions(finding: Finding) -> dict[str, str]:
     return own | where | {"version": where["version"] or finding.version}
 
 
-def reason(finding: Finding, among: Sequence[Silence]) -> str:
+def silence_reason(finding: Finding, among: Sequence[Silence]) -> str:
     """Return why nobody is told of *finding*: the one of *among* that lasts longest, or nothing."""
     fitting = [silence for silence in among if silence.matches(finding)]
     return max(fitting, key=lambda silence: silence.ends_at).in_words() if fitting else ""
 
 
-def create(
+def create_silence(
     connection: Connection,
     matchers: Mapping[str, str],
     *,
@@ -100,20 +100,20 @@ def create(
         IncidentError: It says nothing, or ends before it begins.
     """
     wanted = {key: storable(value.strip()) for key, value in matchers.items() if value.strip()}
-    _check(wanted, starts_at, ends_at)
+    _check_silence(wanted, starts_at, ends_at)
     silence = Silence(
         id=f"si-{secrets.token_hex(6)}",
         matchers=wanted,
         starts_at=starts_at.astimezone(UTC),
         ends_at=ends_at.astimezone(UTC),
-        author=named(author),
+        author=person_name(author),
         comment=storable(comment.strip())[:MAX_COMMENT_CHARS],
     )
     connection.execute(insert(silences).values(**_to_row(silence)))
     return silence
 
 
-def end(connection: Connection, name: str, now: datetime) -> Silence:
+def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
     """End the silence *name* within the caller's transaction; one that has not begun never will.
 
     Raises:
@@ -133,7 +133,7 @@ def end(connection: Connection, name: str, now: datetime) -> Silence:
     return silence
 
 
-def listed(connection: Connection, now: datetime, *, over: bool = False) -> list[Silence]:
+def list_silences(connection: Connection, now: datetime, *, over: bool = False) -> list[Silence]:
     """Return the silences in force and to come, those that end last first; with *over* also those that ended."""
     query = select(silences).order_by(silences.c.ends_at.desc(), silences.c.id)
     if not over:
@@ -141,17 +141,17 @@ def listed(connection: Connection, now: datetime, *, over: bool = False) -> list
     return [_from_row(row) for row in connection.execute(query)]
 
 
-def in_force(connection: Connection, now: datetime) -> list[Silence]:
+def active_silences(connection: Connection, now: datetime) -> list[Silence]:
     """Return the silences that hold at *now*."""
-    return [silence for silence in listed(connection, now) if silence.holds(now)]
+    return [silence for silence in list_silences(connection, now) if silence.holds(now)]
 
 
-def forget(connection: Connection, before: datetime) -> None:
+def delete_old_silences(connection: Connection, before: datetime) -> None:
     """Delete those that ended before *before*."""
     connection.execute(delete(silences).where(silences.c.ends_at < before.timestamp()))
 
 
-def _check(matchers: Mapping[str, str], starts_at: datetime, ends_at: datetime) -> None:
+def _check_silence(matchers: Mapping[str, str], starts_at: datetime, ends_at: datetime) -> None:
     unknown = [key for key in matchers if key not in MATCHERS]
     if unknown:
         msg = f"a silence knows no {unknown[0]!r}; write one of {', '.join(MATCHERS)}"

@@ -1,11 +1,19 @@
-"""When work is planned: requests of that time count for no promise, and nobody is told of them."""
+"""Reading the planned work of an SLO file.
+
+When work is planned: requests of that time count for no promise, and nobody is told of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from ...core.settings.yaml_document import Document, Place
+from ...core.settings.yaml_fields import Fields, meant
 
 # `[start, end)` in UTC.
 Interval = tuple[datetime, datetime]
@@ -16,7 +24,7 @@ MONDAY_TO_SUNDAY = ("monday", "tuesday", "wednesday", "thursday", "friday", "sat
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class OneTimeWindow:
     """Work from one moment to another.
 
     Args:
@@ -35,7 +43,7 @@ class Once:
 
 
 @dataclass(frozen=True, slots=True)
-class Weekly:
+class WeeklyWindow:
     """Work at the same time of certain days, every week.
 
     Where the clock of the zone jumps, both readings of a time count: the window is rather an hour too long than too short.
@@ -73,7 +81,7 @@ class Weekly:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ActiveMaintenance:
     """Planned work that is under way.
 
     Args:
@@ -86,27 +94,27 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class MaintenanceCalendar:
     """All planned work that concerns one promise."""
 
-    planned: tuple[Once | Weekly, ...] = ()
+    planned: tuple[OneTimeWindow | WeeklyWindow, ...] = ()
 
     def intervals(self, start: datetime, end: datetime) -> list[Interval]:
         """Return what of `[start, end)` is planned work: apart from each other, in order of time, in UTC."""
-        return united(found for each in self.planned for found in each.intervals(start, end))
+        return merge_intervals(found for each in self.planned for found in each.intervals(start, end))
 
     def at(self, moment: datetime) -> bool:
         """Say whether *moment* is within planned work."""
         return bool(self.intervals(moment, moment + timedelta(microseconds=1)))
 
-    def under_way(self, moment: datetime) -> Work | None:
+    def under_way(self, moment: datetime) -> ActiveMaintenance | None:
         """Return the work that *moment* is within, None where it is within none; several that meet are one."""
-        now = [each.why for each in self.planned if Calendar((each,)).at(moment)]
+        now = [each.why for each in self.planned if MaintenanceCalendar((each,)).at(moment)]
         if not now:
             return None
         far = moment + _AHEAD
         end = self.intervals(moment, far)[0][1]
-        return Work(", ".join(dict.fromkeys(filter(None, now))), end if end < far else None)
+        return ActiveMaintenance(", ".join(dict.fromkeys(filter(None, now))), end if end < far else None)
 
     def without(self, start: datetime, end: datetime) -> list[Interval]:
         """Return what of `[start, end)` is left: apart from each other, in order of time, in UTC."""
@@ -119,7 +127,7 @@ class Calendar:
         return [each for each in left if each[0] < each[1]]
 
 
-def united(intervals: Iterable[Interval]) -> list[Interval]:
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return *intervals* in order, those that touch as one, and without empty ones."""
     made: list[Interval] = []
     for low, high in sorted((low.astimezone(UTC), high.astimezone(UTC)) for low, high in intervals if low < high):
@@ -128,3 +136,135 @@ def united(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             made.append((low, high))
     return made
+
+
+_EVERY = ("day", *MONDAY_TO_SUNDAY)
+_TIME = re.compile(r"(\d{1,2}):([0-5]\d)")
+_MINUTES_A_DAY = 1440
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceEntry:
+    """One entry of `maintenance`.
+
+    Args:
+        when: The work.
+        services: Whose; empty for all.
+        slos: The names of the promises it concerns; empty for all.
+    """
+
+    when: OneTimeWindow | WeeklyWindow
+    services: frozenset[str]
+    slos: frozenset[str]
+
+    def concerns(self, service: str, slo: str) -> bool:
+        """Say whether it concerns the promise written as *slo* about *service*."""
+        return (not self.services or service in self.services) and (not self.slos or slo in self.slos)
+
+
+def calendar_of(planned: Sequence[MaintenanceEntry], service: str, slo: str) -> MaintenanceCalendar:
+    """Return what of *planned* concerns the promise written as *slo* about *service*."""
+    return MaintenanceCalendar(tuple(each.when for each in planned if each.concerns(service, slo)))
+
+
+def read_maintenance(
+    document: Document, place: Place, item: Any, services: Collection[str], slos: Collection[str]
+) -> MaintenanceEntry | None:
+    """Read one entry; *services* and *slos* are what the file knows.
+
+    Returns:
+        None when it is wrong, which the document's problems say.
+    """
+    fields = Fields(document, place, item, example="from: 2026-11-28T02:00Z")
+    if fields.broken:
+        return None
+    when = _weekly(fields) if fields.has("every") else _once(fields)
+    of_services = _known(fields, "services", services, "service of an SLO")
+    of_slos = _known(fields, "slos", slos, "SLO")
+    fields.finish()
+    return MaintenanceEntry(when, of_services, of_slos) if when else None
+
+
+def _once(fields: Fields) -> OneTimeWindow | None:
+    start = fields.moment("from", example="2026-11-28T02:00Z")
+    end = fields.moment("to", example="2026-11-28T04:00Z")
+    why = fields.text("why")
+    if fields.has("zone"):
+        fields.text("zone")
+        fields.complain(
+            f"{fields.name('zone')} goes with `every` only; put the zone into the times, such as +01:00", "zone"
+        )
+    if start is None or end is None:
+        return None
+    if end <= start:
+        fields.complain(f"{fields.name('to')} is not after {fields.name('from')}; write a later time", "to")
+        return None
+    return OneTimeWindow(start, end, why)
+
+
+def _weekly(fields: Fields) -> WeeklyWindow | None:
+    days = _days(fields)
+    start, end = _time_of_day(fields, "from", "02:00"), _time_of_day(fields, "to", "04:00")
+    zone = _zone(fields)
+    why = fields.text("why")
+    if days is None or start is None or end is None or zone is None:
+        return None
+    if start == end:
+        fields.complain(f"{fields.name('to')} is the same time as {fields.name('from')}; write when it ends", "to")
+        return None
+    return WeeklyWindow(days, start, end, zone, why)
+
+
+def _days(fields: Fields) -> frozenset[int] | None:
+    found: set[int] = set()
+    words = fields.texts("every", example="sunday")
+    for word in words:
+        if word.lower() not in _EVERY:
+            cure = f"write one of {', '.join(_EVERY)}{meant(word.lower(), _EVERY)}"
+            fields.complain(f"{fields.name('every')} is {word!r}; {cure}", "every")
+            return None
+        found |= set(range(7)) if word.lower() == "day" else {MONDAY_TO_SUNDAY.index(word.lower())}
+    return frozenset(found) if found else None
+
+
+def _time_of_day(fields: Fields, key: str, example: str) -> timedelta | None:
+    value = fields.value(key)
+    if value is None:
+        fields.missing(key, f'"{example}"')
+        return None
+    minutes = _minutes_since_midnight(value)
+    if minutes is None or not 0 <= minutes <= _MINUTES_A_DAY:
+        cure = f'write a time of day in quotes, such as "{example}"'
+        fields.complain(f"{fields.name(key)} is {str(value)!r}; {cure}", key)
+        return None
+    return timedelta(minutes=minutes)
+
+
+def _minutes_since_midnight(value: object) -> int | None:
+    """Return the minutes since midnight; YAML reads 12:30 without quotes as twelve times sixty and thirty."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    return int(match[1]) * 60 + int(match[2]) if match else None
+
+
+def _zone(fields: Fields) -> ZoneInfo | None:
+    name = fields.text("zone", example="Europe/Berlin")
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        zones = available_timezones()
+        cure = f"write one such as Europe/Berlin or UTC{meant(name, zones)}" if zones else "install the package tzdata"
+        fields.complain(f"{fields.name('zone')} is {name!r}, which is no time zone here; {cure}", "zone")
+        return None
+
+
+def _known(fields: Fields, key: str, known: Collection[str], what: str) -> frozenset[str]:
+    found = fields.texts(key)
+    for word in found:
+        if word not in known:
+            cure = meant(word, known) or f"; known are {', '.join(sorted(known))}"
+            fields.complain(f"{fields.name(key)} has {word!r}, which is no {what} in this file{cure}", key)
+    return frozenset(found)

@@ -5,23 +5,187 @@ service, route, model, version, environment and, in a ratioMetric, threshold. Of
 `value` of the objective, in seconds.
 
 Source: https://github.com/OpenSLO/OpenSLO, specification of apiVersion openslo/v1.
+
+What an OpenSLO indicator counts: a thresholdMetric or a ratioMetric, of a source of type `stagelens`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from ...core.settings.yaml_document import Document, Place, Problem
-from ...core.settings.yaml_fields import Fields
+from ...core.settings.yaml_fields import Fields, meant
 from ..formatting import latency, percent
-from . import openslo_indicator
-from .openslo_indicator import Indicator, Known, Object
 from .slo import Slo
-from .slo_fields import MAX_WINDOW, MIN_WINDOW, Entry, check_names, check_threshold
+from .slo_fields import (
+    MAX_WINDOW,
+    MIN_WINDOW,
+    THRESHOLDS,
+    SloEntry,
+    check_names,
+    check_threshold,
+    read_indicator_fields,
+)
+
+SOURCE = "stagelens"
+# Stands for a threshold that is written elsewhere.
+_PLACEHOLDER = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSloObject:
+    """One OpenSLO document.
+
+    Args:
+        document: Where it is written.
+        kind: Its kind, such as `SLO`.
+        name: Of its metadata.
+        spec: What it says.
+    """
+
+    document: Document
+    kind: str
+    name: str
+    spec: Fields
+
+
+# Objects by kind and name.
+KnownObjects = Mapping[tuple[str, str], OpenSloObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """What an SLO counts.
+
+    Args:
+        base: The promise, but for its share and, with `by_value`, its threshold.
+        by_value: Whether each objective has a threshold of its own.
+    """
+
+    base: Slo
+    by_value: bool
+
+
+def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> Indicator | None:
+    """Read what *slo* counts, inline or from the SLI it refers to.
+
+    Returns:
+        None when it is wrong, or not ours to count; the documents say which.
+    """
+    reference, inline = slo.spec.text("indicatorRef"), slo.spec.mapping("indicator", example="spec: …")
+    if inline is not None:
+        inline.value("metadata")
+        spec = inline.mapping("spec", example="ratioMetric: …")
+        inline.finish()
+        if spec is None:
+            inline.missing("spec", "…")
+            return None
+        return _IndicatorReader(slo.document, base, known).metric(spec)
+    if not reference:
+        slo.spec.missing("indicatorRef", "checkout-latency` with the name of an SLI, or `indicator")
+        return None
+    found = known.get(("SLI", reference))
+    if found is None:
+        cure = meant(reference, [name for kind, name in known if kind == "SLI"]) or "; add an SLI of that name"
+        slo.spec.complain(f"spec.indicatorRef is {reference!r}, which is no SLI of these files{cure}", "indicatorRef")
+        return None
+    spec = Fields(found.document, ("spec",), found.document.value["spec"])
+    return _IndicatorReader(found.document, base, known).metric(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _IndicatorReader:
+    """Reads one indicator of *document* for the promise *base*."""
+
+    document: Document
+    base: Slo
+    known: KnownObjects
+
+    def metric(self, spec: Fields) -> Indicator | None:
+        """Read the `spec` of an SLI."""
+        spec.text("description")
+        by_value = spec.mapping("thresholdMetric", example="metricSource: …")
+        ratio = spec.mapping("ratioMetric", example="good: …")
+        spec.finish()
+        if ratio is not None:
+            return self._ratio(ratio)
+        if by_value is None:
+            spec.missing("ratioMetric", "…` or `thresholdMetric: …")
+            return None
+        slo = self._source(by_value, "value")
+        if slo is not None and slo.kind not in THRESHOLDS:
+            by_value.complain(
+                f"{by_value.name('metricSource')} is of kind {slo.kind}, which has no value; use a ratioMetric"
+            )
+            return None
+        return None if slo is None else Indicator(slo, by_value=True)
+
+    def _ratio(self, ratio: Fields) -> Indicator | None:
+        ratio.value("counter")
+        for key in ("raw", "rawType"):
+            if ratio.has(key):
+                ratio.value(key)
+                ratio.complain(f"{ratio.name(key)} is not supported: requests are counted; write good and total", key)
+        good, bad = (ratio.mapping(key, example="metricSource: …") for key in ("good", "bad"))
+        total = ratio.mapping("total", example="metricSource: …")
+        ratio.finish()
+        share = good or bad
+        if share is None or total is None or (good and bad):
+            if not ratio.has("raw"):
+                ratio.complain(f"{ratio.name('good')} (or bad, one of them) and total must be given")
+            return None
+        slo = self._source(share, "share")
+        among = slo and self._source(total, "total")
+        if slo is None or among is None:
+            return None
+        if _filters(slo) != _filters(among):
+            ratio.complain(f"{ratio.name('total')} counts other requests; give it the same filters", "total")
+        return Indicator(slo, by_value=False)
+
+    def _source(self, metric: Fields, role: Literal["value", "share", "total"]) -> Slo | None:
+        """Return the promise with what the source of *metric* says; None for a source that is not ours."""
+        source = metric.mapping("metricSource", example=f"type: {SOURCE}")
+        metric.finish()
+        if source is None or source.broken:
+            metric.missing("metricSource", f"{{type: {SOURCE}}}")
+            return None
+        kind = self._type(source)
+        spec = source.mapping("spec", example="kind: latency") or Fields(self.document, (), {})
+        if kind.lower() != SOURCE:
+            what = f"is of type {kind!r}" if kind else "has no type"
+            text = f"{source.name('type')}: it {what}, and only `type: {SOURCE}` is watched; the SLO is left out"
+            self.document.warnings.append(Problem(source.line_of("type"), text))
+            return None
+        source.finish()
+        base = replace(self.base, service=spec.text("service", default=self.base.service))
+        slo = read_indicator_fields(spec, self.document, base)
+        slo = self._with_threshold(spec, slo, role)
+        spec.finish()
+        return slo
+
+    def _type(self, source: Fields) -> str:
+        reference, kind = source.text("metricSourceRef"), source.text("type")
+        found = self.known.get(("DataSource", reference))
+        return kind or ("" if found is None else found.spec.text("type"))
+
+    def _with_threshold(self, spec: Fields, slo: Slo, role: str) -> Slo:
+        if role == "value":
+            # Seconds are compared to a value: without a kind it is the latency of requests.
+            return slo if spec.has("kind") or spec.has("stage") else replace(slo, threshold=_PLACEHOLDER)
+        needed = THRESHOLDS.get(slo.kind) if role == "share" else None
+        threshold = spec.duration("threshold", example=needed or "250ms", required=needed is not None)
+        if threshold is not None:
+            check_threshold(spec, "threshold", threshold, slo.kind)
+        return replace(slo, threshold=threshold)
+
+
+def _filters(slo: Slo) -> tuple[str | None, ...]:
+    return slo.service, slo.route, slo.model, slo.version, slo.environment
+
 
 VERSION = "openslo/v1"
 KINDS = ("SLO", "SLI", "Service", "DataSource", "AlertPolicy", "AlertCondition", "AlertNotificationTarget")
@@ -43,7 +207,7 @@ def is_openslo(document: Document) -> bool:
     return isinstance(document.value, dict) and "apiVersion" in document.value
 
 
-def read(documents: Sequence[Document]) -> list[tuple[Document, Entry]]:
+def read_openslo(documents: Sequence[Document]) -> list[tuple[Document, SloEntry]]:
     """Read all *documents*, which may refer to each other; what is wrong is in their problems, what is left out in their warnings."""
     objects = [found for found in (_object(each) for each in documents) if found is not None]
     known = {(each.kind, each.name): each for each in objects}
@@ -54,7 +218,7 @@ def read(documents: Sequence[Document]) -> list[tuple[Document, Entry]]:
     return [(document, entry) for document, entry in made if entry is not None]
 
 
-def _object(document: Document) -> Object | None:
+def _object(document: Document) -> OpenSloObject | None:
     top = Fields(document, (), document.value)
     version = top.text("apiVersion", example=VERSION)
     if version and version != VERSION:
@@ -70,14 +234,14 @@ def _object(document: Document) -> Object | None:
     for key in ("displayName", "labels", "annotations"):
         metadata.value(key)
     metadata.finish()
-    return Object(document, kind, name, spec) if kind and not spec.broken else None
+    return OpenSloObject(document, kind, name, spec) if kind and not spec.broken else None
 
 
-def _slo(found: Object, known: Known) -> Entry | None:
+def _slo(found: OpenSloObject, known: KnownObjects) -> SloEntry | None:
     spec, document = found.spec, found.document
     description, service = spec.text("description"), spec.text("service", example="checkout")
     base = Slo(found.name, service, 0.5, _window(spec, document), description=description)
-    indicator = openslo_indicator.read(found, base, known)
+    indicator = read_indicator(found, base, known)
     method = spec.one_of("budgetingMethod", _METHODS)
     if method and method != "Occurrences":
         _warn(
@@ -96,7 +260,7 @@ def _slo(found: Object, known: Known) -> Entry | None:
     spec.finish()
     if indicator is None:
         return None
-    return Entry(("metadata",), found.name, _objectives(objectives, found, indicator))
+    return SloEntry(("metadata",), found.name, _objectives(objectives, found, indicator))
 
 
 def _window(spec: Fields, document: Document) -> timedelta:
@@ -122,7 +286,7 @@ def _window(spec: Fields, document: Document) -> timedelta:
     return window or month
 
 
-def _objectives(items: Iterable[tuple[Place, Any]], found: Object, indicator: Indicator) -> tuple[Slo, ...]:
+def _objectives(items: Iterable[tuple[Place, Any]], found: OpenSloObject, indicator: Indicator) -> tuple[Slo, ...]:
     read = [_objective(Fields(found.document, *item, example="target: 0.99"), found, indicator) for item in items]
     made = [(slo, label) for slo, label in read if slo is not None]
     if len(made) == 1:
@@ -132,7 +296,7 @@ def _objectives(items: Iterable[tuple[Place, Any]], found: Object, indicator: In
     return slos
 
 
-def _objective(fields: Fields, found: Object, indicator: Indicator) -> tuple[Slo | None, str]:
+def _objective(fields: Fields, found: OpenSloObject, indicator: Indicator) -> tuple[Slo | None, str]:
     label = fields.text("displayName")
     target = _target(fields)
     for key in ("timeSliceTarget", "timeSliceWindow"):

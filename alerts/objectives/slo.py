@@ -9,7 +9,7 @@ from typing import Literal
 from ...store import Indicator, Selection
 from ...store.selection import Kind
 from ..formatting import duration, latency, percent
-from .maintenance import Calendar
+from .maintenance import MaintenanceCalendar
 
 Watched = Literal["request", "ttft", "tpot", "stage", "coverage", "freshness"]
 KINDS: tuple[Kind, ...] = ("latency", "availability", "ttft", "tpot", "stage", "coverage", "freshness")
@@ -55,7 +55,7 @@ class Slo:
     definition: str | None = None
     budgets: tuple[tuple[str, timedelta], ...] = ()
     reset: datetime | None = None
-    maintenance: Calendar = field(default_factory=Calendar)
+    maintenance: MaintenanceCalendar = field(default_factory=MaintenanceCalendar)
 
     @property
     def kind(self) -> Kind:

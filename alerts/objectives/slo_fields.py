@@ -32,7 +32,7 @@ THRESHOLDS: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SloEntry:
     """One entry of `slos`.
 
     Args:
@@ -46,13 +46,13 @@ class Entry:
     slos: tuple[Slo, ...]
 
 
-def read(document: Document, place: Place, item: Any) -> Entry | None:
+def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | None:
     """Read one entry; None when it is nothing that could be one. What is wrong is in the document's problems."""
     fields = Fields(document, place, item)
     if fields.broken:
         return None
     name, service = fields.text("name", example="checkout-latency"), fields.text("service", example="checkout")
-    base = promised(fields, document, Slo(name, service, 0.5, _window(fields)))
+    base = read_indicator_fields(fields, document, Slo(name, service, 0.5, _window(fields)))
     base = replace(
         base,
         description=fields.text("description"),
@@ -62,10 +62,10 @@ def read(document: Document, place: Place, item: Any) -> Entry | None:
     slos = _with_budgets(fields, document, _objectives(fields, document, base), base.kind)
     check_names(fields, slos)
     fields.finish()
-    return Entry(place, name, slos)
+    return SloEntry(place, name, slos)
 
 
-def promised(fields: Fields, document: Document, base: Slo) -> Slo:
+def read_indicator_fields(fields: Fields, document: Document, base: Slo) -> Slo:
     """Return *base* with what is promised about whose requests, which stands in *fields*; a threshold not yet."""
     kind = _kind(fields)
     return replace(
@@ -108,11 +108,11 @@ def _stage(fields: Fields, kind: Kind, document: Document) -> str | None:
             f"{fields.name('stage')} does not go with kind {kind}; write `kind: stage`, or leave it out", "stage"
         )
         return None
-    _ask_about(fields, "stage", stage, document)
+    _warn_of_typo(fields, "stage", stage, document)
     return stage or None
 
 
-def _ask_about(fields: Fields, key: str, stage: str, document: Document) -> None:
+def _warn_of_typo(fields: Fields, key: str, stage: str, document: Document) -> None:
     """Warn of a *stage*, written at *key*, that looks like a slip: one of the user's own may have any name."""
     question = meant(stage, BY_KEY)
     if stage and stage not in BY_KEY and question:
@@ -190,7 +190,7 @@ def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kin
         )
         return slos
     for stage in written.keys:
-        _ask_about(written, stage, stage, document)
+        _warn_of_typo(written, stage, stage, document)
     found = [(stage, written.duration(stage, example="50ms")) for stage in written.keys]
     budgets = tuple((stage, length) for stage, length in found if length is not None)
     shortest = min((slo.threshold for slo in slos if slo.threshold is not None), default=None)

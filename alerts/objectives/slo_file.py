@@ -1,7 +1,11 @@
-"""Reading the SLO file: every mistake at once, each with its line, key, value and cure.
+"""Why nobody is watched, and the cure: whoever starts Stagelens without an SLO must not think that alerts would come.
+
+Reading the SLO file: every mistake at once, each with its line, key, value and cure.
 
 The file has promises, channels and planned work; it may hold OpenSLO v1 documents beside them or alone, or include files
 of such.
+
+Whose latency is watched for regressions: nobody's, unless the file says so; the search still alarms too often unasked.
 """
 
 from __future__ import annotations
@@ -18,11 +22,46 @@ from ...core.settings.yaml_document import Document, Place, Problem, spell
 from ...core.settings.yaml_fields import Fields
 from ..delivery import channels
 from ..delivery.channels import ChannelEntry
-from . import maintenance_file, openslo, regressions, slo_fields
-from .maintenance_file import Planned
-from .regressions import Regressions
+from . import openslo
+from .maintenance import MaintenanceEntry, calendar_of, read_maintenance
 from .slo import Slo
-from .slo_fields import Entry
+from .slo_fields import SloEntry, read_slo_entry
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionSettings:
+    """Who is watched.
+
+    Args:
+        watched: Whether anybody is.
+        ignored: The services that are not.
+    """
+
+    watched: bool = True
+    ignored: frozenset[str] = frozenset()
+
+    def watches(self, service: str) -> bool:
+        """Say whether *service* is watched."""
+        return self.watched and service not in self.ignored
+
+
+def read_regressions(top: Fields) -> RegressionSettings:
+    """Read `regressions` of an SLO file: `on`, `off`, or `{ignore: [checkout]}`."""
+    written = top.value("regressions")
+    # YAML reads the words on and off as truth values.
+    if written is None or isinstance(written, bool):
+        return RegressionSettings(watched=written is True)
+    if not isinstance(written, dict):
+        text = f"{top.name('regressions')} is {written!r}; write on, off, or `ignore: [checkout]` below it"
+        top.complain(text, "regressions")
+        return RegressionSettings()
+    fields = top.mapping("regressions", example="ignore: [checkout]")
+    if fields is None:
+        return RegressionSettings()
+    ignored = frozenset(fields.texts("ignore", example="checkout"))
+    fields.finish()
+    return RegressionSettings(ignored=ignored)
+
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +93,7 @@ class Definitions:
     dashboard_url: str = ""
     warnings: tuple[str, ...] = ()
     included: tuple[Path, ...] = ()
-    regressions: Regressions = field(default_factory=Regressions)
+    regressions: RegressionSettings = field(default_factory=RegressionSettings)
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -67,7 +106,7 @@ class SloFileError(FileError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NamedEntry:
     """Something with a name that must be its own.
 
     Args:
@@ -86,7 +125,7 @@ class _Named:
         return spell(self.place) if self.place[0] != "metadata" else f"the SLO of line {self.document.line(())}"
 
 
-def read(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
+def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
     """Read the SLO file at *path*; secrets it names are taken from *env*, and from files.
 
     Args:
@@ -108,10 +147,14 @@ def read(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None)
     top = Fields(own[0], (), own[0].value) if own and own[0].value is not None else None
     included = _included(top, path) if top else {}
     foreign += [each for found in included.values() for each in found if openslo.is_openslo(each)]
-    promised = openslo.read(foreign)
-    definitions = _definitions(top, own[0], promised, env, {} if held is None else held) if top else _plain(promised)
+    promised = openslo.read_openslo(foreign)
+    definitions = (
+        _definitions(top, own[0], promised, env, {} if held is None else held)
+        if top
+        else _openslo_definitions(promised)
+    )
     files = [(None, documents), *included.items()]
-    problems, warnings = (_placed(files, what) for what in ("problems", "warnings"))
+    problems, warnings = (_sorted_problems(files, what) for what in ("problems", "warnings"))
     if problems:
         raise SloFileError(path, problems)
     told = tuple(spell_problem(path, each) for each in warnings)
@@ -119,7 +162,7 @@ def read(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None)
     return replace(definitions, warnings=told, included=(*included, *secrets))
 
 
-def _placed(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
+def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
     """Return the problems or the warnings of all documents, each with the file it is in."""
     found = (
         replace(each, path=file)
@@ -149,33 +192,37 @@ def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
     return read
 
 
-def _plain(promised: Sequence[tuple[Document, Entry]]) -> Definitions:
+def _openslo_definitions(promised: Sequence[tuple[Document, SloEntry]]) -> Definitions:
     """Return what OpenSLO documents say by themselves."""
-    _unique([_Named(document, entry.place, slo.name) for document, entry in promised for slo in entry.slos])
+    _check_unique_names(
+        [_NamedEntry(document, entry.place, slo.name) for document, entry in promised for slo in entry.slos]
+    )
     return Definitions(tuple(slo for _, entry in promised for slo in entry.slos))
 
 
 def _definitions(
     top: Fields,
     own: Document,
-    promised: Sequence[tuple[Document, Entry]],
+    promised: Sequence[tuple[Document, SloEntry]],
     env: Mapping[str, str],
     held: dict[str, str],
 ) -> Definitions:
     """Read the file's own document, with what OpenSLO documents have *promised*."""
     if top.broken:
         return Definitions()
-    written = [(own, slo_fields.read(own, place, item)) for place, item in top.items("slos")]
+    written = [(own, read_slo_entry(own, place, item)) for place, item in top.items("slos")]
     slos = [(document, entry) for document, entry in (*written, *promised) if entry is not None]
     if not written and not promised and not isinstance(own.value.get("slos"), str | int | dict):
         top.complain("slos is empty; write at least one, such as `- name: checkout-latency`", "slos")
-    entries = [(place, channels.read(own, place, item, env, held)) for place, item in top.items("channels")]
-    planned = _planned(top, own, [entry for _, entry in slos])
+    entries = [(place, channels.read_channel(own, place, item, env, held)) for place, item in top.items("channels")]
+    planned = _maintenance_entries(top, own, [entry for _, entry in slos])
     dashboard_url = top.address("dashboard_url").rstrip("/")
-    watched = regressions.read(top)
+    watched = read_regressions(top)
     top.finish()
-    _unique([_Named(document, entry.place, slo.name) for document, entry in slos for slo in entry.slos])
-    _unique([_Named(own, place, entry.name) for place, entry in entries if entry])
+    _check_unique_names(
+        [_NamedEntry(document, entry.place, slo.name) for document, entry in slos for slo in entry.slos]
+    )
+    _check_unique_names([_NamedEntry(own, place, entry.name) for place, entry in entries if entry])
     return Definitions(
         slos=tuple(_with_calendar(slo, entry.name, planned) for _, entry in slos for slo in entry.slos),
         channels=tuple(entry for _, entry in entries if entry),
@@ -184,20 +231,20 @@ def _definitions(
     )
 
 
-def _planned(top: Fields, own: Document, entries: Sequence[Entry]) -> list[Planned]:
+def _maintenance_entries(top: Fields, own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
     """Read the planned work, which may be of one service or promise only."""
     services = {slo.service for entry in entries for slo in entry.slos}
     names = {entry.name for entry in entries}
-    found = [maintenance_file.read(own, place, item, services, names) for place, item in top.items("maintenance")]
+    found = [read_maintenance(own, place, item, services, names) for place, item in top.items("maintenance")]
     return [each for each in found if each is not None]
 
 
-def _with_calendar(slo: Slo, name: str, planned: Sequence[Planned]) -> Slo:
-    return replace(slo, maintenance=maintenance_file.calendar_of(planned, slo.service, name))
+def _with_calendar(slo: Slo, name: str, planned: Sequence[MaintenanceEntry]) -> Slo:
+    return replace(slo, maintenance=calendar_of(planned, slo.service, name))
 
 
-def _unique(named: Iterable[_Named]) -> None:
-    seen: dict[str, _Named] = {}
+def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
+    seen: dict[str, _NamedEntry] = {}
     for each in named:
         first = seen.setdefault(each.name, each)
         if first is each or not each.name:
@@ -216,7 +263,7 @@ class LiveFile(live_file.LiveFile[Definitions]):
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
         held: dict[str, str] = {}
-        super().__init__(path, lambda path: read(path, env, held), lambda found: found.included)
+        super().__init__(path, lambda path: read_slo_file(path, env, held), lambda found: found.included)
 
     def accepted(self, found: Definitions) -> None:
         """Say in the log how much is watched now."""
@@ -232,3 +279,32 @@ class LiveFile(live_file.LiveFile[Definitions]):
             log.error("alerts: nothing is watched until the SLO file is mended; it is read again when it changes")
         else:
             log.error("alerts: the SLOs read before stay in force until the file is mended")
+
+
+# The smallest SLO file.
+EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}]"
+
+
+def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:
+    """Return why no SLO is in force with *file* as it was read last, and the cure; nothing and nothing where one is.
+
+    >>> why_unwatched(None, example="slos: …")
+    ('there is no slo.yaml', 'Write one where Stagelens starts, such as `slos: …`, and restart it')
+    """
+    such = f", such as `{example}`," if example else ""
+    if file is None or file.path is None:
+        return "there is no slo.yaml", f"Write one where Stagelens starts{such} and restart it"
+    if file.current is not None and file.current.slos:
+        return "", ""
+    if file.errors:
+        return (
+            f"{file.path} cannot be read",
+            f"`stagelens check {file.path}` says why; it is read again when it changes",
+        )
+    return f"{file.path} has no SLO", f"Add one{such} and it is read again"
+
+
+def unwatched_line(file: LiveFile | None) -> str:
+    """Return the same as one line for a terminal; empty where an SLO is in force."""
+    why, cure = why_unwatched(file)
+    return f"nobody is watched: {why}. {cure}" if why else ""

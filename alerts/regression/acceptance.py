@@ -2,6 +2,12 @@
 
 Of a service it is taken of its routes, models and versions too; of a route or a model of that alone, and of what was told
 with it.
+
+A level that somebody took for normal: what was learnt before goes on, but is asked about the level as it is now.
+
+How load and time of day move a tail, and how far chance goes, does not change with its level: it is kept from the days
+before. The thresholds are moved to where the accepted requests have as many beyond. So the same level does not fire again,
+and a further regression does from the first hour on; after a day all is learnt anew, from the accepted level alone.
 """
 
 from __future__ import annotations
@@ -10,44 +16,122 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import numpy as np
 from sqlalchemy import Connection
 
-from ...store import Group, Store
+from ...store import Group, Reader, Store
 from ...store.schema import storable
 from .. import formatting
 from ..delivery.message import Finding
-from ..incidents import journal, lifecycle, record
-from ..incidents.acknowledging import IncidentError, known, named
-from ..incidents.notification_rules import Turn, lead_in
-from ..incidents.record import Record
+from ..incidents.journal import IncidentError, notified_channels, person_name, require_incident, write_update
+from ..incidents.lifecycle import close_incident
+from ..incidents.notification_rules import IncidentUpdate, group_lead
+from ..incidents.record import IncidentRecord, find_open_incidents
 from . import state_store
-from .canaries import cause_of_pair
-from .state_store import Accepted
-from .watching_policy import default_watching
+from .canary import canary_cause
+from .policy import TailPolicy, default_watch_policy
+from .reference import total_histograms
+from .series import WatchedSeries, longest_window, select_minutes, stage_seconds, to_minute_histograms
+from .stage_attribution import StageBaseline, rank_suspects
+from .state_store import Accepted, LearntBaseline
+from .statistic import (
+    Expectation,
+    Floats,
+    MinuteHistograms,
+    PrefixSums,
+    Row,
+    StageSeconds,
+    TailCounts,
+    count_beyond,
+    model_features,
+    rows_of,
+)
+
+# In so long blocks load and time of day hardly change. [minutes]
+_BLOCK = 10
+
+
+def rebase_on_accepted(
+    read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: Accepted
+) -> tuple[LearntBaseline, TailCounts]:
+    """Return what was learnt of *watched* at the level that was accepted, and the last hours counted by its questions.
+
+    Args:
+        read: The store's queries.
+        policy: What matters.
+        least: So many accepted requests must be beyond a threshold to say where it is now. [count]
+        watched: The series.
+        accepted: The minutes that show what is normal now.
+    """
+    group, learnt, at = watched.group, watched.learnt, watched.progress.at
+    shown = to_minute_histograms(read.minutes(select_minutes(group, accepted.since, accepted.at)))
+    reference = replace(learnt.reference, rows=_moved_thresholds(policy, least, learnt, shown))
+    habits = _shifted_baseline(policy, learnt.habits, stage_seconds(read, group, accepted.since, accepted.at))
+    recent = count_beyond(
+        reference.rows, to_minute_histograms(read.minutes(select_minutes(group, at - longest_window(policy), at)))
+    )
+    return LearntBaseline(accepted.at, reference, habits), recent
+
+
+def _moved_thresholds(
+    policy: TailPolicy, least: float, learnt: LearntBaseline, shown: MinuteHistograms
+) -> tuple[Row, ...]:
+    """Return the questions with their thresholds where *shown* has them; of those it cannot answer nothing is expected."""
+    now = {(row.stage, row.at): row for row in rows_of(policy, *total_histograms([shown]))}
+    rows = tuple(now.get((row.stage, row.at), row) for row in learnt.reference.rows)
+    counted = count_beyond(rows, shown)
+    usual = _requests_at_usual_load(learnt, rows, counted)
+    beyond = counted.beyond.sum(axis=1)
+    share = np.where(beyond >= least, beyond / np.maximum(usual, 1e-9), 0.0)
+    return tuple(replace(row, expected=float(share[number])) for number, row in enumerate(rows))
+
+
+def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], counted: TailCounts) -> Floats:
+    """Return how many would be beyond if all were at a usual load and time of day: what shares are counted in; shape (rows,)."""
+    asked = Expectation(learnt.reference.model, rows, range(len(rows)))
+    ends = np.arange(len(counted), 0, -_BLOCK)
+    lengths = np.minimum(ends, _BLOCK)
+    requests, n, _ = PrefixSums(counted).of(ends, lengths, asked.chosen)
+    normal = asked.weights @ model_features(asked.load, requests, lengths, counted.start + ends).T
+    return (n * np.exp(normal)).sum(axis=1)
+
+
+def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSeconds) -> StageBaseline:
+    """Return *habits* with what stages took more in *shown* than they used to."""
+    grown = {one.stage: one.seconds for one in rank_suspects(policy, habits, shown, {})}
+    stages = tuple(sorted({*habits.stages, *grown}))
+    spread = dict(zip(habits.stages, habits.spread, strict=True))
+    usual = (dict(zip(habits.stages, hour, strict=True)) for hour in habits.usual)
+    return StageBaseline(
+        stages,
+        tuple(tuple(hour.get(stage, 0.0) + grown.get(stage, 0.0) for stage in stages) for hour in usual),
+        tuple(spread.get(stage, 0.0) for stage in stages),
+    )
+
 
 MAX_WHY_CHARS = 2000
 
 
-def accept(store: Store, name: str, by: str, now: datetime, why: str = "") -> Record:
+def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:
     """Take what the incident *name* is about for normal from *now* on; what was accepted before stays as it is.
 
     Raises:
         IncidentError: There is no such incident, it is over, or it is about something else than a slower tail.
         StoreError: It cannot be written.
     """
-    who, said = named(by), storable(why.strip())[:MAX_WHY_CHARS]
+    who, said = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
     with store.transaction() as connection:
-        found = known(connection, name)
+        found = require_incident(connection, name)
         if found.ending == "accepted":
             return found
-        _check(found)
-        for each in [found, *_others(connection, found)]:
-            _remember(connection, each.finding, each.cause, now)
-            _end(connection, each, who, f"{who}: {said}" if said else who, now.timestamp())
-        return known(connection, name)
+        _require_acceptable(found)
+        for each in [found, *_related_incidents(connection, found)]:
+            _save_accepted_level(connection, each.finding, each.cause, now)
+            _close_accepted(connection, each, who, f"{who}: {said}" if said else who, now.timestamp())
+        return require_incident(connection, name)
 
 
-def _check(found: Record) -> None:
+def _require_acceptable(found: IncidentRecord) -> None:
     finding = found.finding
     if found.resolved_at is not None:
         msg = f"{found.id} is over since {formatting.moment_of(found.resolved_at)}; there is nothing to accept"
@@ -64,33 +148,42 @@ def _check(found: Record) -> None:
         raise IncidentError(msg)
 
 
-def _others(connection: Connection, found: Record) -> Iterator[Record]:
+def _related_incidents(connection: Connection, found: IncidentRecord) -> Iterator[IncidentRecord]:
     """Yield what else became slower in the service: all of it where *found* is of the whole, else what is told with it."""
     whole = not set(found.finding.where) - {"environment"}
-    for other in record.find_open(connection):
-        if other.id == found.id or other.finding.shift is None or _place(other.finding) != _place(found.finding):
+    for other in find_open_incidents(connection):
+        if (
+            other.id == found.id
+            or other.finding.shift is None
+            or _deployment(other.finding) != _deployment(found.finding)
+        ):
             continue
-        if whole or lead_in(other.muted) == found.id:
+        if whole or group_lead(other.muted) == found.id:
             yield other
 
 
-def _place(finding: Finding) -> tuple[str, str]:
+def _deployment(finding: Finding) -> tuple[str, str]:
     return finding.service, finding.where.get("environment", "")
 
 
-def _remember(connection: Connection, finding: Finding, cause: str, now: datetime) -> None:
+def _save_accepted_level(connection: Connection, finding: Finding, cause: str, now: datetime) -> None:
     at = int(now.timestamp()) // 60 + 1
-    longest = round(default_watching().accepted_over / timedelta(minutes=1))
+    longest = round(default_watch_policy().accepted_over / timedelta(minutes=1))
     accepted = Accepted(max(int(finding.since) // 60, at - longest), at)
     if finding.shift is not None and finding.shift.against:
-        service, environment = _place(finding)
+        service, environment = _deployment(finding)
         whole = Group(service, environment=environment)
-        cause = cause_of_pair(whole, finding.shift.against, finding.where.get("version", ""))
+        cause = canary_cause(whole, finding.shift.against, finding.where.get("version", ""))
     state_store.save_accepted(connection, cause, accepted)
 
 
-def _end(connection: Connection, found: Record, who: str, note: str, at: float) -> None:
+def _close_accepted(connection: Connection, found: IncidentRecord, who: str, note: str, at: float) -> None:
     taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
     told = found.heard == "open"
-    ended = lifecycle.close(replace(taken, heard="over" if told else found.heard), "accepted", at).record
-    journal.write(connection, Turn(ended, "accepted", told=told, note=note), journal.hearers(connection, found.id), at)
+    ended = close_incident(replace(taken, heard="over" if told else found.heard), "accepted", at).record
+    write_update(
+        connection,
+        IncidentUpdate(ended, "accepted", told=told, note=note),
+        notified_channels(connection, found.id),
+        at,
+    )

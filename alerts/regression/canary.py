@@ -1,4 +1,6 @@
-"""Two versions that serve together, compared minute by minute: what slows both down cancels out.
+"""Two versions of a service that serve together, compared minute by minute.
+
+Two versions that serve together, compared minute by minute: what slows both down cancels out.
 
 There is no history of the pair to learn from, so chance is known from theory: in units of its own scatter each block is
 standard normal, and what a window makes of so many normal blocks is drawn once.
@@ -7,24 +9,25 @@ standard normal, and what a window makes of so many normal blocks is drawn once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 
-from .minutes import Floats, Ints, Spent
-from .policy import TailPolicy, Window
+from ...store import Group, MinuteCounts
+from .policy import TailPolicy, WatchPolicy, Window
 from .reference import robust_spread
-from .scoring import Cell, Judgement
-from .stage_attribution import Habits, Suspect, ranked, slowest
-from .statistic import HALF, Sums, trimmed
-from .tally import WHOLE, Row, Tally
+from .scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm
+from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
+from .stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_growth
+from .statistic import END_TO_END, HALF_REQUEST, Floats, Ints, PrefixSums, Row, StageSeconds, TailCounts, trimmed_mean
 
 DRAWS, SEED = 40_000, 1
 # The band of all requests, see `habits.slowest`.
-EVERYONE = 0.0
+ALL_REQUESTS = 0.0
 
 
-def compare(policy: TailPolicy, rows: tuple[Row, ...], old: Tally, new: Tally) -> Judgement:
+def compare_versions(policy: TailPolicy, rows: tuple[Row, ...], old: TailCounts, new: TailCounts) -> TailScore:
     """Judge how much slower *new* is in the minutes in which both served.
 
     Args:
@@ -39,19 +42,19 @@ def compare(policy: TailPolicy, rows: tuple[Row, ...], old: Tally, new: Tally) -
     if (old.start, len(old)) != (new.start, len(new)):
         msg = f"both versions must be counted in the same minutes, got {len(old)} from {old.start}, {len(new)} from {new.start}"
         raise ValueError(msg)
-    whole = [number for number, row in enumerate(rows) if row.stage == WHOLE]
-    stages = [number for number, row in enumerate(rows) if row.stage != WHOLE]
-    sides = Sums(old), Sums(new)
-    cells = [_cells(policy, window, rows, whole, sides) for window in policy.canary.windows]
+    whole = [number for number, row in enumerate(rows) if row.stage == END_TO_END]
+    stages = [number for number, row in enumerate(rows) if row.stage != END_TO_END]
+    sides = PrefixSums(old), PrefixSums(new)
+    cells = [_window_scores(policy, window, rows, whole, sides) for window in policy.canary.windows]
     moved: dict[str, float] = {}
     for window in policy.canary.windows:
-        for cell in _cells(policy, window, rows, stages, sides):
+        for cell in _window_scores(policy, window, rows, stages, sides):
             moved[rows[cell.row].stage] = max(moved.get(rows[cell.row].stage, 0.0), cell.score)
-    return Judgement(tuple(max(found, key=lambda cell: cell.score, default=None) for found in cells), moved)
+    return TailScore(tuple(max(found, key=lambda cell: cell.score, default=None) for found in cells), moved)
 
 
-def blame(
-    policy: TailPolicy, habits: Habits, old: Spent, new: Spent, moved: Mapping[str, float]
+def rank_canary_suspects(
+    policy: TailPolicy, habits: StageBaseline, old: StageSeconds, new: StageSeconds, moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
     """Return what stages add to a request of *new* against one of *old*, the one to blame first.
 
@@ -62,29 +65,29 @@ def blame(
         habits: How far stages move by themselves.
         old: The version that stays.
         new: The canary, in the same minutes.
-        moved: How far the stages' own times differ, of `compare`.
+        moved: How far the stages' own times differ, of `compare_versions`.
     """
     stages = tuple(sorted({*old.stages, *new.stages}))
-    before, after = (slowest(EVERYONE, side, stages) for side in (old, new))
+    before, after = (mean_stage_seconds(ALL_REQUESTS, side, stages) for side in (old, new))
     if before is None or after is None:
         return ()
     grown = dict(zip(stages, (after - before).tolist(), strict=True))
     # What was too rare to be judged by its own times, as a cold start is, has not moved.
     judged = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
-    return ranked(policy, habits, grown, judged)
+    return rank_growth(policy, habits, grown, judged)
 
 
-def _cells(
-    policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: list[int], sides: tuple[Sums, Sums]
-) -> list[Cell]:
+def _window_scores(
+    policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: list[int], sides: tuple[PrefixSums, PrefixSums]
+) -> list[WindowScore]:
     if window.length > sides[0].minutes or not chosen:
         return []
-    units, logs, enough = _pairs(policy, window, rows, np.array(chosen, int), sides)
-    median, spread = chance(window.blocks, window.drop)
-    z = (trimmed(window, units) - median) / spread
-    grown = trimmed(window, logs)
+    units, logs, enough = _block_differences(policy, window, rows, np.array(chosen, int), sides)
+    median, spread = null_distribution(window.blocks, window.drop)
+    z = (trimmed_mean(window, units) - median) / spread
+    grown = trimmed_mean(window, logs)
     return [
-        Cell(
+        WindowScore(
             row, float(z[r]), float(min(z[r] / window.required[0], grown[r] / np.log1p(window.floor))), float(grown[r])
         )
         for r, row in enumerate(chosen)
@@ -92,8 +95,8 @@ def _cells(
     ]
 
 
-def _pairs(
-    policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: Ints, sides: tuple[Sums, Sums]
+def _block_differences(
+    policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: Ints, sides: tuple[PrefixSums, PrefixSums]
 ) -> tuple[Floats, Floats, Floats]:
     """Return the differences of blocks, in units of their scatter and as logs, and how many requests speak.
 
@@ -102,14 +105,134 @@ def _pairs(
     ends = sides[0].minutes - window.block * np.arange(window.blocks)
     (_, n_old, old), (_, n_new, new) = (side.of(ends, np.full(len(ends), window.block), chosen) for side in sides)
     share = np.array([rows[number].expected for number in chosen])[:, None]
-    difference = np.log((new + HALF) / (n_new * share + HALF)) - np.log((old + HALF) / (n_old * share + HALF))
-    common = (old + new + HALF) / np.maximum(n_old + n_new, 1)
-    deviation = np.sqrt(policy.canary.scatter**2 + 1 / (n_old * common + HALF) + 1 / (n_new * common + HALF))
+    difference = np.log((new + HALF_REQUEST) / (n_new * share + HALF_REQUEST)) - np.log(
+        (old + HALF_REQUEST) / (n_old * share + HALF_REQUEST)
+    )
+    common = (old + new + HALF_REQUEST) / np.maximum(n_old + n_new, 1)
+    deviation = np.sqrt(
+        policy.canary.scatter**2 + 1 / (n_old * common + HALF_REQUEST) + 1 / (n_new * common + HALF_REQUEST)
+    )
     return difference / deviation, difference, np.maximum(new.sum(axis=1), (n_new * share).sum(axis=1))
 
 
 @cache
-def chance(blocks: int, drop: int) -> tuple[float, float]:
+def null_distribution(blocks: int, drop: int) -> tuple[float, float]:
     """Return median and robust spread of a window of standard normal blocks, drawn with a fixed seed."""
-    values = trimmed(Window(1, blocks, drop, ()), np.random.default_rng(SEED).standard_normal((DRAWS, blocks)))
+    values = trimmed_mean(Window(1, blocks, drop, ()), np.random.default_rng(SEED).standard_normal((DRAWS, blocks)))
     return float(np.median(values)), float(robust_spread(values[None])[0])
+
+
+def canary_cause(whole: Group, *versions: str) -> str:
+    """Return the cause of the incident of the versions of *whole*, or under what that of two of them is kept."""
+    return make_cause("canary", whole.service, *versions, environment=whole.environment)
+
+
+def version_group(whole: Group, version: str) -> Group:
+    """Return the part of *whole* that is of *version*."""
+    return replace(whole, dimension="version", value=version)
+
+
+@dataclass(slots=True)
+class VersionPair:
+    """Two versions that serve together.
+
+    Args:
+        whole: The service whose versions they are.
+        old: The version that was first.
+        new: The canary.
+        progress: How the comparison stands.
+        since: The first minute in which both served.
+        judged: What was found last.
+    """
+
+    whole: Group
+    old: str
+    new: str
+    progress: AlarmState
+    since: int
+    judged: TailScore | None = None
+
+    @property
+    def key(self) -> str:
+        """What its progress is kept under."""
+        return canary_cause(self.whole, self.old, self.new)
+
+
+@dataclass(slots=True)
+class ServiceVersions:
+    """The versions of one service.
+
+    Args:
+        whole: The service.
+        rows: What is asked.
+        policy: What matters.
+        watching: From when on two versions are compared.
+        pair: The two that are compared, if two serve together.
+    """
+
+    whole: Group
+    rows: tuple[Row, ...]
+    policy: TailPolicy
+    watching: WatchPolicy
+    pair: VersionPair | None = None
+    _recent: dict[str, TailCounts] = field(default_factory=dict[str, TailCounts])
+
+    @property
+    def cause(self) -> str:
+        """The cause of its incident."""
+        return canary_cause(self.whole)
+
+    def go_on(
+        self,
+        found: Mapping[Group, MinuteCounts],
+        seen: Mapping[str, int],
+        span: tuple[int, int],
+        kept: Mapping[str, AlarmState],
+    ) -> None:
+        """Count and judge the minutes of *span*.
+
+        Args:
+            found: What the store counted.
+            seen: The versions of the service, and the minute each was first seen in.
+            span: The first minute, and that after the last.
+            kept: How comparisons stood when this process began.
+        """
+        self._count(found, seen, span)
+        serving = sorted(self.serving() & set(seen), key=lambda version: (seen[version], version))
+        if len(serving) < 2:  # noqa: PLR2004 - a pair
+            self.pair = None
+            return
+        old, new = serving[-2:]
+        if self.pair is None or (self.pair.old, self.pair.new) != (old, new):
+            begun = VersionPair(self.whole, old, new, AlarmState(at=span[0]), max(seen[old], seen[new]))
+            self.pair = replace(begun, progress=kept.get(begun.key, begun.progress))
+        self._judge(self.pair, span)
+
+    def serving(self) -> set[str]:
+        """Return the versions that have served of late."""
+        minutes = round(self.watching.together.total_seconds() / 60)
+        least = max(self.watching.share * minutes, 1)
+        return {version for version, each in self._recent.items() if (each.requests[-minutes:] > 0).sum() >= least}
+
+    def _count(self, found: Mapping[Group, MinuteCounts], seen: Mapping[str, int], span: tuple[int, int]) -> None:
+        for version in seen:
+            counts = found.get(version_group(self.whole, version))
+            before = self._recent.get(version)
+            if counts is None and before is None:
+                continue
+            counted = count_minutes(self.rows, counts, *span)
+            self._recent[version] = append_minutes(before, counted, longest_window(self.policy))
+        self._recent = {version: each for version, each in self._recent.items() if each.requests.any()}
+
+    def _judge(self, pair: VersionPair, span: tuple[int, int]) -> None:
+        policy = self.policy
+        rules = AlarmRules(policy.canary.windows, policy.fire, policy.stage_key.ease)
+        old, new = self._recent[pair.old], self._recent[pair.new]
+        begun = max(old.start, new.start, pair.since)
+        for at in range(max(span[0], pair.progress.at) + 1, span[1] + 1):
+            sides = [minutes_before(each, at, min(longest_window(policy), at - begun)) for each in (old, new)]
+            if at <= begun or not all(len(side) and side.requests[-1] for side in sides):
+                pair.progress = replace(pair.progress, at=at)
+                continue
+            pair.judged = compare_versions(policy, self.rows, sides[0], sides[1])
+            pair.progress, _ = advance_alarm(rules, pair.progress, at, pair.judged)

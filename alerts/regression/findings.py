@@ -1,39 +1,200 @@
-"""From "its tail is strange" to what people are told: how much slower, since when, which stage, with which release."""
+"""From "its tail is strange" to what people are told: how much slower, since when, which stage, with which release.
+
+What a message about a slower tail shows beside its numbers: how it went so far, and a few slow requests to look at.
+
+The verdict: how much slower where, how sure that is, which stage, and whether the traffic is still the same.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from statistics import NormalDist
 
 import numpy as np
 
 from ...analysis.comparison import StageGrowth
+from ...core.confidence import CONFIDENCE, interval, ratio
+from ...core.histogram import Estimate, Histogram, bucket_middle
 from ...store import Group, Reader, Selection
 from .. import formatting
-from ..delivery.finding_parts import Shift as Slower
-from ..delivery.message import Finding
-from ..evaluation.links import where
-from . import canary, showing, stage_attribution, traffic
-from .canaries import Pair, of_version
-from .comparing import common_mix, days_before, in_words, latency, requests_by, shifts_of, stage_means
-from .group_learning import DAY, select, spent
-from .policy import TailPolicy, Window
-from .scoring import Cell, Judgement
-from .series import Watched, moment
-from .stage_attribution import Habits, Suspect
-from .state_store import Learnt
-from .statistic import Expectation, Sums, excess
-from .tally import MEAN, Row, Tally
-from .verdict import TailVerdict, conclude
-from .watching_policy import Watching
+from ..delivery.message import Exemplar, Finding, Trend
+from ..delivery.message import LatencyRegression as Slower
+from ..evaluation.evidence import CALM_BEFORE, exemplar_of, filters_of
+from ..evaluation.evidence import dashboard_link as link_of
+from ..objectives.slo import Slo
+from .canary import VersionPair, rank_canary_suspects, version_group
+from .policy import At, TailPolicy, WatchPolicy, Window
+from .scoring import TailScore, WindowScore
+from .series import DAY, WatchedSeries, minute_start, select_minutes, stage_seconds
+from .stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
+from .state_store import LearntBaseline
+from .statistic import MEAN, Expectation, PrefixSums, Row, TailCounts, block_excess
+from .traffic import (
+    TrafficShift,
+    all_shifts,
+    describe_shifts,
+    load_shift,
+    merged_latency,
+    quantile_on_common_mix,
+    requests_by_dimension,
+    same_hours_before,
+    stage_means,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TailVerdict:
+    """What is said of a regression.
+
+    Args:
+        at: The quantile it shows at most, or the mean.
+        before: The latency there in the same hours before, with its interval; None without requests. [seconds]
+        after: The same in the window. [seconds]
+        change: after / before, with its interval. [ratio]
+        before_n: Requests before. [count]
+        after_n: Requests in the window. [count]
+        z: Robust spreads above what is usual.
+        stage: Who is to blame, None when no stage has grown.
+        runner_up: Who comes next.
+        shifts: How the traffic differs; empty when it is the same.
+        on_common_mix: after / before as if the traffic had been the same; None when it is, or nothing can be compared. [ratio]
+    """
+
+    at: At
+    before: Estimate | None
+    after: Estimate | None
+    change: Estimate | None
+    before_n: int
+    after_n: int
+    z: float
+    stage: Suspect | None
+    runner_up: Suspect | None
+    shifts: tuple[TrafficShift, ...] = ()
+    on_common_mix: float | None = None
+
+    @property
+    def traffic_changed(self) -> bool:
+        """Whether it must be read as: slower, but the traffic changed."""
+        return bool(self.shifts)
+
+
+def make_verdict(
+    row: Row,
+    cell: WindowScore,
+    before: Histogram,
+    after: Histogram,
+    suspects: Sequence[Suspect],
+    *,
+    shifts: tuple[TrafficShift, ...] = (),
+    on_common_mix: tuple[float, float] | None = None,
+) -> TailVerdict:
+    """Put the verdict together.
+
+    Args:
+        row: The question that was answered most clearly.
+        cell: The answer.
+        before: Latencies of the same hours before, or of the other version.
+        after: Those of the window.
+        suspects: Stages, the one to blame first.
+        shifts: How the traffic differs.
+        on_common_mix: What `traffic.on_common_mix` says, when it does.
+    """
+    grown = [one for one in suspects if one.seconds > 0]
+    a, b = estimate(before, row.at), estimate(after, row.at)
+    return TailVerdict(
+        at=row.at,
+        before=a,
+        after=b,
+        change=ratio(a, b),
+        before_n=before.count,
+        after_n=after.count,
+        z=cell.z,
+        stage=grown[0] if grown else None,
+        runner_up=grown[1] if len(grown) > 1 else None,
+        shifts=shifts,
+        on_common_mix=on_common_mix[1] / on_common_mix[0] if on_common_mix and on_common_mix[0] > 0 else None,
+    )
+
+
+def estimate(histogram: Histogram, at: At) -> Estimate | None:
+    """Return the quantile or the mean with the interval the true one lies in; None when nothing was recorded."""
+    return _mean(histogram) if at == MEAN else interval(histogram, float(at), CONFIDENCE)
+
+
+def _mean(histogram: Histogram) -> Estimate | None:
+    """Return the mean with its normal interval, from the middles of the buckets."""
+    n = histogram.count
+    if n == 0:
+        return None
+    values = [(bucket_middle(index, histogram.scale), count) for index, count in histogram.buckets.items()]
+    mean = math.fsum(value * count for value, count in values) / n
+    square = math.fsum(value * value * count for value, count in values) / n
+    reach = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * math.sqrt(max(square - mean * mean, 0.0) / n)
+    return Estimate(mean, max(mean - reach, 0.0), mean + reach)
+
+
+# So many requests are shown, found among so many of the slowest; a picture in a message is small.
+_SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
+
+
+def pseudo_slo(group: Group, quantile: float) -> Slo:
+    """Return *group* as what links and selections are made of."""
+    whole = select_minutes(group, 0, 0)
+    return Slo(
+        "tail",
+        group.service,
+        quantile,
+        timedelta(days=1),
+        environment=whole.environment,
+        route=whole.route,
+        model=whole.model,
+        version=whole.version,
+    )
+
+
+def regression_link(dashboard_url: str, slo: Slo, times: tuple[int, int, int], quantile: float) -> str:
+    """Return the page that shows it; of requests that name no environment, that of all."""
+    began, _, now = times
+    shown = replace(slo, environment=slo.environment or None)
+    return link_of(dashboard_url, shown, minute_start(began), minute_start(now), quantile)
+
+
+def requests_above(
+    read: Reader, slo: Slo, times: tuple[int, int, int], usual_seconds: float, dashboard_url: str
+) -> tuple[Exemplar, ...]:
+    """Return kept requests that took longer than is usual there: the slowest of each cause, slowest first."""
+    found = read.one_per_cause(slo.select(minute_start(times[0]), minute_start(times[2])), _LOOKED_AT)
+    shown = found[found["duration_seconds"] > usual_seconds].head(_SHOWN)
+    return tuple(exemplar_of(row, dashboard_url) for row in shown.to_dict("records"))
+
+
+def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile: float | None) -> Trend | None:
+    """Return how what became slower went: in the trouble, and in as long before it."""
+    began, _, now = times
+    length = max(2 * (now - began), now - began + round(CALM_BEFORE / timedelta(minutes=1)))
+    step = -(-length // _POINTS)
+    start = (now - length) // step * step
+    frame = read.breakdown_over_time(
+        slo.select(minute_start(start), minute_start(now)), quantile, timedelta(minutes=step)
+    )
+    width = round(frame.attrs["step_seconds"])
+    if frame.empty:
+        return None
+    numbers = [(round(at.timestamp()) - 60 * start) // width for at in frame["at"]]
+    values = dict(zip(numbers, frame["value_seconds"].tolist(), strict=True))
+    began_at = round(frame["at"].iloc[0].timestamp()) - width * numbers[0]
+    return Trend(tuple(values.get(number) for number in range(max(values) + 1)), float(width), float(began_at))
+
 
 # A page that tells of no percentile is opened at this one.
 _SHOWN_AT = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Eye:
+class RegressionContext:
     """What looks.
 
     Args:
@@ -45,11 +206,13 @@ class Eye:
 
     read: Reader
     policy: TailPolicy
-    watching: Watching
+    watching: WatchPolicy
     dashboard_url: str
 
 
-def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Finding | None) -> Finding | None:
+def describe_regression(
+    eye: RegressionContext, watched: WatchedSeries, releases: Mapping[str, int], before: Finding | None
+) -> Finding | None:
     """Return what is to be told of a series that fires, or None when it cannot be told yet.
 
     Args:
@@ -58,20 +221,20 @@ def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Fi
         releases: The versions of its service, and the minute each was first seen in.
         before: What was found last, if it is open.
     """
-    answer, recent = _answer(watched.judged, watched.learnt.reference.rows), watched.lately
+    answer, recent = _strongest_window(watched.judged, watched.learnt.reference.rows), watched.lately
     if answer is None or recent is None:
         return before
     number, cell, row = answer
     at = watched.progress.at
     window = eye.policy.windows[number]
-    began = round(before.since / 60) if before else onset(watched.learnt, recent, window, cell)
+    began = round(before.since / 60) if before else regression_onset(watched.learnt, recent, window, cell)
     # It may have begun within the first block, which is slow in part, or late in the one before.
     between = (began - window.block, began + window.block)
     if before and before.between:
         between = round(before.between[0] / 60), round(before.between[1] / 60)
     start = max(began, at - _minutes(eye.watching.blamed))
-    then = _before(eye, watched, (began, start, at))
-    now = select(watched.group, start, at)
+    then = _reference_hours(eye, watched, (began, start, at))
+    now = select_minutes(watched.group, start, at)
     suspects = _suspects(eye, watched, row, then, now)
     verdict = _verdict(eye, watched, (row, cell), (then, now), suspects)
     return _finding(
@@ -80,12 +243,14 @@ def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Fi
         verdict,
         suspects,
         (began, start, at),
-        version=release_with(eye.watching, releases, between),
+        version=release_at_onset(eye.watching, releases, between),
         between=between,
     )
 
 
-def describe_canary(eye: Eye, pair: Pair, rows: Sequence[Row], usual: Habits) -> Finding | None:
+def describe_canary(
+    eye: RegressionContext, pair: VersionPair, rows: Sequence[Row], usual: StageBaseline
+) -> Finding | None:
     """Return what is to be told of a version that is slower than the one beside it, or None when it cannot be told yet.
 
     Args:
@@ -94,31 +259,31 @@ def describe_canary(eye: Eye, pair: Pair, rows: Sequence[Row], usual: Habits) ->
         rows: What was asked of them.
         usual: How the slowest requests of the service usually spend their time.
     """
-    answer = _answer(pair.judged, rows)
+    answer = _strongest_window(pair.judged, rows)
     if answer is None or pair.judged is None:
         return None
     _, cell, row = answer
     at = pair.progress.at
     start = max(pair.since, at - _minutes(eye.watching.blamed))
-    old, new = (of_version(pair.whole, version) for version in (pair.old, pair.new))
-    beside, slower = (spent(eye.read, group, start, at) for group in (old, new))
-    suspects = canary.blame(eye.policy, usual, beside, slower, pair.judged.moved)
-    verdict = conclude(
+    old, new = (version_group(pair.whole, version) for version in (pair.old, pair.new))
+    beside, slower = (stage_seconds(eye.read, group, start, at) for group in (old, new))
+    suspects = rank_canary_suspects(eye.policy, usual, beside, slower, pair.judged.moved)
+    verdict = make_verdict(
         row,
         cell,
-        latency(eye.read, [select(old, start, at)]),
-        latency(eye.read, [select(new, start, at)]),
+        merged_latency(eye.read, [select_minutes(old, start, at)]),
+        merged_latency(eye.read, [select_minutes(new, start, at)]),
         suspects,
     )
     return _finding(eye, new, verdict, suspects, (pair.since, start, at), against=pair.old)
 
 
-def onset(learnt: Learnt, recent: Tally, window: Window, cell: Cell) -> int:
+def regression_onset(learnt: LearntBaseline, recent: TailCounts, window: Window, cell: WindowScore) -> int:
     """Return the minute in which the trouble began: of the last blocks that are half as far out, the first."""
     reference = learnt.reference
     ends = np.arange(len(recent), window.block - 1, -window.block)
     asked = Expectation(reference.model, reference.rows, (cell.row,))
-    _, logs, _ = excess(Sums(recent), asked, ends, np.full(len(ends), window.block))
+    _, logs, _ = block_excess(PrefixSums(recent), asked, ends, np.full(len(ends), window.block))
     out = logs[0] >= cell.excess / 2
     # The first block that is not out, and the one before it not either: one calm block within the trouble is chance.
     calm = np.flatnonzero(~out & ~np.append(out[1:], False))
@@ -126,7 +291,7 @@ def onset(learnt: Learnt, recent: Tally, window: Window, cell: Cell) -> int:
     return recent.end - blocks * window.block
 
 
-def _answer(judged: Judgement | None, rows: Sequence[Row]) -> tuple[int, Cell, Row] | None:
+def _strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
     """Return which window speaks most clearly, what it says, and of which question."""
     if judged is None or judged.best is None:
         return None
@@ -134,49 +299,53 @@ def _answer(judged: Judgement | None, rows: Sequence[Row]) -> tuple[int, Cell, R
     return None if cell is None else (judged.best, cell, rows[cell.row])
 
 
-def _before(eye: Eye, watched: Watched, times: tuple[int, int, int]) -> list[Selection]:
+def _reference_hours(eye: RegressionContext, watched: WatchedSeries, times: tuple[int, int, int]) -> list[Selection]:
     """Return the same hours of the days before, or the day before the trouble where there were no requests in them."""
     group, (began, start, end) = watched.group, times
     days = eye.policy.reference.length // DAY
-    then = days_before(group, start, end, began, days, since=watched.normal_from)
-    if latency(eye.read, then).count:
+    then = same_hours_before(group, start, end, began, days, since=watched.normal_from)
+    if merged_latency(eye.read, then).count:
         return then
-    return [select(group, max(began - DAY, watched.normal_from), began)]
+    return [select_minutes(group, max(began - DAY, watched.normal_from), began)]
 
 
-def _suspects(eye: Eye, watched: Watched, row: Row, then: Sequence[Selection], now: Selection) -> tuple[Suspect, ...]:
+def _suspects(
+    eye: RegressionContext, watched: WatchedSeries, row: Row, then: Sequence[Selection], now: Selection
+) -> tuple[Suspect, ...]:
     """Say which stages grew: in the slowest requests, or where the mean is the question in all of them."""
     moved = watched.judged.moved if watched.judged else {}
     if row.at != MEAN:
         start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))
-        return stage_attribution.suspects(
-            eye.policy, watched.learnt.habits, spent(eye.read, watched.group, start, end), moved
+        return rank_suspects(
+            eye.policy, watched.learnt.habits, stage_seconds(eye.read, watched.group, start, end), moved
         )
     before, after = stage_means(eye.read, then), stage_means(eye.read, [now])
     grown = {stage: after.get(stage, 0.0) - before.get(stage, 0.0) for stage in sorted({*before, *after})}
-    return stage_attribution.ranked(eye.policy, watched.learnt.habits, grown, moved)
+    return rank_growth(eye.policy, watched.learnt.habits, grown, moved)
 
 
 def _verdict(
-    eye: Eye,
-    watched: Watched,
-    answer: tuple[Row, Cell],
+    eye: RegressionContext,
+    watched: WatchedSeries,
+    answer: tuple[Row, WindowScore],
     sides: tuple[Sequence[Selection], Selection],
     suspects: Sequence[Suspect],
 ) -> TailVerdict:
     """Compare the last requests to those of before."""
     group, (row, cell), (then, now) = watched.group, answer, sides
-    before, after = latency(eye.read, then), latency(eye.read, [now])
+    before, after = merged_latency(eye.read, then), merged_latency(eye.read, [now])
     minutes = round((now.end - now.start) / timedelta(minutes=1))
-    load = traffic.load_shift(watched.learnt.reference.model.load, after.count, minutes)
-    shifts = shifts_of(eye.policy, requests_by(eye.read, then, group), requests_by(eye.read, [now], group), load)
+    load = load_shift(watched.learnt.reference.model.load, after.count, minutes)
+    shifts = all_shifts(
+        eye.policy, requests_by_dimension(eye.read, then, group), requests_by_dimension(eye.read, [now], group), load
+    )
     mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
-    mixed = common_mix(eye.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
-    return conclude(row, cell, before, after, suspects, shifts=shifts, on_common_mix=mixed)
+    mixed = quantile_on_common_mix(eye.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
+    return make_verdict(row, cell, before, after, suspects, shifts=shifts, on_common_mix=mixed)
 
 
 def _finding(
-    eye: Eye,
+    eye: RegressionContext,
     group: Group,
     verdict: TailVerdict,
     suspects: Sequence[Suspect],
@@ -190,31 +359,31 @@ def _finding(
 
     *between* is the first and the last minute it may have begun in.
     """
-    slower = _slower(verdict, times[2] - times[1], against)
+    slower = _shift(verdict, times[2] - times[1], against)
     if slower is None:
         return None
     quantile = _SHOWN_AT if slower.at == MEAN else float(slower.at)
-    about = showing.about(group, quantile)
+    about = pseudo_slo(group, quantile)
     usual = f"with version {against} beside it" if against else "in the same hours of the days before"
     return Finding(
         name="canary" if against else "tail",
         service=group.service,
-        promise=f"{usual}, {_spelt(slower)} was {formatting.latency(slower.before_seconds)}",
+        promise=f"{usual}, {_statistic_name(slower)} was {formatting.latency(slower.before_seconds)}",
         kind="tail",
         severity=eye.watching.severity,
-        since=moment(times[0]).timestamp(),
+        since=minute_start(times[0]).timestamp(),
         between=None if between is None else (60.0 * between[0], 60.0 * between[1]),
         shift=slower,
         growth=tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0),
         version=version,
-        exemplars=showing.slow_requests(eye.read, about, times, slower.before_seconds, eye.dashboard_url),
-        course=showing.course(eye.read, about, times, None if slower.at == MEAN else quantile),
-        link=showing.link(eye.dashboard_url, about, times, quantile),
-        where=where(about),
+        exemplars=requests_above(eye.read, about, times, slower.before_seconds, eye.dashboard_url),
+        course=latency_trend(eye.read, about, times, None if slower.at == MEAN else quantile),
+        link=regression_link(eye.dashboard_url, about, times, quantile),
+        where=filters_of(about),
     )
 
 
-def _slower(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
+def _shift(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
     if verdict.before is None or verdict.after is None or verdict.change is None:
         return None
     return Slower(
@@ -226,16 +395,16 @@ def _slower(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
         requests=verdict.after_n,
         window_seconds=60.0 * minutes,
         z=verdict.z,
-        mix=in_words(verdict.shifts, verdict.on_common_mix),
+        mix=describe_shifts(verdict.shifts, verdict.on_common_mix),
         against=against,
     )
 
 
-def _spelt(slower: Slower) -> str:
+def _statistic_name(slower: Slower) -> str:
     return "the mean" if slower.at == MEAN else f"p{100 * float(slower.at):g}"
 
 
-def release_with(watching: Watching, releases: Mapping[str, int], began: tuple[int, int]) -> str:
+def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: tuple[int, int]) -> str:
     """Return the version the trouble came with: the newest, when it is not the only one and was first seen about then.
 
     *began* is the first and the last minute the trouble may have begun in.

@@ -1,12 +1,60 @@
-"""The tail policy, read from `policy/tail.yaml`: windows, thresholds and patience of the search for regressions."""
+"""The tail policy, read from `policy/tail.yaml`: windows, thresholds and patience of the search for regressions.
+
+What the search for regressions does with a store, read from `policy/watching.yaml`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from typing import Literal
 
-from ..policies import InMinutes, shipped
+from ..policies import InMinutes, Severity, shipped_policy
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPolicy:
+    """All of it.
+
+    Args:
+        severity: Who is told.
+        delay: How long after its end a minute is judged.
+        stretch: How much is read in one evaluation, at most.
+        catch_up: From when on what was missed is stepped through.
+        busy: So many minutes with requests it takes to learn from.
+        refresh: How often an incident is described anew.
+        blamed: Of how long the requests are looked at to describe it, at most.
+        silence: Without a request for so long nothing can be said.
+        released_before: A release so long before the trouble came with it.
+        released_after: One so long after it too.
+        together: Two versions are compared once both have served for so long.
+        share: Of the minutes of that time each must have had requests in. [ratio]
+        accepted_over: A level that is accepted is that of the requests of so long at most.
+        accepted_beyond: So many of them must be beyond a threshold to say where it is now. [count]
+    """
+
+    severity: Severity
+    delay: timedelta
+    stretch: timedelta
+    catch_up: timedelta
+    busy: timedelta
+    refresh: timedelta
+    blamed: timedelta
+    silence: timedelta
+    released_before: timedelta
+    released_after: timedelta
+    together: timedelta
+    share: float
+    accepted_over: timedelta
+    accepted_beyond: float
+
+
+@cache
+def default_watch_policy() -> WatchPolicy:
+    """Return the policy that comes with Stagelens."""
+    return shipped_policy(WatchPolicy, "watching")
+
 
 # A quantile, or the mean.
 At = float | Literal["mean"]
@@ -43,7 +91,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReferenceSpan:
     """How many minutes the reference holds.
 
     Args:
@@ -77,7 +125,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Ease:
+class StageEase:
     """How much of the score is enough when a stage moved on its own.
 
     Args:
@@ -108,12 +156,12 @@ class StageKey:
 
     at: tuple[At, ...]
     left_out: tuple[str, ...]
-    ease: Ease
+    ease: StageEase
     windows: tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Fire:
+class AlarmPolicy:
     """When an alarm begins and ends.
 
     Args:
@@ -140,7 +188,7 @@ class Fire:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class BlamePolicy:
     """How the stage is found.
 
     Args:
@@ -155,7 +203,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
+class CanaryPolicy:
     """How two versions that serve together are compared.
 
     Args:
@@ -197,17 +245,17 @@ class TailPolicy:
     """
 
     at: tuple[At, ...]
-    reference: Span
+    reference: ReferenceSpan
     windows: tuple[Window, ...]
     calibration: Calibration
     stage_key: StageKey
-    fire: Fire
-    blame: Blame
-    canary: Canary
+    fire: AlarmPolicy
+    blame: BlamePolicy
+    canary: CanaryPolicy
     confounders: Confounders
 
 
 @cache
-def default_policy() -> TailPolicy:
+def default_tail_policy() -> TailPolicy:
     """Return the policy that comes with Stagelens."""
-    return shipped(TailPolicy, "tail")
+    return shipped_policy(TailPolicy, "tail")

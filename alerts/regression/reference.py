@@ -1,4 +1,6 @@
-"""What is normal for one series, learnt from its last days: thresholds, rhythm, scatter, and how far chance alone goes.
+"""Learning what is normal for a series from its last days, day by day, so that never more than one is in memory.
+
+What is normal for one series, learnt from its last days: thresholds, rhythm, scatter, and how far chance alone goes.
 
 Small and plain, so that it can be kept in the database as JSON and another process can go on with it.
 """
@@ -6,18 +8,28 @@ Small and plain, so that it can be kept in the database as JSON and another proc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ...core.histogram import Histogram
-from . import statistic
-from .minutes import Floats
 from .policy import At, TailPolicy, Window
-from .statistic import Model
-from .tally import WHOLE, Row, Tally, growth_to_count
+from .statistic import (
+    END_TO_END,
+    Floats,
+    MinuteHistograms,
+    Model,
+    Row,
+    TailCounts,
+    count_beyond,
+    fit_model,
+    growth_to_count,
+    join_tallies,
+    rows_of,
+    sliding_statistic,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,7 @@ class Reference:
         )
 
 
-def learn(policy: TailPolicy, rows: tuple[Row, ...], kept: Tally, total: Histogram) -> Reference | None:
+def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], kept: TailCounts, total: Histogram) -> Reference | None:
     """Learn what is normal from the counts of the last days.
 
     Args:
@@ -90,12 +102,12 @@ def learn(policy: TailPolicy, rows: tuple[Row, ...], kept: Tally, total: Histogr
         return None
     key = policy.stage_key
     blocks = sorted({window.block for window in (*policy.windows, *key.windows)})
-    model = statistic.fit(
+    model = fit_model(
         rows, kept, tuple(blocks), rhythm=len(kept) >= policy.reference.rhythm, load=policy.reference.load
     )
-    past = _Past(policy, rows, model, kept, total)
-    whole = [number for number, row in enumerate(rows) if row.stage == WHOLE]
-    stages = [number for number, row in enumerate(rows) if row.stage != WHOLE]
+    past = _ReferenceDays(policy, rows, model, kept, total)
+    whole = [number for number, row in enumerate(rows) if row.stage == END_TO_END]
+    stages = [number for number, row in enumerate(rows) if row.stage != END_TO_END]
     return Reference(
         until=kept.end,
         rows=rows,
@@ -106,20 +118,20 @@ def learn(policy: TailPolicy, rows: tuple[Row, ...], kept: Tally, total: Histogr
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _ReferenceDays:
     """The reference days, to be asked how far chance alone goes."""
 
     policy: TailPolicy
     rows: tuple[Row, ...]
     model: Model
-    kept: Tally
+    kept: TailCounts
     total: Histogram
 
     def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> Limits:
         """Ask the same question all along, and see what is usual and what is rare."""
         if not chosen:
             return Limits((), (), (), (), ())
-        values = statistic.all_along(window, self.model, self.rows, self.kept, chosen)
+        values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)
         median, spread = np.median(values, axis=1), robust_spread(values)
         rare = np.quantile(values, self.policy.calibration.rare, axis=1)
         required = np.array([window.required[at.index(self.rows[number].at)] for number in chosen])
@@ -149,3 +161,40 @@ def _tuples(value: Any) -> Any:
 
 def _plain(values: Floats) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values)
+
+
+def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[MinuteHistograms]]) -> Reference | None:
+    """Learn from the minutes of the last days.
+
+    Args:
+        policy: What matters.
+        days: Gives them, oldest first; asked twice: for the thresholds, and for what was beyond.
+
+    Returns:
+        None when there is too little to learn from.
+    """
+    total, own = total_histograms(days())
+    rows = rows_of(policy, total, own)
+    kept: TailCounts | None = None
+    for day in days():
+        counted = count_beyond(rows, day)
+        kept = counted if kept is None else join_tallies(kept, counted)
+    return None if kept is None else learn_reference(policy, rows, kept, total)
+
+
+def total_histograms(days: Iterable[MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
+    """Return the histogram of all requests and that of each stage's own time."""
+    total: Histogram = Histogram()
+    own: dict[str, Histogram] = {}
+    for day in days:
+        total.merge(_histogram(day, day.total))
+        for stage, counts in zip(day.stages, day.own, strict=True):
+            own.setdefault(stage, Histogram()).merge(_histogram(day, counts))
+    return total, {stage: histogram for stage, histogram in own.items() if histogram.count}
+
+
+def _histogram(day: MinuteHistograms, counts: np.ndarray) -> Histogram:
+    amounts = counts.sum(axis=0, dtype=np.int64)
+    return Histogram(
+        buckets={index: count for index, count in zip(day.index.tolist(), amounts.tolist(), strict=True) if count}
+    )

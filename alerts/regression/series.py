@@ -1,29 +1,33 @@
-"""One series as it is watched: the hours before now in memory, judged minute by minute."""
+"""Learning what is normal for one group from what the store has kept of it.
+
+One series as it is watched: the hours before now in memory, judged minute by minute.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from ...store import Group, MinuteCounts
-from .alarm import Progress, Rules, step
-from .minutes import Minutes
+from ...store import Group, MinuteCounts, Reader, Selection
 from .policy import TailPolicy
-from .scoring import Judge, Judgement
-from .state_store import Learnt
-from .tally import Row, Tally, join, tally
+from .reference import learn_reference_by_day
+from .scoring import AlarmRules, AlarmState, TailScore, TailScorer, advance_alarm
+from .stage_attribution import learn_stage_baseline
+from .state_store import LearntBaseline
+from .statistic import MinuteHistograms, Row, StageSeconds, TailCounts, count_beyond, join_tallies
 
 # What the column holds; what is longer is told apart by the hash of it.
 _MAX_CAUSE = 255
 
 
-def cause_of(kind: str, *parts: str, environment: str = "") -> str:
+def make_cause(kind: str, *parts: str, environment: str = "") -> str:
     """Return the cause of an incident.
 
-    >>> cause_of("tail", "shop", "route", "/search"), cause_of("tail", "shop", environment="staging")
+    >>> make_cause("tail", "shop", "route", "/search"), make_cause("tail", "shop", environment="staging")
     ('tail:shop/route//search', 'tail:staging:shop')
     """
     where = f"{environment}:" if environment else ""
@@ -35,55 +39,57 @@ def cause_of(kind: str, *parts: str, environment: str = "") -> str:
 
 def cause_of_group(group: Group) -> str:
     """Return the cause of an incident of *group*."""
-    return cause_of("tail", group.service, group.dimension, group.value, environment=group.environment)
+    return make_cause("tail", group.service, group.dimension, group.value, environment=group.environment)
 
 
-def whole_of(group: Group) -> Group:
+def whole_service(group: Group) -> Group:
     """Return the service that *group* is a part of, where it is deployed."""
     return Group(group.service, environment=group.environment)
 
 
-def moment(minute: int) -> datetime:
+def minute_start(minute: int) -> datetime:
     """Return the start of *minute*, counted from the epoch."""
     return datetime.fromtimestamp(60 * minute, UTC)
 
 
-def as_minutes(counts: MinuteCounts) -> Minutes:
+def to_minute_histograms(counts: MinuteCounts) -> MinuteHistograms:
     """Return what the store counted as the search reads it."""
-    return Minutes(counts.start, counts.index, counts.total, counts.stages, counts.own)
+    return MinuteHistograms(counts.start, counts.index, counts.total, counts.stages, counts.own)
 
 
-def longest(policy: TailPolicy) -> int:
+def longest_window(policy: TailPolicy) -> int:
     """Return how many minutes a judgement looks back."""
     return max(window.length for window in (*policy.windows, *policy.stage_key.windows, *policy.canary.windows))
 
 
-def nothing(rows: tuple[Row, ...], start: int, end: int) -> Tally:
+def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:
     """Return minutes in [start, end) without requests."""
-    return Tally(start, np.zeros(end - start), np.zeros((len(rows), end - start)), np.zeros((len(rows), end - start)))
+    return TailCounts(
+        start, np.zeros(end - start), np.zeros((len(rows), end - start)), np.zeros((len(rows), end - start))
+    )
 
 
-def count(rows: tuple[Row, ...], counts: MinuteCounts | None, start: int, end: int) -> Tally:
+def count_minutes(rows: tuple[Row, ...], counts: MinuteCounts | None, start: int, end: int) -> TailCounts:
     """Count *counts*, which are those of [start, end), or None without any requests."""
-    return nothing(rows, start, end) if counts is None else tally(rows, as_minutes(counts))
+    return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, to_minute_histograms(counts))
 
 
-def until(counted: Tally, at: int, length: int) -> Tally:
+def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
     """Return the last *length* minutes of *counted* before minute *at*."""
     last = at - counted.start
     first = max(last - length, 0)
-    return Tally(
+    return TailCounts(
         counted.start + first, counted.requests[first:last], counted.n[:, first:last], counted.beyond[:, first:last]
     )
 
 
-def joined(first: Tally | None, second: Tally, length: int) -> Tally:
+def append_minutes(first: TailCounts | None, second: TailCounts, length: int) -> TailCounts:
     """Return *second* after *first*, as far back as the first minute of *second* needs."""
-    return second if first is None else join(first, second).last(length + len(second))
+    return second if first is None else join_tallies(first, second).last(length + len(second))
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedSeries:
     """One series.
 
     Args:
@@ -99,17 +105,17 @@ class Watched:
 
     group: Group
     policy: TailPolicy
-    learnt: Learnt
-    progress: Progress
-    recent: Tally | None = None
-    judged: Judgement | None = None
+    learnt: LearntBaseline
+    progress: AlarmState
+    recent: TailCounts | None = None
+    judged: TailScore | None = None
     described_at: int = 0
     normal_from: int = 0
-    judge: Judge = field(init=False)
+    judge: TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
         """Lay out what is asked."""
-        self.judge = Judge(self.policy, self.learnt.reference)
+        self.judge = TailScorer(self.policy, self.learnt.reference)
 
     @property
     def cause(self) -> str:
@@ -117,14 +123,14 @@ class Watched:
         return cause_of_group(self.group)
 
     @property
-    def lately(self) -> Tally | None:
+    def lately(self) -> TailCounts | None:
         """The last hours, without what is over."""
         return None if self.recent is None else self.recent.last(self.progress.at - self.progress.since)
 
-    def renew(self, learnt: Learnt, recent: Tally) -> None:
+    def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:
         """Go on with what was *learnt* anew; *recent* is counted by its questions."""
         self.learnt, self.recent = learnt, recent
-        self.judge = Judge(self.policy, learnt.reference)
+        self.judge = TailScorer(self.policy, learnt.reference)
 
     def go_on(self, counts: MinuteCounts | None, start: int, end: int, released: frozenset[int]) -> None:
         """Judge the minutes of [start, end) that were not yet.
@@ -135,23 +141,85 @@ class Watched:
             end: The minute after the last.
             released: The minutes in which a version began to serve.
         """
-        length = longest(self.policy)
-        recent = joined(self.recent, count(self.learnt.reference.rows, counts, start, end), length)
-        rules = Rules(self.policy.windows, self.policy.fire, self.policy.stage_key.ease)
+        length = longest_window(self.policy)
+        recent = append_minutes(self.recent, count_minutes(self.learnt.reference.rows, counts, start, end), length)
+        rules = AlarmRules(self.policy.windows, self.policy.fire, self.policy.stage_key.ease)
         for at in range(max(start, self.progress.at) + 1, end + 1):
             if not recent.requests[at - 1 - recent.start]:
                 # Silence is neither good nor bad.
                 self.progress = replace(self.progress, at=at)
                 continue
-            self.judged = self.judge.judge(until(recent, at, min(length, at - self.progress.since)))
+            self.judged = self.judge.judge(minutes_before(recent, at, min(length, at - self.progress.since)))
             release = at - 1 in released
-            self.progress, _ = step(rules, self.progress, at, self.judged, release=release)
+            self.progress, _ = advance_alarm(rules, self.progress, at, self.judged, release=release)
         self.recent = recent.last(length)
 
     def begin_again(self, since: int) -> None:
         """Go on with the minutes from *since* on alone: what was before them is over."""
-        self.judged, self.progress = None, Progress(at=self.progress.at, since=since)
+        self.judged, self.progress = None, AlarmState(at=self.progress.at, since=since)
 
     def requests(self, minutes: int) -> float:
         """Return how many requests there were in the last *minutes*."""
         return 0.0 if self.recent is None else float(self.recent.requests[-minutes:].sum())
+
+
+DAY = 1440
+# The steps in which it is looked at where the time goes.
+SPENT_STEP = timedelta(minutes=10)
+
+
+def select_minutes(group: Group, start: int, end: int) -> Selection:
+    """Return the requests of *group* in [start, end), in minutes since the epoch."""
+    part = {group.dimension: group.value} if group.dimension else {}
+    return Selection(
+        minute_start(start), minute_start(end), service=group.service, environment=group.environment, **part
+    )
+
+
+def learn_group(
+    read: Reader, policy: TailPolicy, busy: timedelta, group: Group, span: tuple[int, int]
+) -> tuple[LearntBaseline, TailCounts] | None:
+    """Learn what is normal for *group*.
+
+    Args:
+        read: The store's queries.
+        policy: What matters.
+        busy: So many minutes with requests it takes.
+        group: Whose requests.
+        span: When it was first seen, and until when it is learnt. [minutes since the epoch]
+
+    Returns:
+        What was learnt, and the last hours counted by its questions; None when there is too little to learn from.
+    """
+    first, at = span
+    start = max(first, at - policy.reference.length)
+    if at - start < policy.reference.least:
+        return None
+    served: dict[int, int] = {}
+    reference = learn_reference_by_day(policy, lambda: _days(read, group, (start, at), served))
+    if reference is None or sum(served.values()) < busy / timedelta(minutes=1):
+        return None
+    known = list(_spent(read, group, start, at))
+    recent = count_beyond(
+        reference.rows, to_minute_histograms(read.minutes(select_minutes(group, at - longest_window(policy), at)))
+    )
+    return LearntBaseline(at, reference, learn_stage_baseline(policy, known)), recent
+
+
+def stage_seconds(read: Reader, group: Group, start: int, end: int) -> StageSeconds:
+    """Return where the time of the requests of *group* went in [start, end), in minutes since the epoch."""
+    found = read.spent(select_minutes(group, start, end), SPENT_STEP)
+    return StageSeconds(found.start, found.step, found.index, found.total, found.stages, found.seconds)
+
+
+def _days(read: Reader, group: Group, span: tuple[int, int], served: dict[int, int]) -> Iterator[MinuteHistograms]:
+    """Yield the days of *span*, and note how many minutes of each had requests."""
+    for low in range(*span, DAY):
+        day = to_minute_histograms(read.minutes(select_minutes(group, low, min(low + DAY, span[1]))))
+        served[low] = int(day.total.any(axis=1).sum())
+        yield day
+
+
+def _spent(read: Reader, group: Group, start: int, end: int) -> Iterator[StageSeconds]:
+    for low in range(start, end, DAY):
+        yield stage_seconds(read, group, low, min(low + DAY, end))

@@ -15,9 +15,9 @@ from statistics import NormalDist
 import numpy as np
 
 from ...core.histogram import rank_of
-from .minutes import Floats, Spent
 from .policy import TailPolicy
 from .reference import robust_spread
+from .statistic import Floats, StageSeconds
 
 HOURS = 24
 # Below a microsecond nothing is out of its habit. [seconds]
@@ -25,7 +25,7 @@ LEAST_SPREAD = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class StageBaseline:
     """How the slowest requests of one series usually spend their time.
 
     Args:
@@ -43,7 +43,7 @@ class Habits:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Habits:
+    def from_json(cls, text: str) -> StageBaseline:
         """Read what `to_json` wrote."""
         raw = json.loads(text)
         return cls(tuple(raw["stages"]), tuple(tuple(row) for row in raw["usual"]), tuple(raw["spread"]))
@@ -66,7 +66,7 @@ class Suspect:
     z: float
 
 
-def learn_habits(policy: TailPolicy, days: Sequence[Spent]) -> Habits:
+def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> StageBaseline:
     """Learn how the slowest requests usually spend their time from the last *days*, all of one step."""
     blame = policy.blame
     stages = tuple(sorted({stage for day in days for stage in day.stages}))
@@ -76,7 +76,7 @@ def learn_habits(policy: TailPolicy, days: Sequence[Spent]) -> Habits:
         per_block = max(blame.block // day.step, 1)
         for first in range(0, len(day.total) - per_block + 1, per_block):
             start = day.start + first * day.step
-            means = slowest(blame.band, day.between(start, start + per_block * day.step), stages)
+            means = mean_stage_seconds(blame.band, day.between(start, start + per_block * day.step), stages)
             if means is not None:
                 found.append(means)
                 hours.append(start // 60 % HOURS)
@@ -84,10 +84,10 @@ def learn_habits(policy: TailPolicy, days: Sequence[Spent]) -> Habits:
     usual = _by_hour(values, np.array(hours, int))
     around = values - usual[np.array(hours, int)]
     spread = _spread(around) if len(values) else np.zeros(len(stages))
-    return Habits(stages, tuple(tuple(row) for row in usual.tolist()), tuple(spread.tolist()))
+    return StageBaseline(stages, tuple(tuple(row) for row in usual.tolist()), tuple(spread.tolist()))
 
 
-def slowest(band: float, spent: Spent, stages: Sequence[str]) -> Floats | None:
+def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) -> Floats | None:
     """Return the mean seconds that requests at and beyond quantile *band* spend in each of *stages*; None without any.
 
     The bucket the quantile falls into counts with the part of it that is beyond.
@@ -103,7 +103,9 @@ def slowest(band: float, spent: Spent, stages: Sequence[str]) -> Floats | None:
     return np.array([seconds.get(stage, 0.0) for stage in stages]) / beyond
 
 
-def suspects(policy: TailPolicy, habits: Habits, spent: Spent, moved: Mapping[str, float]) -> tuple[Suspect, ...]:
+def rank_suspects(
+    policy: TailPolicy, habits: StageBaseline, spent: StageSeconds, moved: Mapping[str, float]
+) -> tuple[Suspect, ...]:
     """Return what stages add to the slowest requests of a window, the one to blame first.
 
     Args:
@@ -113,34 +115,34 @@ def suspects(policy: TailPolicy, habits: Habits, spent: Spent, moved: Mapping[st
         moved: How far the stages' own times moved, see `judge.Judgement`.
     """
     stages = tuple(sorted({*habits.stages, *spent.stages}))
-    means = slowest(policy.blame.band, spent, stages)
+    means = mean_stage_seconds(policy.blame.band, spent, stages)
     if means is None:
         return ()
     before = _expected(habits, spent)
     grown = {stage: mean - before.get(stage, 0.0) for stage, mean in zip(stages, means.tolist(), strict=True)}
-    return ranked(policy, habits, grown, moved)
+    return rank_growth(policy, habits, grown, moved)
 
 
-def ranked(
-    policy: TailPolicy, habits: Habits, grown: Mapping[str, float], moved: Mapping[str, float]
+def rank_growth(
+    policy: TailPolicy, habits: StageBaseline, grown: Mapping[str, float], moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return the stages that have *grown* by so many seconds each, the one to blame first; the rest as `suspects`."""
+    """Return the stages that have *grown* by so many seconds each, the one to blame first; the rest as `rank_suspects`."""
     whole = sum(grown.values())
     spread = dict(zip(habits.stages, habits.spread, strict=True))
     found = [
         Suspect(stage, delta, delta / whole if whole else 0.0, delta / max(spread.get(stage, 0.0), LEAST_SPREAD))
         for stage, delta in grown.items()
     ]
-    guilt = _guilt(policy, found, moved)
+    guilt = _blame_seconds(policy, found, moved)
     return tuple(sorted(found, key=lambda one: (-guilt[one.stage], -one.seconds)))
 
 
-def _guilt(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
+def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
     """Return how many seconds each stage is to blame for: its growth, as far as it is out of its habit.
 
     What stages that follow have grown is counted to the one most to blame of the others, if it is quite sure that it moved.
     """
-    guilt = {one.stage: one.seconds * _surety(policy, one, moved) for one in found}
+    guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in found}
     followers = set(policy.stage_key.left_out) & set(guilt)
     leader = max(sorted(set(guilt) - followers), key=lambda stage: guilt[stage], default="")
     credit = min(max(moved.get(leader, 0.0), 0.0), 1.0) ** 4
@@ -151,14 +153,14 @@ def _guilt(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, flo
     return guilt
 
 
-def _surety(policy: TailPolicy, one: Suspect, moved: Mapping[str, float]) -> float:
+def _confidence(policy: TailPolicy, one: Suspect, moved: Mapping[str, float]) -> float:
     """Return how sure it is, from 0 to 1, that a stage moved: by its own time where that was judged, else by its habit."""
     own = moved.get(one.stage)
     sure = one.z / policy.blame.sure if own is None else own
     return min(max(sure, 0.0), 1.0) ** 2
 
 
-def _expected(habits: Habits, spent: Spent) -> dict[str, float]:
+def _expected(habits: StageBaseline, spent: StageSeconds) -> dict[str, float]:
     """Return what is usual in the hours of *spent*."""
     minutes = spent.start + spent.step * np.arange(len(spent.total))
     usual = np.array(habits.usual)[minutes // 60 % HOURS]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..schema import tail_accepted, tail_progress, tail_references
-from .alarm import Progress
 from .reference import Reference
-from .stage_attribution import Habits
+from .scoring import AlarmState
+from .stage_attribution import StageBaseline
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearntBaseline:
     """What is normal for one series.
 
     Args:
@@ -25,7 +25,7 @@ class Learnt:
 
     at: int
     reference: Reference
-    habits: Habits
+    habits: StageBaseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,25 @@ class Accepted:
     at: int
 
 
-def last_minute(connection: Connection) -> int | None:
+def last_evaluated_minute(connection: Connection) -> int | None:
     """Return up to which minute anything was judged, by whatever process; None when nothing ever was."""
     return connection.execute(select(func.max(tail_progress.c.at))).scalar()
 
 
-def load_learnt(connection: Connection) -> dict[str, Learnt]:
+def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
     """Return all that was learnt, by cause."""
     return {
-        row.cause: Learnt(row.learnt_at, Reference.from_json(row.reference), Habits.from_json(row.habits))
+        row.cause: LearntBaseline(
+            row.learnt_at, Reference.from_json(row.reference), StageBaseline.from_json(row.habits)
+        )
         for row in connection.execute(select(tail_references))
     }
 
 
-def load_progress(connection: Connection) -> dict[str, Progress]:
+def load_progress(connection: Connection) -> dict[str, AlarmState]:
     """Return where everything stands, by cause."""
     rows = connection.execute(select(tail_progress.c.cause, tail_progress.c.progress))
-    return {row.cause: Progress.from_json(row.progress) for row in rows}
+    return {row.cause: AlarmState.from_json(row.progress) for row in rows}
 
 
 def load_accepted(connection: Connection) -> dict[str, Accepted]:
@@ -71,7 +73,7 @@ def save_accepted(connection: Connection, cause: str, accepted: Accepted) -> Non
     connection.execute(insert(tail_accepted).values(cause=cause, since=accepted.since, at=accepted.at))
 
 
-def save_learnt(connection: Connection, cause: str, learnt: Learnt) -> None:
+def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> None:
     """Write what was learnt of *cause* over what was known before."""
     values = {
         "learnt_at": learnt.at,
@@ -83,7 +85,7 @@ def save_learnt(connection: Connection, cause: str, learnt: Learnt) -> None:
         connection.execute(insert(tail_references).values(cause=cause, **values))
 
 
-def save_progress(connection: Connection, standing: Mapping[str, Progress], at: int) -> None:
+def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at: int) -> None:
     """Write where everything stands at minute *at*; what another process has judged further stays as it is."""
     table = tail_progress
     known = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}
@@ -94,7 +96,7 @@ def save_progress(connection: Connection, standing: Mapping[str, Progress], at: 
         connection.execute(insert(table), ours)
 
 
-def forget(connection: Connection, before: int) -> None:
+def delete_stale(connection: Connection, before: int) -> None:
     """Delete what was not judged since minute *before*: nobody serves it any more."""
     kept = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
     for table, written in ((tail_references, tail_references.c.learnt_at), (tail_accepted, tail_accepted.c.at)):

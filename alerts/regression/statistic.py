@@ -3,6 +3,15 @@
 A block's excess is the log of how many requests were beyond the threshold against how many were to be expected there, at
 this load and this time of day. In units of its own scatter (the reference's, and that of counting) it is the block's
 statistic; a window's is the mean of its smallest blocks, so that a blip, however high, cannot move it.
+
+What is kept of a minute: how many requests there were, and how many beyond fixed thresholds.
+
+The thresholds are the quantiles of the reference. A row is one question: the whole or a stage, beyond one quantile or in
+the mean. The mean is a count too: seconds in units of the mean square over the mean, whose number scatters about as much
+as that of so many requests would. What is slower than nearly all counts in it as those do: a few cold starts would
+otherwise outweigh thousands of requests, and the quantiles see them anyway.
+
+What the search for regressions reads: requests step by step, as counts by bucket of the histogram.
 """
 
 from __future__ import annotations
@@ -11,16 +20,225 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .minutes import Floats, Ints
-from .policy import Window
-from .tally import Row, Tally
+from ...core.histogram import SCALE, Histogram
+from .policy import At, TailPolicy, Window
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+BUCKETS_A_DOUBLING = 2**SCALE
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteHistograms:
+    """The requests of one series (a service, route, model, version …) in consecutive minutes.
+
+    Args:
+        start: The first minute, counted from the epoch.
+        index: Buckets at the scale of `core.histogram`, ascending; shape (k,).
+        total: Requests by end-to-end latency; shape (minutes, k).
+        stages: The stages' keys.
+        own: Requests by their own time in each stage; shape (stages, minutes, k).
+    """
+
+    start: int
+    index: Ints
+    total: NDArray[Any]
+    stages: tuple[str, ...]
+    own: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.total)
+
+    @property
+    def end(self) -> int:
+        """The first minute after them."""
+        return self.start + len(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """Where the time of one series went, by end-to-end latency.
+
+    Args:
+        start: The first step's first minute, counted from the epoch.
+        step: How long a step is. [minutes]
+        index: Buckets, ascending; shape (k,).
+        total: Requests; shape (steps, k).
+        stages: The stages' keys.
+        seconds: Spent in each stage by the requests of the bucket; shape (stages, steps, k).
+    """
+
+    start: int
+    step: int
+    index: Ints
+    total: NDArray[Any]
+    stages: tuple[str, ...]
+    seconds: NDArray[Any]
+
+    def between(self, start: int, end: int) -> StageSeconds:
+        """Return the steps that lie in [start, end), in minutes since the epoch."""
+        low = min(max(-((self.start - start) // self.step), 0), len(self.total))
+        high = max(min((end - self.start) // self.step, len(self.total)), low)
+        part = slice(low, high)
+        first = self.start + low * self.step
+        return StageSeconds(first, self.step, self.index, self.total[part], self.stages, self.seconds[:, part])
+
+
+def bucket_middles(index: Ints) -> Floats:
+    """Return the middle of each bucket of *index* in seconds, like `core.histogram.bucket_middle`."""
+    return (np.exp2(index / BUCKETS_A_DOUBLING) + np.exp2((index + 1) / BUCKETS_A_DOUBLING)) / 2
+
+
+# The whole, beside the stages.
+END_TO_END = ""
+MEAN = "mean"
+# No request counts in the mean as more than this quantile of the reference.
+MOST = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One question.
+
+    Args:
+        stage: Whose time; `END_TO_END` for the end-to-end latency.
+        at: The quantile, or the mean.
+        edge: The last bucket that is not beyond; of the mean, the one that slower requests count as.
+        unit: What counts as one, of the mean; of a quantile, unused. [seconds]
+        expected: The share of the requests that the reference has beyond; of the mean, units a request.
+    """
+
+    stage: str
+    at: At
+    edge: int
+    unit: float
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class TailCounts:
+    """Counts by minute.
+
+    Args:
+        start: The first minute, counted from the epoch.
+        requests: All requests; shape (minutes,).
+        n: Requests that had the row's stage; shape (rows, minutes).
+        beyond: How many of them were beyond; shape (rows, minutes).
+    """
+
+    start: int
+    requests: Floats
+    n: Floats
+    beyond: Floats
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def end(self) -> int:
+        """The first minute after them."""
+        return self.start + len(self)
+
+    def last(self, minutes: int) -> TailCounts:
+        """Return the last *minutes* of them."""
+        first = max(len(self) - minutes, 0)
+        return TailCounts(self.start + first, self.requests[first:], self.n[:, first:], self.beyond[:, first:])
+
+
+def rows_of(policy: TailPolicy, total: Histogram, own: dict[str, Histogram]) -> tuple[Row, ...]:
+    """Return the questions to ask, from the histograms of the reference: the whole first."""
+    rows = [_row(END_TO_END, at, total) for at in policy.at]
+    key = policy.stage_key
+    rows += [_row(stage, at, own[stage]) for stage in sorted(own) if stage not in key.left_out for at in key.at]
+    return tuple(row for row in rows if row is not None)
+
+
+def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
+    """Count *minutes* for *rows*."""
+    whole, own = _from_above(minutes.total), _from_above(minutes.own)
+    width = len(minutes.index)
+    firsts = np.searchsorted(minutes.index, [row.edge for row in rows], side="right").tolist()
+    n = np.zeros((len(rows), len(minutes)))
+    beyond = np.zeros_like(n)
+    for number, (row, first) in enumerate(zip(rows, firsts, strict=True)):
+        if row.stage and row.stage not in minutes.stages:
+            continue
+        counts = own[minutes.stages.index(row.stage)] if row.stage else whole
+        n[number] = counts[:, width]
+        if row.at == MEAN:
+            beyond[number] = minutes.total @ bucket_middles(np.minimum(minutes.index, row.edge)) / row.unit
+        else:
+            beyond[number] = counts[:, width - first]
+    return TailCounts(minutes.start, whole[:, width].astype(np.float64), n, beyond)
+
+
+def join_tallies(first: TailCounts, second: TailCounts) -> TailCounts:
+    """Return *second* after *first*; minutes between them had no requests, those of both count as *second* has them."""
+    kept = max(min(second.start - first.start, len(first)), 0)
+    gap = max(second.start - first.end, 0)
+    parts = [
+        np.concatenate((a[..., :kept], np.zeros((*a.shape[:-1], gap)), b), axis=-1)
+        for a, b in ((first.requests, second.requests), (first.n, second.n), (first.beyond, second.beyond))
+    ]
+    return TailCounts(min(first.start, second.start), *parts)
+
+
+def _from_above(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many are in the last 0, 1, 2 … buckets; *counts* of shape (..., k), the result one longer."""
+    sums = np.zeros((*counts.shape[:-1], counts.shape[-1] + 1), np.int64)
+    np.cumsum(counts[..., ::-1], axis=-1, out=sums[..., 1:])
+    return sums
+
+
+def _row(stage: str, at: At, histogram: Histogram) -> Row | None:
+    return _mean_row(stage, histogram) if at == MEAN else _quantile_row(stage, float(at), histogram)
+
+
+def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | None:
+    """Return the row whose edge of a bucket leaves a share nearest to that beyond *quantile*."""
+    index = np.array(sorted(histogram.buckets))
+    if not len(index):
+        return None
+    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
+    share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
+    usable = share > 0
+    if not usable.any():
+        return None
+    best = int(np.argmin(np.where(usable, np.abs(np.log(np.maximum(share, 1e-12) / (1 - quantile))), np.inf)))
+    return Row(stage, quantile, int(index[best]), 1.0, float(share[best]))
+
+
+def _mean_row(stage: str, histogram: Histogram) -> Row | None:
+    index = np.array(sorted(histogram.buckets))
+    if not len(index):
+        return None
+    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
+    place = np.searchsorted(histogram.zero + np.cumsum(amount), MOST * histogram.count)
+    edge = int(index[min(int(place), len(index) - 1)])
+    seconds = bucket_middles(np.minimum(index, edge))
+    unit = float(amount @ seconds**2 / (amount @ seconds))
+    return Row(stage, MEAN, edge, unit, float(amount @ seconds) / histogram.count / unit)
+
+
+def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
+    """Return the log of how many times as many requests are beyond when all take (1 + *growth*) as long."""
+    if row.at == MEAN or not growth:
+        return float(np.log1p(growth))
+    index = np.array(sorted(histogram.buckets))
+    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
+    share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
+    moved = row.edge - BUCKETS_A_DOUBLING * np.log2(1 + growth)
+    return float(np.log(np.interp(moved, index, share, left=1.0) / np.interp(row.edge, index, share)))
+
 
 DAY = 1440
 # Half a request on both sides keeps the log finite and nearly unbiased (Anscombe, Haldane).
-HALF = 0.5
+HALF_REQUEST = 0.5
 # The rhythm is learnt on blocks of so many minutes, with outliers counting for less beyond so many spreads (Huber).
 FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
 # Before the scatter is known, and the least there is.
@@ -72,14 +290,14 @@ class Expectation:
         self.blocks: Ints = np.array(model.blocks)
 
 
-class Sums:
+class PrefixSums:
     """Running sums of a tally, so that any block of minutes is one subtraction.
 
     Args:
         kept: The counts.
     """
 
-    def __init__(self, kept: Tally) -> None:
+    def __init__(self, kept: TailCounts) -> None:
         self.start = kept.start
         self.minutes = len(kept)
         self._requests = _running(kept.requests)
@@ -97,7 +315,9 @@ class Sums:
         )
 
 
-def fit(rows: Sequence[Row], kept: Tally, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0) -> Model:
+def fit_model(
+    rows: Sequence[Row], kept: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
+) -> Model:
     """Learn rhythm and scatter from the reference.
 
     Args:
@@ -107,7 +327,7 @@ def fit(rows: Sequence[Row], kept: Tally, blocks: tuple[int, ...], *, rhythm: bo
         rhythm: Whether there are days enough to learn the time of day.
         load: How far beyond the usual loads it holds. [log]
     """
-    sums = Sums(kept)
+    sums = PrefixSums(kept)
     every = np.arange(len(rows))
     ends = np.arange(FIT_BLOCK, len(kept) + 1, FIT_BLOCK)
     lengths = np.full(len(ends), FIT_BLOCK)
@@ -116,7 +336,7 @@ def fit(rows: Sequence[Row], kept: Tally, blocks: tuple[int, ...], *, rhythm: bo
     logs = np.log(np.maximum(requests, 1) / FIT_BLOCK)
     low, middle, peak, high = np.quantile(logs[busy], (0.01, 0.5, PEAK, 0.99)) if busy.any() else np.zeros(4)
     bounds = (float(low) - load, float(middle), float(high) + load)
-    known = features(bounds, requests, lengths, kept.start + ends)
+    known = model_features(bounds, requests, lengths, kept.start + ends)
     if not rhythm:
         known[:, 3:] = 0
     weights = np.stack([_fit_row(known[busy], n[r][busy], beyond[r][busy], row) for r, row in enumerate(rows)])
@@ -126,7 +346,7 @@ def fit(rows: Sequence[Row], kept: Tally, blocks: tuple[int, ...], *, rhythm: bo
     return replace(model, scatter=_table(scatter), strained=_table(strained))
 
 
-def features(load: tuple[float, float, float], requests: Floats, lengths: Ints, ends: Ints) -> Floats:
+def model_features(load: tuple[float, float, float], requests: Floats, lengths: Ints, ends: Ints) -> Floats:
     """Return what a block's expectation depends on: load, its square and the time of day; shape (blocks, 7)."""
     low, middle, high = load
     busy = np.clip(np.log(np.maximum(requests, 1) / lengths), low, high) - middle
@@ -135,7 +355,7 @@ def features(load: tuple[float, float, float], requests: Floats, lengths: Ints, 
     return np.stack(parts, axis=1)
 
 
-def excess(sums: Sums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[Floats, Floats, Floats]:
+def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[Floats, Floats, Floats]:
     """Return how far blocks are from what was to be expected.
 
     Args:
@@ -149,34 +369,36 @@ def excess(sums: Sums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[F
     """
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
-    known = features(asked.load, requests, lengths, sums.start + ends)
+    known = model_features(asked.load, requests, lengths, sums.start + ends)
     normal = asked.weights @ known.T
-    difference = np.log((beyond + HALF) / (expected + HALF)) - normal
+    difference = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST)) - normal
     place = np.searchsorted(asked.blocks, lengths)
     scatter = np.where(known[:, 1] >= asked.peak, asked.strained[:, place], asked.scatter[:, place])
-    return difference / np.sqrt(scatter**2 + 1 / (expected * np.exp(normal) + HALF)), difference, expected
+    return difference / np.sqrt(scatter**2 + 1 / (expected * np.exp(normal) + HALF_REQUEST)), difference, expected
 
 
-def trimmed(window: Window, values: Floats) -> Floats:
+def trimmed_mean(window: Window, values: Floats) -> Floats:
     """Return the mean of the blocks of each window without the largest; *values* of shape (..., blocks)."""
     kept = window.blocks - window.drop
     return np.partition(values, kept - 1, axis=-1)[..., :kept].mean(axis=-1)
 
 
-def all_along(window: Window, model: Model, rows: Sequence[Row], kept: Tally, chosen: Sequence[int]) -> Floats:
+def sliding_statistic(
+    window: Window, model: Model, rows: Sequence[Row], kept: TailCounts, chosen: Sequence[int]
+) -> Floats:
     """Return the window's statistic at many moments of *kept*, half a block but two minutes apart; shape (rows, moments)."""
     ends = np.arange(window.block, len(kept) + 1)
     lengths = np.full(len(ends), window.block)
-    values, _, _ = excess(Sums(kept), Expectation(model, rows, chosen), ends, lengths)
+    values, _, _ = block_excess(PrefixSums(kept), Expectation(model, rows, chosen), ends, lengths)
     moments = np.arange(window.length - window.block, len(ends), max(window.block // 2, LEAST_STEP))
     back = moments[:, None] - window.block * np.arange(window.blocks)
-    return trimmed(window, values[:, back])
+    return trimmed_mean(window, values[:, back])
 
 
 def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
     expected = n * row.expected
-    wanted = np.log((beyond + HALF) / (expected + HALF))
-    sure = 1 / (FIRST_SCATTER**2 + 1 / (expected + HALF))
+    wanted = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST))
+    sure = 1 / (FIRST_SCATTER**2 + 1 / (expected + HALF_REQUEST))
     weight = sure
     found: Floats = np.zeros(known.shape[1])
     for _ in range(FIT_ROUNDS):
@@ -188,15 +410,15 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
     return found
 
 
-def _scatter(sums: Sums, model: Model, rows: Sequence[Row], block: int, minutes: int) -> Floats:
+def _scatter(sums: PrefixSums, model: Model, rows: Sequence[Row], block: int, minutes: int) -> Floats:
     """Return what scatters beyond counting, of each row in blocks of *block* minutes: always, and at peaks; shape (2, rows)."""
     ends = np.arange(block, minutes + 1, block)
     lengths = np.full(len(ends), block)
     asked = Expectation(model, rows, range(len(rows)))
     requests, _, _ = sums.of(ends, lengths, asked.chosen)
-    _, difference, expected = excess(sums, asked, ends, lengths)
+    _, difference, expected = block_excess(sums, asked, ends, lengths)
     around = difference - np.median(difference, axis=1, keepdims=True)
-    counting = 1 / (expected + HALF)
+    counting = 1 / (expected + HALF_REQUEST)
     usual = _beyond_counting(1.4826 * np.median(np.abs(around), axis=1), counting)
     at_peak = np.log(np.maximum(requests, 1) / block) >= model.peak
     if at_peak.sum() < LEAST_PEAKS:

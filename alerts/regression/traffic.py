@@ -1,23 +1,29 @@
-"""Has the traffic itself changed? Then slower requests may be nobody's fault, and must be compared like with like."""
+"""What a window is compared to: the same hours of the days before, and whether the traffic was the same then.
+
+Has the traffic itself changed? Then slower requests may be nobody's fault, and must be compared like with like.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...core.histogram import Histogram
-from .minutes import Floats, middles
-from .policy import Confounders
+from ...store import Group, Reader, Selection
+from .. import formatting
+from .policy import Confounders, TailPolicy
+from .series import DAY, SPENT_STEP, select_minutes
+from .statistic import Floats, bucket_middles
 
 # Requests by dimension (route, model, status, device, batch, cold …) and value, as `Reader.dimensions` gives them.
 Traffic = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class TrafficShift:
     """A share of the requests that is not what it was.
 
     Args:
@@ -33,13 +39,13 @@ class Shift:
     after: float
 
 
-def shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[Shift, ...]:
+def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[TrafficShift, ...]:
     """Return the dimensions in which the requests differ by more than chance, each by the value that moved most."""
-    found = (_largest(policy, name, before[name], after[name]) for name in before if name in after)
+    found = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
     return tuple(shift for shift in found if shift is not None)
 
 
-def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> Shift | None:
+def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:
     """Return the load as a shift when it is outside what the reference knows.
 
     Args:
@@ -51,7 +57,7 @@ def load_shift(load: tuple[float, float, float], requests: float, minutes: int) 
     low, _, high = (math.exp(value) for value in load)
     if low <= now <= high:
         return None
-    return Shift("load", "", high if now > high else low, now)
+    return TrafficShift("load", "", high if now > high else low, now)
 
 
 def on_common_mix(
@@ -77,9 +83,9 @@ def on_common_mix(
     )
 
 
-def _largest(
+def _largest_shift(
     policy: Confounders, dimension: str, before: Mapping[str, float], after: Mapping[str, float]
-) -> Shift | None:
+) -> TrafficShift | None:
     a_n, b_n = sum(before.values()), sum(after.values())
     if not a_n or not b_n:
         return None
@@ -92,7 +98,7 @@ def _largest(
     noise = policy.errors * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
     if abs(b - a) < policy.share or abs(b - a) <= noise:
         return None
-    return Shift(dimension, value, a, b)
+    return TrafficShift(dimension, value, a, b)
 
 
 def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], quantile: float) -> float:
@@ -106,4 +112,101 @@ def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], qua
     sums: Floats = zero + np.cumsum([amounts[each] for each in index.tolist()])
     whole = float(sums[-1]) if len(sums) else zero
     place = int(np.searchsorted(sums, quantile * whole * (1 - 1e-12)))
-    return 0.0 if quantile * whole <= zero or not len(index) else float(middles(index)[min(place, len(index) - 1)])
+    return (
+        0.0 if quantile * whole <= zero or not len(index) else float(bucket_middles(index)[min(place, len(index) - 1)])
+    )
+
+
+# What may differ without anybody's doing; versions differ by releases, which are told by themselves.
+_DIMENSIONS = ("route", "model", "device", "status")
+
+
+def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
+    """Return the same hours of the *days* before, as far as they were before the trouble; in minutes since the epoch.
+
+    Args:
+        group: Whose requests.
+        start: Of the hours.
+        end: Of the hours.
+        began: When the trouble began.
+        days: How many days there are at most.
+        since: What was before is not what is normal now.
+    """
+    calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
+    return [select_minutes(group, start - day * DAY, end - day * DAY) for day in calm]
+
+
+def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
+    """Return the latency of the requests of all *selections*."""
+    whole = Histogram()
+    for each in selections:
+        whole.merge(read.latency(each))
+    return whole
+
+
+def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, float]:
+    """Return how many seconds a request of *selections* spends in each stage on average."""
+    counted = [read.spent(each, SPENT_STEP) for each in selections]
+    requests = max(sum(int(each.total.sum()) for each in counted), 1)
+    found: dict[str, float] = {}
+    for each in counted:
+        for stage, seconds in zip(each.stages, each.seconds.sum(axis=(1, 2)).tolist(), strict=True):
+            found[stage] = found.get(stage, 0.0) + seconds / requests
+    return found
+
+
+def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:
+    """Return how many requests of *selections* there are by what they may differ in."""
+    found: dict[str, dict[str, float]] = {}
+    for selection in selections:
+        for name, values in read.dimensions(selection).items():
+            if name in _DIMENSIONS and name != group.dimension:
+                for value, n in values.items():
+                    mine = found.setdefault(name, {})
+                    mine[value] = mine.get(value, 0) + n
+    return found
+
+
+def quantile_on_common_mix(
+    read: Reader, at: float, dimension: str, before: Sequence[Selection], after: Sequence[Selection]
+) -> tuple[float, float] | None:
+    """Compare quantile *at* as if the values of *dimension*, `route` or `model`, had been mixed as before."""
+    values = {value for each in before for value in read.dimensions(each).get(dimension, {})}
+    sides = [
+        {value: merged_latency(read, [_filter_by(each, dimension, value) for each in side]) for value in values}
+        for side in (before, after)
+    ]
+    return on_common_mix(sides[0], sides[1], at)
+
+
+def all_shifts(
+    policy: TailPolicy, before: Traffic, after: Traffic, load: TrafficShift | None
+) -> tuple[TrafficShift, ...]:
+    """Return how the traffic differs from that of the days before."""
+    found = traffic_shifts(policy.confounders, before, after)
+    return found if load is None else (*found, load)
+
+
+def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
+    """Say what else changed, and how much slower it is as if the mix had not.
+
+    >>> describe_shifts([Shift("route", "/search", 0.12, 0.41)], 1.02)
+    'route /search has 41 % of requests, had 12 %; with the same mix the change is +2 %'
+    """
+    said = [_describe_shift(shift) for shift in shifts]
+    if shifts and mixed is not None:
+        sign = "+" if mixed >= 1 else ""
+        said.append(f"with the same mix the change is {sign}{formatting.percent(formatting.whole(mixed - 1))}")
+    return "; ".join(said)
+
+
+def _filter_by(selection: Selection, dimension: str, value: str) -> Selection:
+    return replace(selection, route=value) if dimension == "route" else replace(selection, model=value)
+
+
+def _describe_shift(shift: TrafficShift) -> str:
+    if shift.dimension == "load":
+        limit = "up to" if shift.after > shift.before else "at least"
+        return f"{formatting.count(shift.after)} requests a minute, usual is {limit} {formatting.count(shift.before)}"
+    now, was = formatting.percent(formatting.whole(shift.after)), formatting.percent(formatting.whole(shift.before))
+    return f"{shift.dimension} {shift.value} has {now} of requests, had {was}"

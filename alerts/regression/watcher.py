@@ -2,33 +2,244 @@
 
 Once a minute the store says what all of them did, in one question; what follows from it is kept in the database. A verdict
 says whether a series fires, not that it has begun to: whoever goes on after a crash says it again, and nobody is told twice.
+
+All series that are watched, as this process knows them: read from the store, learnt, judged, and kept for the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
 from ...store import Group, Store
 from ..delivery.message import Finding
-from ..evaluation.alert_rules import Verdict, planned
-from ..objectives.slo_file import Definitions
-from . import findings
-from .canaries import Canaries
-from .policy import TailPolicy, default_policy
-from .search import Search
-from .series import Watched, cause_of_group, whole_of
-from .watching_policy import Watching, default_watching
+from ..evaluation.alert_rules import Verdict, maintenance_reason
+from ..objectives.slo_file import Definitions, RegressionSettings
+from ..policies import default_burn_rate_policy
+from . import state_store
+from .acceptance import rebase_on_accepted
+from .canary import ServiceVersions, VersionPair
+from .findings import RegressionContext, describe_canary, describe_regression
+from .policy import TailPolicy, WatchPolicy, default_tail_policy, default_watch_policy
+from .scoring import AlarmState
+from .series import DAY, WatchedSeries, cause_of_group, learn_group, longest_window, minute_start, whole_service
+from .state_store import Accepted
+
+# Who had no request for so long is not watched any more: longer than an incident waits for data.
+_KNOWN_MINUTES = 2 * DAY
+
+
+class RegressionSearch:
+    """Goes through the minutes of all series.
+
+    Args:
+        store: Where the requests are, and where what was learnt is kept.
+        policy: What matters.
+        watching: What is done with it.
+
+    Attributes:
+        series: What is watched, by cause.
+        canaries: The versions of each service.
+        read_until: Up to where the store was read; None before anything was. [minutes since the epoch]
+    """
+
+    def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:
+        self._store = store
+        self._policy = policy
+        self._watching = watching
+        self._regressions = RegressionSettings()
+        self.series: dict[str, WatchedSeries] = {}
+        self.canaries: dict[Group, ServiceVersions] = {}
+        self.read_until: int | None = None
+        self._groups: dict[Group, int] = {}
+        self._tried: dict[Group, int] = {}
+        self._standing: dict[str, AlarmState] = {}
+        self._accepted: dict[str, Accepted] = {}
+        # Up to where this process has written that all was judged.
+        self._written: int | None = None
+
+    def go_on(self, regressions: RegressionSettings, last: int, now: datetime) -> None:
+        """Read and judge the next stretch up to minute *last*, unless the collector does not see what there is."""
+        self._regressions = regressions
+        with self._store.transaction() as connection:
+            others = state_store.last_evaluated_minute(connection)
+            self._accepted = state_store.load_accepted(connection)
+        if self._store.read.stale_since(now, default_burn_rate_policy().stale) is not None:
+            return
+        if self.read_until is None or (others is not None and others != self._written and others > self.read_until):
+            self._load(last)
+        start = self.read_until
+        if start is None or start >= last:
+            return
+        end = min(start + round(self._watching.stretch / timedelta(minutes=1)), last)
+        broken = self._stretch(start, end)
+        if end == last:
+            self._write(last)
+        self.read_until = end
+        if broken:
+            raise broken[0]
+
+    def learn(self, last: int, firing: Collection[str]) -> None:
+        """Learn what is normal for one series, if it is time for any; for none of *firing*, by cause."""
+        group = self._to_learn(last, firing)
+        if group is None:
+            return
+        self._tried[group] = last
+        span = self._known_from(group), last
+        found = learn_group(self._store.read, self._policy, self._watching.busy, group, span)
+        if found is None:
+            return
+        learnt, recent = found
+        cause = cause_of_group(group)
+        with self._store.transaction() as connection:
+            state_store.save_learnt(connection, cause, learnt)
+        if cause in self.series:
+            self.series[cause].renew(learnt, recent)
+        else:
+            self.series[cause] = self._watched(group, learnt, AlarmState(at=last))
+            self.series[cause].recent = recent
+
+    def unsettled(self) -> list[WatchedSeries]:
+        """Return the series whose level somebody took for normal since it was learnt: nothing can be said of them yet."""
+        return [each for each in self.series.values() if self.is_unsettled(each)]
+
+    def is_unsettled(self, watched: WatchedSeries) -> bool:
+        """Say whether *watched* is one of `unsettled`."""
+        accepted = self._accepted_of(watched.group)
+        return accepted is not None and accepted.at > watched.learnt.at
+
+    def settle(self, watched: WatchedSeries, last: int) -> None:
+        """Go on at the level that was accepted, once its last minute is in."""
+        accepted = self._accepted_of(watched.group)
+        if accepted is None or accepted.at > last:
+            return
+        least = self._watching.accepted_beyond
+        learnt, recent = rebase_on_accepted(self._store.read, self._policy, least, watched, accepted)
+        watched.renew(learnt, recent)
+        watched.begin_again(accepted.at)
+        watched.normal_from = accepted.since
+        with self._store.transaction() as connection:
+            state_store.save_learnt(connection, watched.cause, learnt)
+            state_store.save_progress(connection, {watched.cause: watched.progress}, last)
+
+    def is_accepted(self, pair: VersionPair) -> bool:
+        """Say whether somebody took the difference of two versions for normal."""
+        return pair.key in self._accepted
+
+    def versions(self) -> dict[Group, dict[str, int]]:
+        """Return the versions of each service that has several, and the minute each was first seen in."""
+        found: dict[Group, dict[str, int]] = {}
+        for group, first in self._groups.items():
+            if group.dimension == "version":
+                found.setdefault(whole_service(group), {})[group.value] = first
+        return found
+
+    def _load(self, last: int) -> None:
+        """Take over what is kept, by whatever process it was written."""
+        with self._store.transaction() as connection:
+            learnt, self._standing = state_store.load_learnt(connection), state_store.load_progress(connection)
+            self._written = state_store.last_evaluated_minute(connection)
+        earliest = last - round(self._watching.catch_up / timedelta(minutes=1))
+        self._groups = self._known(last)
+        self.series, self.canaries = {}, {}
+        for group in self._groups:
+            cause = cause_of_group(group)
+            if cause in learnt and group.dimension != "version":
+                progress = _skip_missed(self._standing.get(cause, AlarmState(at=last)), earliest)
+                self.series[cause] = self._watched(group, learnt[cause], progress)
+        begun = [each.progress.at for each in self.series.values()]
+        self.read_until = min(begun) - longest_window(self._policy) if begun else last
+
+    def _watched(self, group: Group, learnt: state_store.LearntBaseline, progress: AlarmState) -> WatchedSeries:
+        accepted = self._accepted_of(group)
+        return WatchedSeries(group, self._policy, learnt, progress, normal_from=accepted.since if accepted else 0)
+
+    def _known(self, last: int) -> dict[Group, int]:
+        found = self._store.read.groups(minute_start(last - _KNOWN_MINUTES))
+        return {
+            group: int(first.timestamp()) // 60
+            for group, first in found.items()
+            if self._regressions.watches(group.service)
+        }
+
+    def _stretch(self, start: int, end: int) -> list[Exception]:
+        """Judge the minutes of [start, end) of everything; return why something could not be."""
+        self._groups = self._known(end)
+        found = self._store.read.all_minutes(minute_start(start), minute_start(end))
+        versions = self.versions()
+        self.series = {cause: each for cause, each in self.series.items() if each.group in self._groups}
+        self.canaries = {whole: each for whole, each in self.canaries.items() if whole in versions}
+        broken: list[Exception] = []
+        for each in self.series.values():
+            seen = versions.get(whole_service(each.group), {})
+            try:
+                each.go_on(found.get(each.group), start, end, frozenset(sorted(seen.values())[1:]))
+                if seen and not each.group.dimension:
+                    self._canaries_of(each).go_on(found, seen, (start, end), self._standing)
+            except Exception as error:  # noqa: BLE001 - raised when all others had their turn
+                broken.append(error)
+        return broken
+
+    def _canaries_of(self, whole: WatchedSeries) -> ServiceVersions:
+        made = ServiceVersions(whole.group, whole.learnt.reference.rows, self._policy, self._watching)
+        return self.canaries.setdefault(whole.group, made)
+
+    def _write(self, last: int) -> None:
+        pairs = [each.pair for each in self.canaries.values() if each.pair is not None]
+        standing = {cause: each.progress for cause, each in self.series.items()}
+        standing.update({pair.key: pair.progress for pair in pairs})
+        with self._store.transaction() as connection:
+            state_store.save_progress(connection, standing, last)
+            state_store.delete_stale(connection, last - self._policy.reference.length)
+        self._written = last
+
+    def _to_learn(self, last: int, firing: Collection[str]) -> Group | None:
+        """Return the group that waits longest: first those of which nothing is known; none while it fires."""
+        span = self._policy.reference
+        waiting: dict[Group, int] = {}
+        for group in self._groups:
+            cause = cause_of_group(group)
+            known = self.series.get(cause)
+            learnt_at = known.learnt.at if known else 0
+            due = last - max(learnt_at, self._tried.get(group, 0)) >= span.renew
+            enough = last - self._known_from(group) >= span.least
+            fires = cause in firing or (known is not None and known.progress.fired_at is not None)
+            if due and enough and not fires and group.dimension != "version":
+                waiting[group] = learnt_at
+        return min(
+            waiting,
+            key=lambda group: (waiting[group], group.dimension, group.service, group.environment, group.value),
+            default=None,
+        )
+
+    def _known_from(self, group: Group) -> int:
+        """Return the first minute that what is normal is learnt from."""
+        accepted = self._accepted_of(group)
+        return max(self._groups[group], accepted.since if accepted else 0)
+
+    def _accepted_of(self, group: Group) -> Accepted | None:
+        """Return what was taken for normal of *group*, or later of all of its service."""
+        causes = (cause_of_group(group), cause_of_group(whole_service(group)))
+        found = [self._accepted[cause] for cause in causes if cause in self._accepted]
+        return max(found, key=lambda each: each.at, default=None)
+
+
+def _skip_missed(progress: AlarmState, earliest: int) -> AlarmState:
+    """Return *progress* as it goes on at *earliest* when the minutes before are left out."""
+    if progress.at >= earliest:
+        return progress
+    return AlarmState(earliest, progress.since, fired_at=progress.fired_at, released_at=progress.released_at)
+
 
 # Under this name the work is done that comes before all verdicts; it never is an incident.
-WORK = "tail:"
-_KINDS = (WORK, "canary:")
+SEARCH_CAUSE = "tail:"
+_KINDS = (SEARCH_CAUSE, "canary:")
 
-Found = Iterable[tuple[str, Callable[[], Verdict | None]]]
+NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 
 
-class TailJudge:
+class RegressionRule:
     """Judges whether the tail of anything became slower.
 
     Args:
@@ -42,54 +253,56 @@ class TailJudge:
         store: Store,
         *,
         policy: TailPolicy | None = None,
-        watching: Watching | None = None,
+        watching: WatchPolicy | None = None,
     ) -> None:
         self._read = store.read
-        self._policy = policy or default_policy()
-        self._watching = watching or default_watching()
-        self._search = Search(store, self._policy, self._watching)
+        self._policy = policy or default_tail_policy()
+        self._watching = watching or default_watch_policy()
+        self._search = RegressionSearch(store, self._policy, self._watching)
 
-    def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> Found:
+    def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:
         """Judge every service; first do what is to be done since the last time."""
         if not definitions.regressions.watched:
             return
         search, last = self._search, int((now - self._watching.delay).timestamp()) // 60
-        yield WORK, partial(search.go_on, definitions.regressions, last, now)
+        yield SEARCH_CAUSE, partial(search.go_on, definitions.regressions, last, now)
         ready = search.read_until == last
         if ready:
-            yield from ((WORK, partial(search.settle, each, last)) for each in search.unsettled())
-            yield WORK, partial(search.learn, last, before)
-        eye = findings.Eye(self._read, self._policy, self._watching, definitions.dashboard_url)
+            yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
+            yield SEARCH_CAUSE, partial(search.learn, last, before)
+        eye = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url)
         for cause, verdict in self._verdicts(eye, definitions, now, before):
-            yield cause, verdict if ready else _unknown
+            yield cause, verdict if ready else _no_verdict
         if not ready:
             # What is open stays as it is until all is read.
-            yield from ((cause, _unknown) for cause in before if cause.startswith(_KINDS))
+            yield from ((cause, _no_verdict) for cause in before if cause.startswith(_KINDS))
 
     def _verdicts(
-        self, eye: findings.Eye, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
-    ) -> Found:
+        self, eye: RegressionContext, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
+    ) -> NamedEvaluations:
         for cause, watched in self._search.series.items():
-            excuse = _planned(definitions, watched.group, now)
+            excuse = _maintenance_reason(definitions, watched.group, now)
             yield cause, partial(self._say, eye, watched, before.get(cause), excuse)
         for each in self._search.canaries.values():
-            excuse = _planned(definitions, each.whole, now)
+            excuse = _maintenance_reason(definitions, each.whole, now)
             yield each.cause, partial(self._say_canary, eye, each, before.get(each.cause), excuse)
 
-    def _say(self, eye: findings.Eye, watched: Watched, before: Finding | None, excuse: str) -> Verdict | None:
+    def _say(
+        self, eye: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
+    ) -> Verdict | None:
         heard = watched.requests(_minutes(self._watching.silence)) > 0
         if watched.progress.fired_at is None or not heard:
             return Verdict(watched.cause, None, has_data=heard)
         if self._search.is_unsettled(watched):
             return Verdict(watched.cause, None)
-        whole, at = whole_of(watched.group), watched.progress.at
+        whole, at = whole_service(watched.group), watched.progress.at
         if before is not None and self._is_gone(whole, before.version):
             watched.begin_again(at - _minutes(self._watching.together))
             return Verdict(watched.cause, None)
         score = watched.judged.score if watched.judged else 0.0
         if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
             watched.described_at = at
-            before = findings.describe(eye, watched, self._search.versions().get(whole, {}), before)
+            before = describe_regression(eye, watched, self._search.versions().get(whole, {}), before)
         return None if before is None else Verdict(watched.cause, before, excuse=excuse)
 
     def _is_gone(self, whole: Group, version: str) -> bool:
@@ -98,31 +311,33 @@ class TailJudge:
         serving = canaries.serving() if canaries else set[str]()
         return bool(version and serving) and version not in serving
 
-    def _say_canary(self, eye: findings.Eye, each: Canaries, before: Finding | None, excuse: str) -> Verdict | None:
+    def _say_canary(
+        self, eye: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
+    ) -> Verdict | None:
         pair, whole = each.pair, self._search.series.get(cause_of_group(each.whole))
         if pair is None or pair.progress.fired_at is None or self._search.is_accepted(pair):
             return Verdict(each.cause, None)
-        if whole is not None and not _is_of(before, pair.old, pair.new):
-            before = findings.describe_canary(eye, pair, each.rows, whole.learnt.habits)
+        if whole is not None and not _is_same_pair(before, pair.old, pair.new):
+            before = describe_canary(eye, pair, each.rows, whole.learnt.habits)
         return None if before is None else Verdict(each.cause, before, excuse=excuse)
 
 
-def _unknown() -> None:
+def _no_verdict() -> None:
     """Nothing can be said now."""
 
 
-def _is_of(finding: Finding | None, old: str, new: str) -> bool:
+def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:
     """Say whether *finding* is of this pair of versions."""
     if finding is None or finding.shift is None:
         return False
     return (finding.shift.against, finding.where.get("version")) == (old, new)
 
 
-def _planned(definitions: Definitions, group: Group, now: datetime) -> str:
+def _maintenance_reason(definitions: Definitions, group: Group, now: datetime) -> str:
     """Return which planned work of the service of *group* is under way where it is deployed, or nothing."""
     slos = (slo for slo in definitions.slos if slo.service == group.service)
     here = (slo.maintenance for slo in slos if slo.environment in (None, group.environment))
-    return next((why for each in here if (why := planned(each, now))), "")
+    return next((why for each in here if (why := maintenance_reason(each, now))), "")
 
 
 def _minutes(length: timedelta) -> int:

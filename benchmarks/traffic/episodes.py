@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stagelens.alerts.regression.minutes import BUCKETS_A_DOUBLING, Minutes, Spent
+from stagelens.alerts.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
 
 from .service import DAY, Service, Weather, drift_of_a_replica, make_service, make_weather, with_blip, with_cold_start
 from .simulate import Change, simulate
@@ -42,8 +42,8 @@ class Episode:
     """
 
     at: int
-    minutes: Minutes
-    spent: Spent
+    minutes: MinuteHistograms
+    spent: StageSeconds
     release: bool
     size: float
     stage: str
@@ -55,8 +55,8 @@ class Canary:
     """Two versions that serve at the same time; the fields as those of `Episode`."""
 
     at: int
-    old: tuple[Minutes, Spent]
-    new: tuple[Minutes, Spent]
+    old: tuple[MinuteHistograms, StageSeconds]
+    new: tuple[MinuteHistograms, StageSeconds]
     size: float
     stage: str
 
@@ -73,7 +73,7 @@ class World:
         self.weather: Weather = make_weather(self.service, DAYS * DAY)
         self.day = functools.cache(self._day)
 
-    def _day(self, number: int) -> tuple[Minutes, Spent]:
+    def _day(self, number: int) -> tuple[MinuteHistograms, StageSeconds]:
         """Return one day without any change."""
         start = number * DAY
         minutes, spent = simulate(self.service, self.weather.between(start, start + DAY), start, seed=0)
@@ -171,7 +171,7 @@ def _tail(service: Service, weather: Weather, change: Change | None) -> tuple[fl
     return quantile(minutes, 0.95), quantile(minutes, 0.99)
 
 
-def quantile(minutes: Minutes, q: float) -> float:
+def quantile(minutes: MinuteHistograms, q: float) -> float:
     """Return a quantile of all requests in seconds, interpolated within its bucket."""
     sums = minutes.total.sum(axis=0, dtype=np.int64).cumsum()
     rank = q * sums[-1]

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from stagelens.alerts.regression import alarm, canary, learning, stage_attribution
-from stagelens.alerts.regression.minutes import Minutes, Spent
+from stagelens.alerts.regression import canary, scoring, stage_attribution
+from stagelens.alerts.regression import reference as learning
 from stagelens.alerts.regression.policy import TailPolicy
 from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.scoring import Judge, Judgement
-from stagelens.alerts.regression.tally import Tally, join, tally
+from stagelens.alerts.regression.scoring import TailScore, TailScorer
+from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds, TailCounts, count_beyond, join_tallies
 
 from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World
 from .service import DAY
@@ -40,32 +40,34 @@ class Ours:
         self.policy = policy
         self.world = world
         self._learnt = cache(self._learn)
-        self._rules = alarm.Rules(policy.windows, policy.fire, policy.stage_key.ease)
+        self._rules = scoring.AlarmRules(policy.windows, policy.fire, policy.stage_key.ease)
 
     def quiet_week(self) -> list[int]:
         """Return the minutes at which it fires in the second week, in which nothing happens."""
         fired: list[int] = []
-        progress = alarm.Progress()
+        progress = scoring.AlarmState()
         for day in range(REFERENCE_DAYS, DAYS):
             reference, _ = self._learnt(day)
-            judge = Judge(self.policy, reference)
-            counted = join(self._before(day * DAY, reference), tally(reference.rows, self.world.day(day)[0]))
+            judge = TailScorer(self.policy, reference)
+            counted = join_tallies(
+                self._before(day * DAY, reference), count_beyond(reference.rows, self.world.day(day)[0])
+            )
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
                 judged = judge.judge(until(counted, at))
-                progress, turn = alarm.step(self._rules, progress, at, judged)
+                progress, turn = scoring.advance_alarm(self._rules, progress, at, judged)
                 fired += [at] if turn == "fired" else []
         return fired
 
     def judge(self, episode: Episode) -> Alarm | None:
         """Return when it fires in *episode* and whom it blames; None when it does not."""
         reference, known = self._learnt(episode.at // DAY)
-        counted = join(self._before(episode.at, reference), tally(reference.rows, episode.minutes))
-        judge = Judge(self.policy, reference)
-        progress = alarm.Progress(quiet=self.policy.fire.before)
+        counted = join_tallies(self._before(episode.at, reference), count_beyond(reference.rows, episode.minutes))
+        judge = TailScorer(self.policy, reference)
+        progress = scoring.AlarmState(quiet=self.policy.fire.before)
         for at in range(episode.at + 1, counted.end + 1):
             judged = judge.judge(until(counted, at))
             release = episode.release and at == episode.at + 1
-            progress, turn = alarm.step(self._rules, progress, at, judged, release=release)
+            progress, turn = scoring.advance_alarm(self._rules, progress, at, judged, release=release)
             if turn == "fired":
                 return Alarm(at - episode.at, self._blame(known, episode.spent, at, judged))
         return None
@@ -73,15 +75,15 @@ class Ours:
     def judge_canary(self, pair: Canary) -> Alarm | None:
         """Return when it fires in a canary."""
         reference, known = self._learnt(pair.at // DAY)
-        old, new = (tally(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
-        progress = alarm.Progress()
-        rules = alarm.Rules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
+        old, new = (count_beyond(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
+        progress = scoring.AlarmState()
+        rules = scoring.AlarmRules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
         for at in range(pair.at + 1, old.end + 1):
-            judged = canary.compare(self.policy, reference.rows, until(old, at), until(new, at))
-            progress, turn = alarm.step(rules, progress, at, judged)
+            judged = canary.compare_versions(self.policy, reference.rows, until(old, at), until(new, at))
+            progress, turn = scoring.advance_alarm(rules, progress, at, judged)
             if turn == "fired":
                 a, b = (spent.between(pair.at, at) for _, spent in (pair.old, pair.new))
-                blamed = canary.blame(self.policy, known, a, b, judged.moved)
+                blamed = canary.rank_canary_suspects(self.policy, known, a, b, judged.moved)
                 return Alarm(at - pair.at, tuple(one.stage for one in blamed))
         return None
 
@@ -92,51 +94,55 @@ class Ours:
         learnt = time.process_time()
         day = self.world.day(REFERENCE_DAYS)[0]
         recent = self._before(REFERENCE_DAYS * DAY, reference)
-        judge, progress = Judge(self.policy, reference), alarm.Progress()
+        judge, progress = TailScorer(self.policy, reference), scoring.AlarmState()
         parts = [part(day, minute, minute + 1) for minute in range(minutes)]
         started = time.process_time()
         for minute in parts:
-            recent = join(recent, tally(reference.rows, minute)).last(BEFORE)
+            recent = join_tallies(recent, count_beyond(reference.rows, minute)).last(BEFORE)
             judged = judge.judge(recent)
-            progress, _ = alarm.step(self._rules, progress, recent.end, judged)
+            progress, _ = scoring.advance_alarm(self._rules, progress, recent.end, judged)
         judging = (time.process_time() - started) / minutes
         return learnt - began, judging, len(reference.to_json())
 
-    def _blame(self, known: stage_attribution.Habits, spent: Spent, at: int, judged: Judgement) -> tuple[str, ...]:
+    def _blame(
+        self, known: stage_attribution.StageBaseline, spent: StageSeconds, at: int, judged: TailScore
+    ) -> tuple[str, ...]:
         window = spent.between(at - BLAMED, at)
-        return tuple(one.stage for one in stage_attribution.suspects(self.policy, known, window, judged.moved))
+        return tuple(one.stage for one in stage_attribution.rank_suspects(self.policy, known, window, judged.moved))
 
-    def _learn(self, day: int) -> tuple[Reference, stage_attribution.Habits]:
+    def _learn(self, day: int) -> tuple[Reference, stage_attribution.StageBaseline]:
         past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]
-        reference = learning.learn_from(self.policy, lambda: (minutes for minutes, _ in past))
+        reference = learning.learn_reference_by_day(self.policy, lambda: (minutes for minutes, _ in past))
         if reference is None:
             msg = f"nothing could be learnt of series {self.world.service.seed}"
             raise RuntimeError(msg)
-        return reference, stage_attribution.learn_habits(self.policy, [spent for _, spent in past])
+        return reference, stage_attribution.learn_stage_baseline(self.policy, [spent for _, spent in past])
 
-    def _before(self, at: int, reference: Reference) -> Tally:
+    def _before(self, at: int, reference: Reference) -> TailCounts:
         """Return the minutes before *at*, as nothing had happened."""
         days = [self.world.day(number)[0] for number in sorted({(at - BEFORE) // DAY, (at - 1) // DAY})]
-        return _joined([tally(reference.rows, part(day, at - BEFORE - day.start, at - day.start)) for day in days])
+        return _joined(
+            [count_beyond(reference.rows, part(day, at - BEFORE - day.start, at - day.start)) for day in days]
+        )
 
 
-def until(counted: Tally, at: int) -> Tally:
+def until(counted: TailCounts, at: int) -> TailCounts:
     """Return the hours of *counted* that a judgement at minute *at* looks at."""
     last = at - counted.start
     first = max(last - BEFORE, 0)
-    return Tally(
+    return TailCounts(
         counted.start + first, counted.requests[first:last], counted.n[:, first:last], counted.beyond[:, first:last]
     )
 
 
-def part(day: Minutes, first: int, last: int) -> Minutes:
+def part(day: MinuteHistograms, first: int, last: int) -> MinuteHistograms:
     """Return the minutes of [first, last) of *day*, counted from its own first."""
     chosen = slice(max(first, 0), max(last, 0))
-    return Minutes(day.start + max(first, 0), day.index, day.total[chosen], day.stages, day.own[:, chosen])
+    return MinuteHistograms(day.start + max(first, 0), day.index, day.total[chosen], day.stages, day.own[:, chosen])
 
 
-def _joined(parts: list[Tally]) -> Tally:
+def _joined(parts: list[TailCounts]) -> TailCounts:
     whole = parts[0]
     for other in parts[1:]:
-        whole = join(whole, other)
+        whole = join_tallies(whole, other)
     return whole

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.minutes import Minutes, middles
+from stagelens.alerts.regression.statistic import MinuteHistograms, bucket_middles
 
 from .service import DAY
 
@@ -28,12 +28,12 @@ ONE_ALARM = 60
 Judge = Callable[[Floats, range], list[int]]
 
 
-def p99(minutes: Minutes) -> Floats:
+def p99(minutes: MinuteHistograms) -> Floats:
     """Return the 99th percentile in seconds, in steps of five minutes; shape (steps,)."""
     steps = np.add.reduceat(minutes.total.astype(np.int64), np.arange(0, len(minutes), STEP), axis=0)
     sums = steps.cumsum(axis=1)
     place = (sums < 0.99 * sums[:, -1:]).sum(axis=1)
-    return middles(minutes.index)[np.minimum(place, len(minutes.index) - 1)]
+    return bucket_middles(minutes.index)[np.minimum(place, len(minutes.index) - 1)]
 
 
 def threshold(series: Floats, steps: range) -> list[int]:

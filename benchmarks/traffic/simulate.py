@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.minutes import BUCKETS_A_DOUBLING, Minutes, Spent
+from stagelens.alerts.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
 
 from .service import ON_CPU, Service, Weather
 
@@ -41,7 +41,7 @@ class Change:
 
 def simulate(
     service: Service, weather: Weather, start: int, *, seed: int, change: Change | None = None, share: float = 1.0
-) -> tuple[Minutes, Spent]:
+) -> tuple[MinuteHistograms, StageSeconds]:
     """Return the minutes that *weather* has, from minute *start* on, and where their time went.
 
     Args:
@@ -75,8 +75,8 @@ def simulate(
     index = np.arange(LOW + low, LOW + high)
     by_step = np.add.reduceat(total, np.arange(0, n_minutes, STEP))[:, low:high]
     return (
-        Minutes(start, index, total[:, low:high], service.stages, own[:, :, low:high]),
-        Spent(start, STEP, index, by_step, service.stages, spent[:, :, low:high]),
+        MinuteHistograms(start, index, total[:, low:high], service.stages, own[:, :, low:high]),
+        StageSeconds(start, STEP, index, by_step, service.stages, spent[:, :, low:high]),
     )
 
 

@@ -6,10 +6,9 @@ from datetime import datetime
 
 import pandas as pd
 
-from ...alerts.evaluation.bad_requests import excess
-from ...alerts.evaluation.links import CALM_BEFORE, part_of
+from ...alerts.evaluation.evidence import CALM_BEFORE, excess_by_stage, filter_params
 from ...alerts.objectives.slo import Slo
-from ...analysis.comparison import StageGrowth, culprit
+from ...analysis.comparison import StageGrowth, dominant_growth
 from ...core.stages import label
 from ..format import duration, portion
 from ..view import View, service_path
@@ -34,8 +33,8 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
         return "", ""
     view = context.view
     incident = next((each for each in context.open_incidents if each.name == slo.name), None)
-    growth = incident.stages if incident else excess(bad_breakdown(context, slo, view.start, view.end))
-    blamed = culprit(growth)
+    growth = incident.stages if incident else excess_by_stage(bad_breakdown(context, slo, view.start, view.end))
+    blamed = dominant_growth(growth)
     if blamed is None:
         return "", "No stage stands out in the requests that broke it"
     return blamed.stage, bad_sentence(blamed, f"since {moment(incident.since, view)}" if incident else in_window(view))
@@ -77,4 +76,4 @@ def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -
     elif slo.stage is not None:
         why = {"dom": slo.stage}
     environment = {"env": slo.environment} if slo.environment else {}
-    return view.link(service_path(slo.service, "traces"), **part_of(slo), **why, **environment, **window)
+    return view.link(service_path(slo.service, "traces"), **filter_params(slo), **why, **environment, **window)

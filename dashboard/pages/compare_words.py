@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, tzinfo
 
-from ...analysis.comparison import Kind
+from ...analysis.comparison import ChangeKind
 from ...core.stages import label
 from ...store import Selection
 from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole
@@ -13,7 +13,7 @@ from .comparison import SERVING, Comparison, Pair, judged, lives_of
 from .mix import confounder, sentence
 from .page import Context
 
-WORDS: dict[Kind, tuple[str, str]] = {
+WORDS: dict[ChangeKind, tuple[str, str]] = {
     "regression": ("Regression", "bad"),
     "improvement": ("Improvement", "good"),
     "same": ("No difference", ""),

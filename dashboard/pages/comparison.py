@@ -14,8 +14,15 @@ from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
-from ...analysis.comparison import StageGrowth, Verdict, blame, highest_quantile, verdict
-from ...analysis.version_times import Life, version_times
+from ...analysis.comparison import (
+    QuantileComparison,
+    ServingPeriod,
+    StageGrowth,
+    compare_quantile,
+    highest_quantile,
+    rank_stage_growth,
+    version_times,
+)
 from ...store import Selection
 from ..format import needed
 from .page import Context
@@ -38,7 +45,7 @@ _LOOKS = 50
 
 
 # The versions of a service that have a name, the oldest first.
-Lives = Mapping[str, Life]
+Lives = Mapping[str, ServingPeriod]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Comparison:
 
     pair: Pair
     quantile: float
-    verdict: Verdict
+    verdict: QuantileComparison
     stages: pd.DataFrame
     growth: tuple[StageGrowth, ...]
 
@@ -158,14 +165,14 @@ def compared(context: Context, pair: Pair, quantile: float | None = None) -> Com
     """Judge *pair* at *quantile*, or at p99 and below it at the highest percentile that the requests can bear."""
     found, quantile = judged(context, pair, quantile)
     stages = asked(context, context.source.read.compare, pair.a, pair.b, quantile)
-    return Comparison(pair, quantile, found, stages, blame(stages) if len(stages) else ())
+    return Comparison(pair, quantile, found, stages, rank_stage_growth(stages) if len(stages) else ())
 
 
-def judged(context: Context, pair: Pair, quantile: float | None = None) -> tuple[Verdict, float]:
+def judged(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:
     """Return the verdict alone, and at which quantile: half the questions of `compared`."""
     a, b = (asked(context, context.source.read.latency, each) for each in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
-    return verdict(a, b, quantile), quantile
+    return compare_quantile(a, b, quantile), quantile
 
 
 def asked(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -198,12 +205,14 @@ def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
         frame: What `read.releases` returns, or `read.versions` for the service "".
         until: The end of what is looked at: versions that began later are left out, others served no longer. None for now.
     """
-    found: dict[str, dict[str, Life]] = defaultdict(dict)
+    found: dict[str, dict[str, ServingPeriod]] = defaultdict(dict)
     services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
     seen = ([at.to_pydatetime() for at in frame[each]] for each in ("first_seen", "last_seen"))
     for service, version, first, last in zip(services, frame["version"], *seen, strict=True):
         if version and (until is None or first < until):
-            found[service][version] = Life(first, last + BUCKET if until is None else min(last + BUCKET, until))
+            found[service][version] = ServingPeriod(
+                first, last + BUCKET if until is None else min(last + BUCKET, until)
+            )
     return found
 
 
@@ -213,10 +222,10 @@ def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
         own = _lifetime(context, known, a)
         return Pair(own, own, a, b)
 
-    def side(name: str, life: Life) -> Selection:
+    def side(name: str, life: ServingPeriod) -> Selection:
         return _served(context, name, life)
 
-    def fewest_of(first: Life, second: Life) -> int:
+    def fewest_of(first: ServingPeriod, second: ServingPeriod) -> int:
         return min(_requests(context, side(a, first)), _requests(context, side(b, second)))
 
     times = version_times(known[a], known[b], fewest_of)
@@ -227,7 +236,7 @@ def _lifetime(context: Context, known: Lives, name: str) -> Selection:
     return _served(context, name, known[name])
 
 
-def _served(context: Context, name: str, life: Life) -> Selection:
+def _served(context: Context, name: str, life: ServingPeriod) -> Selection:
     """Return the requests of version *name* in *life*, at most a week; a time that goes on ends at its last whole fiftieth."""
     end = life.end
     if end > context.source.now() - SERVING:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.links import CALM_BEFORE
+from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from ...alerts.reader import Delivery, Incident
 from ...core.stages import label

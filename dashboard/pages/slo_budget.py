@@ -10,7 +10,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.evaluation.burn_rate import FAST, RECENT
-from ...alerts.evaluation.measurement import counted_from, over_time
+from ...alerts.evaluation.measurement import counted_from, tally_over_time
 from ...alerts.evaluation.slo_status import SloStatus
 from ..components import card, chart, empty, link_tabs
 from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts
@@ -84,7 +84,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     slo, axis = found.slo, context.axis
     # Five minutes must be whole steps, or their line would count six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
-    series = context.source.ask(over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
+    series = context.source.ask(tally_over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
     title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
     if not len(series):
         return card(title, empty("No request in this window"), sub=sub)
@@ -114,7 +114,7 @@ def _series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAx
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
-    series = context.source.ask(over_time, context.source.read, slo, start, view.end, axis.step)
+    series = context.source.ask(tally_over_time, context.source.read, slo, start, view.end, axis.step)
     return replace(axis, step=_step(series, axis)), series
 
 

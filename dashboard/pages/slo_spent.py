@@ -10,11 +10,10 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.bad_requests import OF_REQUESTS, excess
-from ...alerts.evaluation.links import part_of
+from ...alerts.evaluation.evidence import OF_REQUESTS, excess_by_stage, filter_params
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
-from ...analysis.comparison import culprit
+from ...analysis.comparison import dominant_growth
 from ...core.stages import label
 from ..components import attributes, card, chart, empty, legend, link, swatch, table
 from ..design_tokens import hue
@@ -93,7 +92,7 @@ def _traces(context: Context, slo: Slo, stage: str, at: datetime, step: timedelt
     moments = {"from_": str(int(start.timestamp() * 1000)), "to": str(int(end.timestamp() * 1000))}
     # What no stage explains has failed.
     why = {"dom": stage} if stage else {"err": "1"}
-    return context.view.link("/traces", svc=context.service, **part_of(slo), **why, **moments)
+    return context.view.link("/traces", svc=context.service, **filter_params(slo), **why, **moments)
 
 
 def _spoken(spent: Mapping[str, float], bad: float) -> str:
@@ -104,7 +103,7 @@ def _spoken(spent: Mapping[str, float], bad: float) -> str:
 
 def _foot(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
     """Name the stage to blame as the card and the incident do; *unexplained* is the share of bad requests without one."""
-    blamed = culprit(excess(compared)) if slo.kind == "latency" else None
+    blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
     said = [f"{bad_sentence(blamed, in_window(context.view))}."] if blamed else []
     if unexplained:
         said.append(f"{percent(unexplained)} failed without a stage that stands out.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.stage_budgets import Split, StageUse, stage_budgets
+from ...alerts.evaluation.stage_budgets import BudgetSplit, StageUse, stage_budgets
 from ...alerts.objectives.slo import Slo
 from ...core.stages import label
 from ..components import Node, Nodes, card, empty, link_tabs, stage_name, table
@@ -24,7 +24,7 @@ _MAX_VERSIONS = 4
 _NAMED = 3
 
 
-def split_of(context: Context, slo: Slo) -> Split | None:
+def split_of(context: Context, slo: Slo) -> BudgetSplit | None:
     """Return how the requests of the window spent the budgets of *slo*: of the version, model and route the address names."""
     asked, axis = _narrowed(context, slo), context.axis
     return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
@@ -70,7 +70,7 @@ def _versions(context: Context, slo: Slo) -> Node:
     return link_tabs("Version of the stage budgets", options, chosen)
 
 
-def _conclusion(split: Split, threshold: float) -> list[Node]:
+def _conclusion(split: BudgetSplit, threshold: float) -> list[Node]:
     """Say which budgets were broken, by how much, and whether what has no budget is to blame beside them."""
     said = _broken(split.broken) if split.broken else _kept(split.uses)
     left = _left(split, threshold)
@@ -98,12 +98,12 @@ def _amount(use: StageUse) -> str:
     return f"{duration(use.seconds)} of {axis_duration(use.budget_seconds)}"
 
 
-def _left(split: Split, threshold: float) -> float:
+def _left(split: BudgetSplit, threshold: float) -> float:
     """Return what the budgets leave of the threshold to the other stages; they never add up to more than it."""
     return max(0.0, threshold - sum(use.budget_seconds for use in split.uses))
 
 
-def _table(split: Split, threshold: float, at: str) -> Component:
+def _table(split: BudgetSplit, threshold: float, at: str) -> Component:
     # A mark at the very end would be cut in half.
     widest = 1.01 * max(max(use.seconds, use.budget_seconds) for use in split.uses)
     head: Sequence[tuple[Node, str]] = (

@@ -9,7 +9,7 @@ from typing import Literal
 from dash import html
 
 from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
-from ...alerts.objectives.maintenance import Work
+from ...alerts.objectives.maintenance import ActiveMaintenance
 from ...alerts.objectives.slo import Slo
 from ..components import WORDS, Node
 from ..format import day, times
@@ -34,7 +34,7 @@ def note(found: SloStatus, view: View) -> str:
     return ""
 
 
-def until(work: Work, view: View) -> str:
+def until(work: ActiveMaintenance, view: View) -> str:
     """Return when *work* is over, in words."""
     return f"until {moment(work.until, view)}" if work.until else "for more than a month"
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pandas as pd
 
-from ...alerts.evaluation.links import CALM_BEFORE
+from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.reader import Incident
 from ..format import span
 from ..view import View, incident_page, service_path, slo_path

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.objectives.slo_file import EXAMPLE
-from ...alerts.unwatched import unwatched
+from ...alerts.objectives.slo_file import EXAMPLE, why_unwatched
 from ..components import Node, dot, link
 from .page import Context, nothing
 
@@ -21,7 +20,7 @@ def unwatched_line(context: Context) -> Component | None:
     if source.slos():
         problems = source.slo_problems()
         return _broken(context, problems) if problems else None
-    why, cure = unwatched(source.slo_file)
+    why, cure = why_unwatched(source.slo_file)
     said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_marked(cure), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
@@ -41,7 +40,7 @@ def no_objectives(context: Context) -> Component:
             "Alerts do not run beside this dashboard",
             "Start them with it (stagelens up), and their objectives show here.",
         )
-    why, cure = unwatched(context.source.slo_file, example="")
+    why, cure = why_unwatched(context.source.slo_file, example="")
     return nothing(
         f"Nobody is watched: {why}",
         html.Span([*_marked(f"{cure}. For example, to be checked with `stagelens check slo.yaml`:")]),

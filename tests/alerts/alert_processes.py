@@ -24,13 +24,13 @@ import httpx
 from stagelens import __main__ as command_line
 from stagelens.alerts.delivery import http
 from stagelens.alerts.delivery.channel import Channel, Refresh
-from stagelens.alerts.delivery.channels.alertmanager import Alertmanager
-from stagelens.alerts.delivery.channels.email.channel import Mail
-from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.alertmanager import AlertmanagerChannel
+from stagelens.alerts.delivery.channels.email.channel import EmailChannel
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.webhook import Slack
-from stagelens.alerts.delivery.channels.webhook import Webhook
-from stagelens.alerts.delivery.worker import Worker
+from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.webhook import WebhookChannel
+from stagelens.alerts.delivery.worker import DeliveryWorker
 from stagelens.alerts.lease import new_holder
 from stagelens.store import Store
 
@@ -110,12 +110,12 @@ def channel_of(kind: str, url: str) -> Channel:
     """Return a channel of *kind* to the receiver at *url*."""
     host, port = "127.0.0.1", int(url.rpartition(":")[2])
     channels: dict[str, Channel] = {
-        "slack": Slack("slack", f"{url}/services/T0/B0/x", gap_seconds=0.0),
+        "slack": SlackWebhook("slack", f"{url}/services/T0/B0/x", gap_seconds=0.0),
         "slack_bot": SlackBot("slack_bot", "xoxb-1-2-secret", "C0123456789", base_url=f"{url}/api", gap_seconds=0.0),
-        "pagerduty": PagerDuty("pagerduty", "K" * 32, url, gap_seconds=0.0),
-        "alertmanager": Alertmanager("alertmanager", url, refresh=REMINDED),
-        "email": Mail("email", host, "alerts@example.com", ("oncall@example.com",), security="none", port=port),
-        "webhook": Webhook("webhook", f"{url}/alerts", "s3cret"),
+        "pagerduty": PagerDutyChannel("pagerduty", "K" * 32, url, gap_seconds=0.0),
+        "alertmanager": AlertmanagerChannel("alertmanager", url, refresh=REMINDED),
+        "email": EmailChannel("email", host, "alerts@example.com", ("oncall@example.com",), security="none", port=port),
+        "webhook": WebhookChannel("webhook", f"{url}/alerts", "s3cret"),
     }
     return channels[kind]
 
@@ -125,7 +125,7 @@ def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, t
     http.TIMEOUT = httpx.Timeout(timeout_seconds)
     store, holder = Store.open(database), new_holder()
     for kind, url in receivers.items():
-        Worker(store, channel_of(kind, url), holder, lease_seconds=lease_seconds, rng=Hurried()).start()
+        DeliveryWorker(store, channel_of(kind, url), holder, lease_seconds=lease_seconds, rng=Hurried()).start()
     signal.pause()
 
 

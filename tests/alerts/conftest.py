@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.delivery.finding_parts import Burn, Course, Exemplar
-from stagelens.alerts.delivery.message import Finding, Message
-from stagelens.alerts.objectives.slo_file import SloFileError, read
+from stagelens.alerts.delivery.message import Burn, Exemplar, Finding, Message, Trend
+from stagelens.alerts.objectives.slo_file import SloFileError, read_slo_file
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.store import Store
 from tests.alerts.traffic import Clock, Traffic
@@ -61,7 +60,7 @@ def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
     def complaints(text: str) -> list[str]:
         slo_yaml.write_text(text, encoding="utf-8")
         with pytest.raises(SloFileError) as caught:
-            read(slo_yaml, {})
+            read_slo_file(slo_yaml, {})
         return str(caught.value).replace(f"{slo_yaml.parent}{os.sep}", "").splitlines()
 
     return complaints
@@ -100,7 +99,7 @@ def finding() -> Finding:
             Exemplar("a1", 0.612, "preprocess", 0.402, "http://127.0.0.1:8600/traces/a1"),
             Exemplar("b2", 0.540, "queue", 0.310, "http://127.0.0.1:8600/traces/b2"),
         ),
-        course=Course((0.2, 0.4, None, 0.1, 3.0, 22.0, 31.2, 30.0, 29.5), 180.0, since.timestamp() - 900.0),
+        course=Trend((0.2, 0.4, None, 0.1, 3.0, 22.0, 31.2, 30.0, 29.5), 180.0, since.timestamp() - 900.0),
         description="People wait for this one.",
         runbook="https://runbooks.example/magika?a=1&b=2",
         link="http://127.0.0.1:8600/s/magika-demo?from=1795143120000&to=1795143840000&p=99",

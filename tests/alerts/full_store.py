@@ -25,7 +25,7 @@ from sqlalchemy import MetaData, func, select, text
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.incidents import acknowledging, silences
+from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.reader import AlertsReader
@@ -92,13 +92,15 @@ def _alert(store: Store) -> None:
     """Have an incident open, acknowledged, told to one channel and not yet to the other, and one silence."""
     Evaluator(store, "me", lease_seconds=30).tick(Definitions(SLOS, CHANNELS), NOW)
     with store.transaction() as connection:
-        claimed = outbox.claim(connection, "pager", "me", clock(), 60)
+        claimed = outbox.claim_message(connection, "pager", "me", clock(), 60)
         assert claimed is not None
-        outbox.sent(connection, claimed, clock())
+        outbox.mark_sent(connection, claimed, clock())
         ends = NOW + timedelta(hours=1)
-        silences.create(connection, {"service": "other"}, starts_at=NOW, ends_at=ends, author="ada", comment="work")
+        silences.create_silence(
+            connection, {"service": "other"}, starts_at=NOW, ends_at=ends, author="ada", comment="work"
+        )
     (incident,) = AlertsReader(store, LiveFile(None, {})).incidents()
-    acknowledging.acknowledge(store, incident.id, "ada", NOW)
+    journal.acknowledge(store, incident.id, "ada", NOW)
 
 
 def _rest(store: Store) -> None:

@@ -18,9 +18,9 @@ from sqlalchemy import select
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.incidents.notification_rules import Turn
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.regression.watcher import TailJudge
+from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import outbox, transitions
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
@@ -130,7 +130,7 @@ class Simulation:
     clock: Clock
     service: Service = field(default_factory=Service)
     beside: list[tuple[Service, Slower]] = field(default_factory=list[tuple[Service, Slower]])
-    turns: list[tuple[datetime, Turn]] = field(default_factory=list[tuple[datetime, Turn]])
+    turns: list[tuple[datetime, IncidentUpdate]] = field(default_factory=list[tuple[datetime, IncidentUpdate]])
 
     def write(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
         """Let time go by while nobody looks; *more* is what is slower in further versions, by their names."""
@@ -173,7 +173,7 @@ class Simulation:
 
 
 def evaluator(store: Store) -> Evaluator:
-    return Evaluator(store, "me", lease_seconds=30, judges=[TailJudge(store)])
+    return Evaluator(store, "me", lease_seconds=30, judges=[RegressionRule(store)])
 
 
 @contextmanager

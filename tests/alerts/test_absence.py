@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stagelens.alerts.evaluation.absence import causes
+from stagelens.alerts.evaluation.alert_rules import absence_causes
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.incidents.policy import default_policy
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.policies import default_incident_policy
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
@@ -74,7 +74,7 @@ def test_the_policy_may_tell_nobody(store: Store, traffic: Traffic, now: datetim
     traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
     traffic(now - 2 * HOUR, 30 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
-    policy = default_policy()
+    policy = default_incident_policy()
     silent = replace(policy, no_data=replace(policy.no_data, severity="none"))
     told = Evaluator(store, "me", lease_seconds=30, incident_policy=silent).tick(DEFINITIONS, now)
 
@@ -85,4 +85,4 @@ def test_every_service_and_environment_is_looked_at_once() -> None:
     """Three SLOs about two environments of a service are two causes."""
     slos = [LATENCY, replace(LATENCY, name="b", route="/x"), replace(LATENCY, name="c", environment="prod")]
 
-    assert list(causes(slos)) == ["no_data::magika-demo", "no_data:prod:magika-demo"]
+    assert list(absence_causes(slos)) == ["no_data::magika-demo", "no_data:prod:magika-demo"]

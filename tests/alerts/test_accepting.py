@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from stagelens.alerts.delivery.finding_parts import Absence, Shift
-from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.message import Finding, LatencyRegression, MissingTraffic
 from stagelens.alerts.delivery.message_text import headline, icon, small_print
 from stagelens.alerts.evaluation.alert_rules import Verdict
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import journal, record
-from stagelens.alerts.incidents.acknowledging import IncidentError
-from stagelens.alerts.incidents.notification_rules import Turn, with_reason
-from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.journal import IncidentError
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
+from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression import state_store
-from stagelens.alerts.regression.acceptance import accept
+from stagelens.alerts.regression.acceptance import accept_regression
 from stagelens.alerts.regression.series import cause_of_group
 from stagelens.alerts.regression.state_store import Accepted
 from stagelens.alerts.schema import incidents, outbox, transitions
@@ -64,7 +63,7 @@ def slow(history: Path, tmp_path: Path) -> Iterable[Simulation]:
 
 def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simulation) -> None:
     """Its end says who and why; hours later nothing is opened, restart or not; then a further regression is, against the new level."""
-    accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
+    accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
     slow.run(2, SLOW)
     slow.restart()
     slow.run(180, SLOW)
@@ -88,7 +87,7 @@ def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simula
 
 def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Simulation) -> None:
     """The process that judged is gone before the next minute; the next one knows."""
-    accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
+    accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.restart()
     slow.run(30, SLOW)
 
@@ -98,7 +97,7 @@ def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Si
 def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation) -> None:
     """The days before it, which were faster, say nothing of what is normal any more."""
     began = slow.at - 40 * MINUTE
-    accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
+    accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.run(2, SLOW)
     with slow.store.transaction() as connection:
         settled = state_store.load_learnt(connection)[SHOP]
@@ -124,7 +123,7 @@ def test_two_versions_that_were_accepted_are_not_compared_again(history: Path, t
         world.run(10)
         world.run(30, **{"2": SLOW})
         canary = world.turns[0][1].record
-        accept(world.store, canary.id, "ann", world.at)
+        accept_regression(world.store, canary.id, "ann", world.at)
         world.run(10, **{"2": SLOW})
         world.restart()
         world.run(10, **{"2": SLOW})
@@ -136,18 +135,18 @@ def test_two_versions_that_were_accepted_are_not_compared_again(history: Path, t
 def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted: str = "") -> None:
     """Write an incident that began an hour ago."""
     at = finding.since
-    kept_as = Record(
+    kept_as = IncidentRecord(
         name, cause or f"x:{name}", finding, at, at, at, sequence=1, peak=1.3, heard="" if muted else "open", story=name
     )
-    turn = Turn(replace(kept_as, muted=muted), "opened", told=not muted, note=muted)
+    turn = IncidentUpdate(replace(kept_as, muted=muted), "opened", told=not muted, note=muted)
     with store.transaction() as connection:
-        journal.write(connection, turn, ("slack",), at)
+        journal.write_update(connection, turn, ("slack",), at)
 
 
 @pytest.fixture
 def slower(finding: Finding, now: datetime) -> Finding:
     """The p99 of a service is slower since an hour."""
-    shift = Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
     since = (now - timedelta(hours=1)).timestamp()
     return replace(finding, name="tail", kind="tail", severity="ticket", since=since, burn=None, shift=shift)
 
@@ -168,14 +167,14 @@ def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slo
     opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
     opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
     model = replace(slower, where={**prod, "model": "m"})
-    opened(store, "model", model, "tail:prod:shop/model/m", muted=with_reason("whole"))
+    opened(store, "model", model, "tail:prod:shop/model/m", muted=grouped_reason("whole"))
     version = replace(slower, name="canary", where={**prod, "version": "2"}, shift=replace(_shift(slower), against="1"))
     opened(store, "canary", version, "canary:prod:magika-demo")
     opened(store, "elsewhere", replace(slower, where={"environment": "staging"}), "tail:staging:shop")
-    opened(store, "burns", replace(slower, shift=None, burn=None, absence=Absence(30, 86_400.0, 900.0)))
-    accept(store, "route", "ann", now)
+    opened(store, "burns", replace(slower, shift=None, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
+    accept_regression(store, "route", "ann", now)
     alone = endings(store)
-    accept(store, "whole", "ann", now)
+    accept_regression(store, "whole", "ann", now)
     after, at, since = endings(store), int(now.timestamp()) // 60 + 1, int(slower.since) // 60
 
     assert {name for name, ending in alone.items() if ending} == {"route"}
@@ -186,7 +185,7 @@ def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slo
     )
 
 
-def _shift(finding: Finding) -> Shift:
+def _shift(finding: Finding) -> LatencyRegression:
     assert finding.shift is not None
     return finding.shift
 
@@ -194,8 +193,8 @@ def _shift(finding: Finding) -> Shift:
 def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Finding, now: datetime) -> None:
     """Once, however often it is accepted; who it was and why stands in the history."""
     opened(store, "sl-1", slower)
-    first = accept(store, "sl-1", "ann", now, "the new tokenizer")
-    again = accept(store, "sl-1", "bob", now + timedelta(hours=1))
+    first = accept_regression(store, "sl-1", "ann", now, "the new tokenizer")
+    again = accept_regression(store, "sl-1", "bob", now + timedelta(hours=1))
     with store.engine.connect() as connection:
         happened = [(row.transition, row.note) for row in connection.execute(select(transitions))]
         sent = [(row.channel, row.transition) for row in connection.execute(select(outbox).order_by(outbox.c.id))]
@@ -209,7 +208,7 @@ def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Fi
 def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Finding, now: datetime) -> None:
     """A level that went on to change since it began is that of the last hours."""
     opened(store, "sl-1", replace(slower, since=slower.since - 3 * 86_400), "tail:shop")
-    accept(store, "sl-1", "ann", now)
+    accept_regression(store, "sl-1", "ann", now)
     at = int(now.timestamp()) // 60 + 1
 
     assert accepted(store) == {"tail:shop": Accepted(at - 240, at)}
@@ -220,12 +219,12 @@ def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
 ) -> None:
     """An objective is changed in its file; silence is silenced; and nothing is written."""
     opened(store, "burns", finding)
-    opened(store, "silent", replace(finding, burn=None, absence=Absence(30, 86_400.0, 900.0)))
+    opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
     before = endings(store)
     with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; write another objective or threshold"):
-        accept(store, "burns", "ann", now)
+        accept_regression(store, "burns", "ann", now)
     with pytest.raises(IncidentError, match=r"requests that do not come, .*; silence it \(`stagelens alerts silence "):
-        accept(store, "silent", "ann", now)
+        accept_regression(store, "silent", "ann", now)
 
     assert endings(store) == before
     assert accepted(store) == {}
@@ -235,13 +234,13 @@ def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: d
     """With since when, or where those are that there are."""
     opened(store, "sl-1", slower)
     with store.transaction() as connection:
-        found = record.get(connection, "sl-1")
+        found = record.get_incident(connection, "sl-1")
         assert found is not None
-        record.save(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
+        record.save_incident(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
     with pytest.raises(IncidentError, match=r"sl-1 is over since 03:04 UTC on 20 November; there is nothing to accept"):
-        accept(store, "sl-1", "ann", now)
+        accept_regression(store, "sl-1", "ann", now)
     with pytest.raises(IncidentError, match="there is no incident 'sl-2'"):
-        accept(store, "sl-2", "ann", now)
+        accept_regression(store, "sl-2", "ann", now)
 
 
 def test_accepted_while_it_is_judged_it_stays_accepted(store: Store, slower: Finding, now: datetime) -> None:
@@ -249,7 +248,7 @@ def test_accepted_while_it_is_judged_it_stays_accepted(store: Store, slower: Fin
     opened(store, "sl-1", slower, "tail:shop")
 
     def find() -> Verdict:
-        accept(store, "sl-1", "ann", now)
+        accept_regression(store, "sl-1", "ann", now)
         return Verdict("tail:shop", slower)
 
     judging = Evaluator(store, "me", lease_seconds=30, judges=[lambda *_: [("tail:shop", find)]])

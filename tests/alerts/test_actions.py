@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.actions import (
     Action,
-    from_pagerduty,
-    from_pagerduty_is_genuine,
-    from_slack,
-    from_slack_is_genuine,
+    is_from_pagerduty,
+    is_from_slack,
+    parse_pagerduty_action,
+    parse_slack_action,
 )
 from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
-from stagelens.alerts.delivery.finding_parts import Shift
-from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.message import LatencyRegression, Message
 
 SECRET, AT = "8f742231b10e8888abcd99yyyzzz85a5", 1_531_420_618
 
@@ -56,7 +55,7 @@ def test_slacks_own_example_is_genuine() -> None:
     )
     signature = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
 
-    assert from_slack_is_genuine(SECRET, "1531420618", signature, body, AT)
+    assert is_from_slack(SECRET, "1531420618", signature, body, AT)
 
 
 @pytest.mark.parametrize(
@@ -73,22 +72,22 @@ def test_slacks_own_example_is_genuine() -> None:
 )
 def test_what_is_old_or_odd_is_not_slacks(secret: str, stamp: str, now: float) -> None:
     """More than five minutes off is a replay; without a secret nothing is genuine."""
-    assert not from_slack_is_genuine(secret, stamp, signed(b"x", stamp, secret), b"x", now)
+    assert not is_from_slack(secret, stamp, signed(b"x", stamp, secret), b"x", now)
 
 
 @given(body=st.binary(), other=st.binary(), signature=st.text())
 def test_another_body_or_signature_is_not_genuine(body: bytes, other: bytes, signature: str) -> None:
     """One signature, one body."""
-    assert from_slack_is_genuine(SECRET, str(AT), signed(body), body, AT)
-    assert not from_slack_is_genuine(SECRET, str(AT), signature, body, AT)
-    assert from_slack_is_genuine(SECRET, str(AT), signed(body), other, AT) is (body == other)
+    assert is_from_slack(SECRET, str(AT), signed(body), body, AT)
+    assert not is_from_slack(SECRET, str(AT), signature, body, AT)
+    assert is_from_slack(SECRET, str(AT), signed(body), other, AT) is (body == other)
 
 
 def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
     """Each button of a message is pressed: two ask for something, links ask for nothing."""
-    blocks = slack_blocks.blocks(message, buttons=True)
+    blocks = slack_blocks.incident_blocks(message, buttons=True)
     elements = next(block["elements"] for block in blocks if block["type"] == "actions")
-    asked = [from_slack(pressed(element)) for element in elements]
+    asked = [parse_slack_action(pressed(element)) for element in elements]
 
     assert asked == [
         Action("acknowledge", message.incident, "ana"),
@@ -100,11 +99,11 @@ def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
 
 def test_only_a_slower_tail_has_a_button_to_accept_it(message: Message) -> None:
     """A broken promise is none the less one for being accepted."""
-    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(message, finding=replace(message.finding, kind="tail", burn=None, shift=shift))
     asked = [
-        [from_slack(pressed(element)) for element in block["elements"]]
-        for block in slack_blocks.blocks(slower, buttons=True)
+        [parse_slack_action(pressed(element)) for element in block["elements"]]
+        for block in slack_blocks.incident_blocks(slower, buttons=True)
         if block["type"] == "actions"
     ]
 
@@ -114,7 +113,7 @@ def test_only_a_slower_tail_has_a_button_to_accept_it(message: Message) -> None:
 @given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))
 def test_garbage_from_slack_asks_for_nothing(body: bytes) -> None:
     """Whatever comes is read or left."""
-    assert from_slack(body) is None
+    assert parse_slack_action(body) is None
 
 
 json_values = st.recursive(
@@ -131,23 +130,23 @@ def test_json_of_another_shape_asks_for_nothing(user: Any, actions: Any) -> None
     """Right words in the wrong places break nothing."""
     body = urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": actions})}).encode()
 
-    assert from_slack(body) is None
-    assert from_pagerduty(json.dumps({"event": {"data": user, "agent": actions}}).encode()) is None
+    assert parse_slack_action(body) is None
+    assert parse_pagerduty_action(json.dumps({"event": {"data": user, "agent": actions}}).encode()) is None
 
 
 def test_pagerduty_signs_with_any_of_several_secrets() -> None:
     """While a secret is exchanged there are two signatures; one has to fit."""
     right = "v1=" + hmac.new(b"s", b"body", hashlib.sha256).hexdigest()
 
-    assert from_pagerduty_is_genuine("s", f"v1=00,{right}", b"body")
-    assert not from_pagerduty_is_genuine("s", right, b"other")
-    assert not from_pagerduty_is_genuine("", right, b"body")
-    assert not from_pagerduty_is_genuine("s", "", b"body")
+    assert is_from_pagerduty("s", f"v1=00,{right}", b"body")
+    assert not is_from_pagerduty("s", right, b"other")
+    assert not is_from_pagerduty("", right, b"body")
+    assert not is_from_pagerduty("s", "", b"body")
 
 
 def test_a_person_who_acknowledges_in_pagerduty_does_so_here() -> None:
     """The dedup key is our incident; the name is one line."""
-    assert from_pagerduty(webhook()) == Action("acknowledge", "sl-1", "Ana Adams")
+    assert parse_pagerduty_action(webhook()) == Action("acknowledge", "sl-1", "Ana Adams")
 
 
 @pytest.mark.parametrize(
@@ -163,4 +162,4 @@ def test_a_person_who_acknowledges_in_pagerduty_does_so_here() -> None:
 )
 def test_all_else_from_pagerduty_asks_for_nothing(body: bytes) -> None:
     """Our own acknowledgement, which comes back by way of the integration, is none by a person."""
-    assert from_pagerduty(body) is None
+    assert parse_pagerduty_action(body) is None

@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.delivery.channels.alertmanager import ENDS_AFTER_SECONDS, REFRESH, Alertmanager, payload
+from stagelens.alerts.delivery.channels.alertmanager import (
+    ENDS_AFTER_SECONDS,
+    REFRESH,
+    AlertmanagerChannel,
+    alert_payload,
+)
 from stagelens.alerts.delivery.message import Message
 from tests.support.ports import free_port
 from tests.support.process_output import Printing
@@ -68,7 +73,7 @@ def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Mess
     now = time.time()
     finding = replace(message.finding, since=now - 600, where={"environment": "prod"})
     message = replace(message, at=now, opened_at=now, finding=finding)
-    channel = Alertmanager("alertmanager", url)
+    channel = AlertmanagerChannel("alertmanager", url)
     channel.send(message)
     channel.send(message)
     firing = shown(url)
@@ -91,7 +96,7 @@ def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Mess
 
 def test_what_fires_ends_later_than_it_is_sent_again(message: Message) -> None:
     """Three reminders may be lost before Alertmanager takes it for resolved; labels hold no number."""
-    alert = payload(message, message.at)
+    alert = alert_payload(message, message.at)
 
     assert 4 * REFRESH.every_seconds <= ENDS_AFTER_SECONDS
     assert alert["endsAt"] == "2026-11-20T03:08:00.000+00:00"

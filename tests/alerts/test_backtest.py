@@ -13,18 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts import check
-from stagelens.alerts.delivery.finding_parts import Burn
-from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.message import Burn, Finding
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import backtest, replay
-from stagelens.alerts.evaluation.history import History, load
-from stagelens.alerts.evaluation.measurement import measure, tiers_of
+from stagelens.alerts.evaluation.measurement import History, load_history, measure_slo, tiers_of
 from stagelens.alerts.incidents import lifecycle
-from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.incidents.record import IncidentRecord
+from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import read
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.objectives.slo_file import read_slo_file
+from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.core.errors import StoreError
 from stagelens.store import Store
 
@@ -33,13 +31,13 @@ FAST = {"forward": 0.020, "preprocess": 0.010}
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 MONTH = timedelta(days=30)
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
-POLICY = default_policy()
+POLICY = default_burn_rate_policy()
 
 Traffic = Callable[..., None]
 Told = list[tuple[datetime, datetime | None, str]]
 
 
-def told(records: Sequence[Record]) -> Told:
+def told(records: Sequence[IncidentRecord]) -> Told:
     """Return when each incident was opened and resolved, and its severity."""
     return [
         (
@@ -51,16 +49,16 @@ def told(records: Sequence[Record]) -> Told:
     ]
 
 
-def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[Record]:
+def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[IncidentRecord]:
     """Judge *slo* every minute as the evaluator does: measure, fire, decide."""
-    kept: dict[str, Record] = {}
-    record: Record | None = None
+    kept: dict[str, IncidentRecord] = {}
+    record: IncidentRecord | None = None
     at = start
     while at <= end:
         going_on = record is not None and record.is_open
-        measured = measure(store.read, slo, POLICY, at, already=going_on)
+        measured = measure_slo(store.read, slo, POLICY, at, already=going_on)
         found = _finding(measured.slo, measured.firing[0], at) if measured.firing else None
-        step = lifecycle.decide(
+        step = lifecycle.next_step(
             record,
             found,
             cause="slo",
@@ -90,8 +88,8 @@ def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: T
         at += minutes * MINUTE
     end = at + 10 * MINUTE
     # The second outage begins in planned work, and goes on after it.
-    slo = replace(LATENCY, maintenance=Calendar((Once(begin + 65 * MINUTE, begin + 72 * MINUTE),)))
-    history = load(store.read, slo, begin - 4 * 24 * HOUR, end)
+    slo = replace(LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(begin + 65 * MINUTE, begin + 72 * MINUTE),)))
+    history = load_history(store.read, slo, begin - 4 * 24 * HOUR, end)
     before = evaluated(store, slo, begin, end)
 
     assert told(replay(history, slo, POLICY, history.edge_of(begin))) == told(before)
@@ -106,7 +104,7 @@ def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
     begin = now.replace(second=0) - HOUR
     traffic(begin, outage, {5: SLOW})
     traffic(begin + outage, 30 * MINUTE, {5: FAST})
-    history = load(store.read, LATENCY, begin - 4 * 24 * HOUR, begin + 20 * MINUTE)
+    history = load_history(store.read, LATENCY, begin - 4 * 24 * HOUR, begin + 20 * MINUTE)
     before = evaluated(store, LATENCY, begin, begin + 20 * MINUTE)
 
     assert told(replay(history, LATENCY, POLICY, history.edge_of(begin))) == told(before)
@@ -124,17 +122,17 @@ def test_no_minute_that_is_left_out_matters(bad: list[tuple[float, int]], rate: 
     shares = np.concatenate([np.full(minutes, share) for share, minutes in bad])
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
     tiers = tiers_of(slo, POLICY)
-    windows = {length: history.windows(length) for length in burn_rate.windows(POLICY, tiers)}
-    kept: dict[str, Record] = {}
-    record: Record | None = None
+    windows = {length: history.windows(length) for length in burn_rate.needed_windows(POLICY, tiers)}
+    kept: dict[str, IncidentRecord] = {}
+    record: IncidentRecord | None = None
     for edge in range(history.edges):
         counts = {
             length: burn_rate.Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()
         }
         going_on = record is not None and record.is_open
-        firing = burn_rate.firing(tiers, counts, objective, POLICY, already=going_on)
+        firing = burn_rate.firing_tiers(tiers, counts, objective, POLICY, already=going_on)
         at = history.at(edge)
-        step = lifecycle.decide(
+        step = lifecycle.next_step(
             record,
             _finding(slo, firing[0], at) if firing else None,
             cause="slo",
@@ -190,7 +188,9 @@ def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: 
     begin = now.replace(second=0) - 4 * HOUR
     for start, length, mix in ((0, 60, FAST), (60, 12, SLOW), (72, 108, FAST)):
         traffic(begin + start * MINUTE, length * MINUTE, {2: mix})
-    planned = replace(LATENCY, maintenance=Calendar((Once(begin + 64 * MINUTE, begin + 67 * MINUTE),)))
+    planned = replace(
+        LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(begin + 64 * MINUTE, begin + 67 * MINUTE),))
+    )
     plain, after = (
         [each.opened_at for each in backtest(store.read, slo, POLICY, begin + 3 * HOUR, MONTH).incidents]
         for slo in (LATENCY, planned)
@@ -205,7 +205,7 @@ def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic
     traffic(start, HOUR, {10: FAST})
     traffic(now - HOUR, HOUR, {10: FAST})
     store.maintain()
-    history = load(store.read, LATENCY, start - HOUR, now)
+    history = load_history(store.read, LATENCY, start - HOUR, now)
     hour = np.diff(history.total)[60:120]
 
     assert hour.tolist() == [60.0] * 60
@@ -248,7 +248,7 @@ def test_check_looks_back_on_the_store(
     ]
     path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
     monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
-    said = "\n".join(check.summary(path, read(path, {}), store))
+    said = "\n".join(check.summary(path, read_slo_file(path, {}), store))
 
     assert "Over the 3 hours that are known this would have paged once; 97.7 % of the budget is left." in said
     assert "page   20 Nov 02:" in said
@@ -259,7 +259,7 @@ def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None
     """What is promised is there before the store is asked, and a note that it is; the note goes before the answer comes."""
     slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
     said: list[str] = []
-    said.extend(check.summary(slo_yaml, read(slo_yaml, {}), store, said.append))
+    said.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, said.append))
     note = said.index("  looking at the last 30 days …")
 
     assert said[note - 1].startswith("  ticket when the budget burns")

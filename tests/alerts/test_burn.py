@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.burn_rate import Counts, Tier
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 
 MONTH = timedelta(days=30)
-POLICY = default_policy()
+POLICY = default_burn_rate_policy()
 objectives = st.floats(0.5, 0.99999)
 
 
 def windows_of(rate: float, error_ratio: float, elapsed: timedelta) -> dict[timedelta, Counts]:
     """Return the counts after *elapsed* of a constant *error_ratio* that followed a clean month, at *rate* a second."""
-    lengths = burn_rate.windows(POLICY, burn_rate.tiers(POLICY, MONTH))
+    lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
     return {length: _window(rate, error_ratio, elapsed, length) for length in lengths}
 
 
@@ -35,12 +35,16 @@ def firing(
     already: bool = False,
     seen: timedelta = timedelta(days=30),
 ) -> list[Tier]:
-    return list(burn_rate.firing(burn_rate.tiers(POLICY, MONTH), counts, objective, POLICY, already=already, seen=seen))
+    return list(
+        burn_rate.firing_tiers(
+            burn_rate.policy_tiers(POLICY, MONTH), counts, objective, POLICY, already=already, seen=seen
+        )
+    )
 
 
 def test_the_tiers_of_a_month_are_the_workbooks() -> None:
     """2 % in 1 h, 5 % in 6 h and 10 % in 3 d of 30 days are burn rates of 14.4, 6 and 1."""
-    tiers = burn_rate.tiers(POLICY, MONTH)
+    tiers = burn_rate.policy_tiers(POLICY, MONTH)
     table = [(tier.severity, round(tier.burn, 9), tier.long, tier.short) for tier in tiers]
 
     assert table == [
@@ -53,7 +57,7 @@ def test_the_tiers_of_a_month_are_the_workbooks() -> None:
 
 def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
     """Thresholds derived for a week stay at one or above."""
-    assert min(tier.burn for tier in burn_rate.tiers(POLICY, timedelta(days=7))) == 1.0
+    assert min(tier.burn for tier in burn_rate.policy_tiers(POLICY, timedelta(days=7))) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -62,34 +66,34 @@ def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
 )
 def test_the_fast_tier_fires_when_the_formula_says(objective: float, error_ratio: float) -> None:
     """Detection time is (1 - objective) / error ratio * burn * long window: not a step earlier, not a step later."""
-    fast = burn_rate.tiers(POLICY, MONTH)[0]
+    fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
     expected = burn_rate.time_to_fire(fast, objective, error_ratio)
     assert expected is not None
     step = timedelta(seconds=1)
     before = windows_of(1000, error_ratio, expected - step)
     after = windows_of(1000, error_ratio, expected + step)
 
-    assert not burn_rate.fires(fast, before, objective, POLICY.guard)
-    assert burn_rate.fires(fast, after, objective, POLICY.guard)
+    assert not burn_rate.is_firing(fast, before, objective, POLICY.guard)
+    assert burn_rate.is_firing(fast, after, objective, POLICY.guard)
 
 
 def test_an_error_ratio_below_the_threshold_never_fires() -> None:
     """A tier that needs 1.44 % of errors does not fire at 1.4 %, however long."""
-    fast = burn_rate.tiers(POLICY, MONTH)[0]
+    fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
 
     assert burn_rate.time_to_fire(fast, 0.999, 0.014) is None
-    assert not burn_rate.fires(fast, windows_of(1000, 0.014, timedelta(days=30)), 0.999, POLICY.guard)
+    assert not burn_rate.is_firing(fast, windows_of(1000, 0.014, timedelta(days=30)), 0.999, POLICY.guard)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_tier_resets_when_its_short_window_is_clean(position: int) -> None:
     """The long window still remembers an outage that is over; the short one decides."""
-    tier = burn_rate.tiers(POLICY, MONTH)[position]
+    tier = burn_rate.policy_tiers(POLICY, MONTH)[position]
     long = Counts(1e6, 0.5e6)
     over, going_on = {tier.long: long, tier.short: Counts(1e4, 0)}, {tier.long: long, tier.short: Counts(1e4, 5e3)}
 
-    assert not burn_rate.fires(tier, over, 0.999, POLICY.guard)
-    assert burn_rate.fires(tier, going_on, 0.999, POLICY.guard)
+    assert not burn_rate.is_firing(tier, over, 0.999, POLICY.guard)
+    assert burn_rate.is_firing(tier, going_on, 0.999, POLICY.guard)
 
 
 def test_one_failure_does_not_page() -> None:
@@ -103,7 +107,9 @@ def test_one_failure_does_not_page() -> None:
 
 def test_a_total_outage_at_low_traffic_pages() -> None:
     """Every request of five minutes failed, and there were two: that is no accident."""
-    counts = {length: Counts(60, 2) for length in burn_rate.windows(POLICY, burn_rate.tiers(POLICY, MONTH))}
+    counts = {
+        length: Counts(60, 2) for length in burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
+    }
     counts[timedelta(minutes=5)] = Counts(2, 2)
     counts[timedelta(hours=1)] = Counts(10, 2)
 
@@ -121,7 +127,7 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
 )
 def test_what_was_not_seen_yet_counts_as_good(seen: timedelta, told: list[timedelta]) -> None:
     """A total outage of a new service at 99 % pages when it would have filled a short window enough: 43 of 300 seconds."""
-    lengths = burn_rate.windows(POLICY, burn_rate.tiers(POLICY, MONTH))
+    lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
     counts = dict.fromkeys(lengths, Counts(100, 100))
 
     assert [tier.short for tier in firing(0.99, counts, seen=seen)] == told
@@ -129,7 +135,7 @@ def test_what_was_not_seen_yet_counts_as_good(seen: timedelta, told: list[timede
 
 def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None:
     """That every request of it failed can be said of five minutes, not of the first of them."""
-    counts = dict.fromkeys(burn_rate.windows(POLICY, burn_rate.tiers(POLICY, MONTH)), Counts(2, 2))
+    counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(2, 2))
     found = {minutes: firing(0.99, counts, seen=timedelta(minutes=minutes)) for minutes in (4, 5)}
 
     assert (found[4], [tier.short for tier in found[5]]) == ([], [timedelta(minutes=5)])
@@ -137,7 +143,7 @@ def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None
 
 def test_what_fires_goes_on_when_its_budget_is_reset() -> None:
     """Then it looks young again, and is not."""
-    counts = dict.fromkeys(burn_rate.windows(POLICY, burn_rate.tiers(POLICY, MONTH)), Counts(100, 100))
+    counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(100, 100))
 
     assert firing(0.99, counts, already=True, seen=timedelta(0))
 
@@ -160,7 +166,7 @@ def test_27_times_at_low_traffic_is_not_missed() -> None:
 
 def test_27_times_pages_within_minutes_where_there_is_traffic() -> None:
     """The same burn rate at one request a second is a page in half an hour and a bit."""
-    elapsed = burn_rate.time_to_fire(burn_rate.tiers(POLICY, MONTH)[0], 0.999, 0.027)
+    elapsed = burn_rate.time_to_fire(burn_rate.policy_tiers(POLICY, MONTH)[0], 0.999, 0.027)
     assert elapsed is not None
 
     assert elapsed < timedelta(minutes=33)
@@ -172,9 +178,9 @@ def test_slow_tiers_forget_what_is_over() -> None:
     counts = windows_of(100, 1.0, timedelta(hours=1))
     for length in (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=1)):
         counts[length] = Counts(counts[length].total, 0)
-    slow = burn_rate.tiers(POLICY, MONTH)[-1]
+    slow = burn_rate.policy_tiers(POLICY, MONTH)[-1]
 
-    assert burn_rate.fires(slow, counts, 0.999, POLICY.guard)
+    assert burn_rate.is_firing(slow, counts, 0.999, POLICY.guard)
     assert firing(0.999, counts) == []
 
 
@@ -189,7 +195,7 @@ def test_silence_at_low_traffic_is_not_calm() -> None:
 def test_what_fires_goes_on_a_little_below_the_threshold() -> None:
     """A burn rate of 13.5 opens nothing and closes nothing."""
     counts = windows_of(1000, 0.0135, timedelta(hours=1))
-    fast = burn_rate.tiers(POLICY, MONTH)[0]
+    fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
 
     assert fast not in firing(0.999, counts)
     assert fast in firing(0.999, counts, already=True)
@@ -197,10 +203,10 @@ def test_what_fires_goes_on_a_little_below_the_threshold() -> None:
 
 def test_a_tier_that_cannot_be_reached_is_left_out() -> None:
     """With an objective of 90 % nothing burns 14.4 times too fast; the tier would wait for ever."""
-    tiers = burn_rate.tiers(POLICY, MONTH)
+    tiers = burn_rate.policy_tiers(POLICY, MONTH)
 
-    assert [burn_rate.reachable(tier, 0.9) for tier in tiers] == [False, True, True, True]
-    assert all(burn_rate.reachable(tier, 0.99) for tier in tiers)
+    assert [burn_rate.is_reachable(tier, 0.9) for tier in tiers] == [False, True, True, True]
+    assert all(burn_rate.is_reachable(tier, 0.99) for tier in tiers)
 
 
 @given(objective=objectives, total=st.integers(0, 10**9), share=st.floats(0, 1))
@@ -223,8 +229,8 @@ def test_more_bad_requests_never_silence_a_tier(
     objective: float, totals: list[int], shares: list[float], position: int, more: int
 ) -> None:
     """Turning good requests of any window into bad ones fires no tier less."""
-    tiers = burn_rate.tiers(POLICY, MONTH)
-    lengths = burn_rate.windows(POLICY, tiers)
+    tiers = burn_rate.policy_tiers(POLICY, MONTH)
+    lengths = burn_rate.needed_windows(POLICY, tiers)
     counts = {
         length: Counts(total, share * total) for length, total, share in zip(lengths, totals, shares, strict=False)
     }
@@ -232,15 +238,15 @@ def test_more_bad_requests_never_silence_a_tier(
     length = lengths[position % len(lengths)]
     worse[length] = Counts(counts[length].total, min(counts[length].total, counts[length].bad + more))
 
-    before = {tier for tier in tiers if burn_rate.fires(tier, counts, objective, POLICY.guard)}
-    after = {tier for tier in tiers if burn_rate.fires(tier, worse, objective, POLICY.guard)}
+    before = {tier for tier in tiers if burn_rate.is_firing(tier, counts, objective, POLICY.guard)}
+    after = {tier for tier in tiers if burn_rate.is_firing(tier, worse, objective, POLICY.guard)}
     assert before <= after
 
 
 @given(objective=objectives, total=st.integers(1, 10**9), share=st.floats(0, 1), covered=st.floats(0.01, 1))
 def test_budget_and_bad_requests_left_agree(objective: float, total: int, share: float, covered: float) -> None:
     """The unspent share of the budget times the budget is the bad requests left, whatever part of the window was seen."""
-    left = burn_rate.budget(Counts(total, share * total), objective, covered=covered)
+    left = burn_rate.remaining_budget(Counts(total, share * total), objective, covered=covered)
     allowed = total * (1 - objective) / covered
 
     assert left.left <= 1
@@ -250,7 +256,7 @@ def test_budget_and_bad_requests_left_agree(objective: float, total: int, share:
 def test_a_young_service_is_not_ruined_by_its_first_minutes() -> None:
     """Ten bad minutes of a service ten minutes old cost what ten minutes of a month cost."""
     counts = Counts(6000, 1800)
-    left = burn_rate.budget(counts, 0.99, covered=timedelta(minutes=10) / MONTH).left
+    left = burn_rate.remaining_budget(counts, 0.99, covered=timedelta(minutes=10) / MONTH).left
 
     assert 1 - left == pytest.approx(30 * 10 / (30 * 24 * 60))
 

@@ -10,8 +10,8 @@ import pytest
 
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
-from stagelens.alerts.delivery.channels.slack import files
-from stagelens.alerts.delivery.http import post
+from stagelens.alerts.delivery.channels.slack import api
+from stagelens.alerts.delivery.http import post_json
 from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError, ConfigError
 from tests.alerts.receiver import Moods, Receiver
@@ -44,7 +44,7 @@ def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> No
     with pytest.raises(
         ChannelError, match=r"^the webhook is not called: 169.254.169.254 is an address at which"
     ) as told:
-        post(METADATA + "s3cret-role", b"{}", {}, receiver="the webhook")
+        post_json(METADATA + "s3cret-role", b"{}", {}, receiver="the webhook")
     with pytest.raises(ChannelError, match="not called"):
         Heartbeat("watcher", "http://metadata.google.internal/computeMetadata/v1/").ping()
 
@@ -55,7 +55,7 @@ def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> No
 def test_an_address_in_an_answer_that_leads_to_metadata_is_not_called(evil: Slack) -> None:
     """Slack says where a picture is to be uploaded to; whoever answers in its place says nothing we follow."""
     with pytest.raises(ChannelError, match=r"Slack is not called: 169.254.169.254"):
-        files.upload(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
+        api.upload_file(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
 
 
 def test_a_name_that_leads_to_metadata_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,14 +64,14 @@ def test_a_name_that_leads_to_metadata_is_not_called(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
     with pytest.raises(ChannelError, match=r"hooks.example \(169.254.169.254\)"):
-        post("http://hooks.example/x", b"{}", {}, receiver="the webhook")
+        post_json("http://hooks.example/x", b"{}", {}, receiver="the webhook")
 
 
 def test_an_allow_list_is_kept(evil: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it has not got this machine, a receiver here is not called; a mistake in it is said at the start."""
-    assert post(evil.url, b"{}", {}, receiver="the webhook").status == 200
+    assert post_json(evil.url, b"{}", {}, receiver="the webhook").status == 200
     monkeypatch.setenv(ENV, "public, hooks.slack.com")
     with pytest.raises(ChannelError, match="this machine itself, which is not called"):
-        post(evil.url, b"{}", {}, receiver="the webhook")
+        post_json(evil.url, b"{}", {}, receiver="the webhook")
     with pytest.raises(ConfigError, match=r"STAGELENS_MAY_CALL has 'https://hooks.slack.com'"):
         AlertsConfig.from_env({ENV: "https://hooks.slack.com"})

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.delivery.channels import KINDS, ChannelEntry
-from stagelens.alerts.delivery.channels.alertmanager import Alertmanager
-from stagelens.alerts.delivery.channels.email.channel import Mail
+from stagelens.alerts.delivery.channels.alertmanager import AlertmanagerChannel
+from stagelens.alerts.delivery.channels.email.channel import EmailChannel
 from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.webhook import Slack
-from stagelens.alerts.objectives.slo_file import SloFileError, read
+from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.objectives.slo_file import SloFileError, read_slo_file
 
 SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}\n"
 ENV = {
@@ -26,7 +26,7 @@ ENV = {
 def entries(tmp_path: Path, *channels: str) -> tuple[ChannelEntry, ...]:
     path = tmp_path / "slo.yaml"
     path.write_text(SLO + "channels:\n" + "".join(f"  - {{{channel}}}\n" for channel in channels), encoding="utf-8")
-    return read(path, ENV).channels
+    return read_slo_file(path, ENV).channels
 
 
 def complaint(tmp_path: Path, channel: str) -> str:
@@ -49,11 +49,13 @@ def test_every_kind_is_read(tmp_path: Path) -> None:
     )
 
     assert {entry.kind for entry in found} == set(KINDS)
-    assert [type(entry.channel) for entry in found[:2]] == [Slack, SlackBot]
+    assert [type(entry.channel) for entry in found[:2]] == [SlackWebhook, SlackBot]
     assert [entry.signing_secret for entry in found[:3]] == ["", "signing-secret", "signing-secret"]
     assert found[1].channel == SlackBot("bot", "xoxb-secret-token", "C0123456789", buttons=True)
-    assert isinstance(found[3].channel, Alertmanager)
-    assert found[4].channel == Mail("email", "smtp.example.com", "a@example.com", ("b@example.com", "c@example.com"))
+    assert isinstance(found[3].channel, AlertmanagerChannel)
+    assert found[4].channel == EmailChannel(
+        "email", "smtp.example.com", "a@example.com", ("b@example.com", "c@example.com")
+    )
     assert [entry.takes_messages for entry in found] == [True] * 6 + [False]
 
 

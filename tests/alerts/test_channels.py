@@ -15,9 +15,9 @@ import pytest
 
 from stagelens.alerts.delivery import http
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
-from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
-from stagelens.alerts.delivery.channels.slack.webhook import Slack
-from stagelens.alerts.delivery.channels.webhook import Webhook
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
+from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
 from tests.support.trickle import trickling
@@ -64,7 +64,7 @@ def answer() -> Iterator[Answer]:
     thread.join()
 
 
-def refusal(channel: Slack | PagerDuty | Webhook, message: Message) -> ChannelError:
+def refusal(channel: SlackWebhook | PagerDutyChannel | WebhookChannel, message: Message) -> ChannelError:
     with pytest.raises(ChannelError) as caught:
         channel.send(message)
     return caught.value
@@ -74,7 +74,7 @@ def refusal(channel: Slack | PagerDuty | Webhook, message: Message) -> ChannelEr
 def test_only_some_answers_are_worth_another_try(answer: Answer, message: Message, status: int) -> None:
     """4xx other than 408, 409, 425 and 429 is permanent; 5xx is not."""
     answer.status, answer.body = status, b"no_service"
-    error = refusal(Slack("slack", answer.url), message)
+    error = refusal(SlackWebhook("slack", answer.url), message)
 
     assert error.permanent is (status in {302, 400, 403, 404, 410})
     assert str(error) == f"Slack answered {status}: no_service"
@@ -84,13 +84,13 @@ def test_a_wait_that_was_asked_for_is_passed_on(answer: Answer, message: Message
     """`Retry-After` comes with the error."""
     answer.status, answer.headers = 429, {"Retry-After": "17"}
 
-    assert refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message).retry_after_seconds == 17
+    assert refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message).retry_after_seconds == 17
 
 
 def test_slack_without_its_ok_is_not_accepted(answer: Answer, message: Message) -> None:
     """A 200 from something that is not Slack, such as a login page, is no delivery."""
     answer.body = b"<html>log in</html>"
-    error = refusal(Slack("slack", answer.url), message)
+    error = refusal(SlackWebhook("slack", answer.url), message)
 
     assert (error.permanent, "without its ok" in str(error)) == (False, True)
 
@@ -98,7 +98,7 @@ def test_slack_without_its_ok_is_not_accepted(answer: Answer, message: Message) 
 def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message) -> None:
     """The request was sent and no answer came: the receiver may have taken it."""
     answer.status = 0
-    error = refusal(Webhook("webhook", answer.url), message)
+    error = refusal(WebhookChannel("webhook", answer.url), message)
 
     assert isinstance(error, OutcomeUnknownError)
     assert not error.permanent
@@ -106,7 +106,7 @@ def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message
 
 def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Message) -> None:
     """A refused connection is a known outcome, to be tried again."""
-    error = refusal(Webhook("webhook", "http://127.0.0.1:9"), message)
+    error = refusal(WebhookChannel("webhook", "http://127.0.0.1:9"), message)
 
     assert not isinstance(error, OutcomeUnknownError)
     assert not error.permanent
@@ -116,7 +116,7 @@ def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Mess
 def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Message) -> None:
     """The base URL is a setting, for the EU and for tests; 202 is accepted."""
     answer.status, answer.body = 202, b"{}"
-    reference = PagerDuty("pagerduty", "K" * 32, answer.url + "/").send(message)
+    reference = PagerDutyChannel("pagerduty", "K" * 32, answer.url + "/").send(message)
 
     assert reference == ""
     assert answer.paths == ["/v2/enqueue"]
@@ -127,7 +127,7 @@ def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> N
     answer.status = 500
     secret = f"{answer.url}/services/T0/B0/SECRET"
     errors = [
-        refusal(Slack("slack", address), message)
+        refusal(SlackWebhook("slack", address), message)
         for address in (secret, "http://127.0.0.1:9/SECRET", "http://host:port/SECRET")
     ]
 
@@ -139,9 +139,9 @@ def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, mes
     """Web frameworks answer "Cannot POST /the/path"; a routing key comes back in an error."""
     path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
     answer.status, answer.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
-    hook = refusal(Slack("slack", answer.url + path), message)
+    hook = refusal(SlackWebhook("slack", answer.url + path), message)
     answer.status, answer.body = 400, b"routing_key " + b"K" * 32 + b" is invalid"
-    key = refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message)
+    key = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
 
     assert str(hook) == "Slack answered 404: Cannot POST … (…)"
     assert str(key) == "PagerDuty answered 400: routing_key … is invalid"
@@ -152,7 +152,7 @@ def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> 
     waits: list[float | None] = []
     for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
         answer.status, answer.headers = 503, {"Retry-After": text}
-        waits.append(refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message).retry_after_seconds)
+        waits.append(refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message).retry_after_seconds)
 
     assert waits[0] is not None
     assert 50 < waits[0] <= 60
@@ -161,7 +161,7 @@ def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> 
 
 def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Message) -> None:
     """A login page with a 200 is no page to anybody."""
-    error = refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message)
+    error = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
 
     assert (error.permanent, str(error)) == (
         False,
@@ -173,7 +173,7 @@ def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, mon
     """What the receiver made of it is not known then."""
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
     answer.body = b"x" * 100_000
-    error = refusal(Webhook("webhook", answer.url), message)
+    error = refusal(WebhookChannel("webhook", answer.url), message)
 
     assert isinstance(error, OutcomeUnknownError)
     assert "has no end" in str(error)
@@ -188,7 +188,7 @@ def test_an_answer_that_trickles_does_not_hold_the_channel(
     """Each byte of head or body comes in time: the receiver may have taken the message."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.3)
     with trickling(beginning) as port:
-        error = refusal(Webhook("webhook", f"http://127.0.0.1:{port}"), message)
+        error = refusal(WebhookChannel("webhook", f"http://127.0.0.1:{port}"), message)
 
     assert isinstance(error, OutcomeUnknownError)
     assert "no answer within 0.3 s" in str(error)
@@ -197,7 +197,7 @@ def test_an_answer_that_trickles_does_not_hold_the_channel(
 def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, message: Message) -> None:
     """Once: what it refuses then is refused."""
     answer.status, answer.body = 400, b"invalid_blocks"
-    error = refusal(Slack("slack", answer.url), message)
+    error = refusal(SlackWebhook("slack", answer.url), message)
 
     assert error.permanent
     assert len(answer.paths) == 2
@@ -208,7 +208,7 @@ def test_a_name_lookup_that_hangs_is_no_unknown_outcome(message: Message, monkey
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
-    error = refusal(Webhook("webhook", "http://receiver.example/alerts"), message)
+    error = refusal(WebhookChannel("webhook", "http://receiver.example/alerts"), message)
     is_waiting = not over.is_set()
     over.set()
 

@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops
 
 from stagelens.alerts.delivery import chart
-from stagelens.alerts.delivery.chart_scale import Scale
-from stagelens.alerts.delivery.finding_parts import Course, Shift
-from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.chart import ChartScale
+from stagelens.alerts.delivery.message import Finding, LatencyRegression, Message, Trend
 from stagelens.alerts.delivery.message_text import chart_in_words
 
-SHIFT = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+SHIFT = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
 
 
 def drawn(finding: Finding) -> Image.Image:
     """Return the chart of *finding*, decoded."""
-    png = chart.draw(finding)
+    png = chart.draw_chart(finding)
     assert png is not None
     image = Image.open(io.BytesIO(png))
     assert image.format == "PNG"
@@ -41,7 +40,7 @@ def changed(finding: Finding, **fields: Any) -> tuple[int, int, int, int] | None
 
 def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
     """Twice the pixels of what is shown, on white, and a few kilobytes to send."""
-    png = chart.of(message)
+    png = chart.message_chart(message)
     image = drawn(message.finding)
 
     assert png is not None
@@ -52,7 +51,7 @@ def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
 
 def test_the_same_finding_is_the_same_chart(finding: Finding) -> None:
     """Byte for byte."""
-    assert chart.draw(finding) == chart.draw(finding)
+    assert chart.draw_chart(finding) == chart.draw_chart(finding)
 
 
 def test_what_differs_is_drawn_where_it_is(finding: Finding) -> None:
@@ -96,23 +95,23 @@ def is_red(pixel: Any) -> bool:
     return red - green > 12 and red - blue > 12
 
 
-@pytest.mark.parametrize("course", [None, Course((), 60.0, 0.0), Course((None, None), 60.0, 0.0)])
-def test_without_values_there_is_no_chart(message: Message, course: Course | None) -> None:
+@pytest.mark.parametrize("course", [None, Trend((), 60.0, 0.0), Trend((None, None), 60.0, 0.0)])
+def test_without_values_there_is_no_chart(message: Message, course: Trend | None) -> None:
     """And nobody is told that there is one."""
     bare = replace(message, finding=replace(message.finding, course=course))
 
-    assert chart.of(bare) is None
+    assert chart.message_chart(bare) is None
     assert chart_in_words(bare.finding) == ""
 
 
 def test_what_is_over_has_none(message: Message) -> None:
     """The course is the one of the last trouble: drawn under "is fine again" it would say the contrary."""
-    assert chart.of(replace(message, transition="resolved", ending="recovered")) is None
+    assert chart.message_chart(replace(message, transition="resolved", ending="recovered")) is None
 
 
 def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
     """Against what is usual, in the unit that fits."""
-    course = Course((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
+    course = Trend((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
     slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=course)
 
     assert drawn(slower) != drawn(replace(slower, shift=replace(SHIFT, before_seconds=0.1)))
@@ -123,9 +122,9 @@ def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
 
 def test_numbers_nobody_thought_of_cost_no_message(message: Message, caplog: pytest.LogCaptureFixture) -> None:
     """A chart that cannot be drawn is left out, and the log says so: the page goes out."""
-    odd = replace(message, finding=replace(message.finding, course=Course((1.0, math.inf), 60.0, 0.0)))
+    odd = replace(message, finding=replace(message.finding, course=Trend((1.0, math.inf), 60.0, 0.0)))
     with caplog.at_level(logging.ERROR):
-        assert chart.of(odd) is None
+        assert chart.message_chart(odd) is None
 
     assert "cannot be drawn" in caplog.text
 
@@ -139,8 +138,8 @@ def test_whatever_was_measured_can_be_drawn(
     finding: Finding, values: list[float | None], step: float, since: float, version: str
 ) -> None:
     """Any course, any length, any release."""
-    course = Course(tuple(values), step, 0.0)
-    png = chart.draw(replace(finding, course=course, since=since, version=version))
+    course = Trend(tuple(values), step, 0.0)
+    png = chart.draw_chart(replace(finding, course=course, since=since, version=version))
 
     assert (png is None) is (course.highest is None)
 
@@ -148,7 +147,7 @@ def test_whatever_was_measured_can_be_drawn(
 @given(highest=st.floats(1e-7, 1e9), length=st.floats(60, 1e8), start=st.floats(0, 4e9))
 def test_axes_have_a_few_round_numbers(highest: float, length: float, start: float) -> None:
     """Enough to read, few enough to stand beside each other, and nothing lies beyond them."""
-    scale = Scale(start, start + length, highest, (0.0, 0.0, 100.0, 100.0))
+    scale = ChartScale(start, start + length, highest, (0.0, 0.0, 100.0, 100.0))
     levels, moments = scale.levels(), list(scale.moments())
 
     assert levels[0] == 0

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.delivery import chart_address, outbox
+from stagelens.alerts.delivery import chart, outbox
 from stagelens.alerts.delivery.channels import pagerduty
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.incidents import journal
-from stagelens.alerts.incidents.notification_rules import Turn
-from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate
+from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.schema import keys
 from stagelens.store import Store
 
@@ -29,12 +29,12 @@ def linked(message: Message) -> Message:
 
 def address_of(store: Store, message: Message) -> str:
     with store.transaction() as connection:
-        return chart_address.of(connection, message)
+        return chart.chart_url(connection, message)
 
 
 def is_genuine(store: Store, incident: str, signature: str) -> bool:
     with store.engine.connect() as connection:
-        return chart_address.is_genuine(connection, incident, signature)
+        return chart.is_chart_signature(connection, incident, signature)
 
 
 def signature_in(address: str) -> str:
@@ -88,16 +88,16 @@ def test_where_nobody_can_come_there_is_no_address(store: Store, message: Messag
 def test_pagerduty_is_told_where_the_chart_is(store: Store, linked: Message) -> None:
     """The outbox hands the address out with the message; what is over has no picture."""
     at = linked.at
-    incident = Record(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
+    incident = IncidentRecord(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
     with store.transaction() as connection:
-        journal.write(connection, Turn(incident, "opened", told=True), ["pagerduty"], at)
-        claimed = outbox.claim(connection, "pagerduty", "me", at, 60.0)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ["pagerduty"], at)
+        claimed = outbox.claim_message(connection, "pagerduty", "me", at, 60.0)
     assert claimed is not None
-    event = pagerduty.payload(claimed.message, "K" * 32)
+    event = pagerduty.event_payload(claimed.message, "K" * 32)
     over = replace(claimed.message, transition="resolved", ending="recovered")
 
     assert [image["src"] for image in event["images"]] == [address_of(store, linked)]
     assert event["images"][0]["href"] == LINK
     assert "burn rate" in event["images"][0]["alt"]
-    assert "images" not in pagerduty.payload(over, "K" * 32)
-    assert "images" not in pagerduty.payload(replace(claimed.message, chart=""), "K" * 32)
+    assert "images" not in pagerduty.event_payload(over, "K" * 32)
+    assert "images" not in pagerduty.event_payload(replace(claimed.message, chart=""), "K" * 32)

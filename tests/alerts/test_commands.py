@@ -14,12 +14,11 @@ import pytest
 
 from stagelens.__main__ import main
 from stagelens.alerts import commands
-from stagelens.alerts.delivery.finding_parts import Shift
-from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.incidents import journal
-from stagelens.alerts.incidents.acknowledging import IncidentError
-from stagelens.alerts.incidents.notification_rules import Turn
-from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.journal import IncidentError
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate
+from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.store import Store
 
 NAME = "sl-0123456789abcdef0123"
@@ -33,9 +32,9 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
     url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     store = Store.open(url)
     at = now.timestamp()
-    record = Record(NAME, "slo:x", finding, at, at, at, sequence=1, peak=31.2, heard="open", story=NAME)
+    record = IncidentRecord(NAME, "slo:x", finding, at, at, at, sequence=1, peak=31.2, heard="open", story=NAME)
     with store.transaction() as connection:
-        journal.write(connection, Turn(record, "opened", told=True), ("slack",), at)
+        journal.write_update(connection, IncidentUpdate(record, "opened", told=True), ("slack",), at)
     store.close()
     return url
 
@@ -86,11 +85,13 @@ def test_an_incident_is_acknowledged(ask: Ask) -> None:
 def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, now: datetime) -> None:
     """It is over, and says who took it for normal and why; what is no slower tail says what to do instead."""
     name, at = "sl-00000000000000000002", now.timestamp()
-    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, name="tail", kind="tail", burn=None, shift=shift)
-    incident = Record(name, "tail:magika-demo", slower, at, at, at, sequence=1, peak=1.2, heard="open", story=name)
+    incident = IncidentRecord(
+        name, "tail:magika-demo", slower, at, at, at, sequence=1, peak=1.2, heard="open", story=name
+    )
     with closing(Store.open(database)) as store, store.transaction() as connection:
-        journal.write(connection, Turn(incident, "opened", told=True), ("slack",), at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ("slack",), at)
     said = ask("accept", name, "--why", "the new model")
     shown = ask("show", name)
 

@@ -80,7 +80,7 @@ def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Gen
 def put(store: Store, message: Message, channels: Sequence[str] = CHANNELS) -> None:
     """Put *message* into the outbox, as an evaluation does."""
     with store.transaction() as connection:
-        outbox.record(connection, message, channels)
+        outbox.record_transition(connection, message, channels)
 
 
 def open_incident(store: Store, message: Message, name: str) -> Message:

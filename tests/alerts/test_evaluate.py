@@ -11,13 +11,13 @@ from sqlalchemy import select
 
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message_text import headline
+from stagelens.alerts.evaluation.burn_rate import Onset, find_onset
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.evaluation.measurement import measure
-from stagelens.alerts.evaluation.onset import Onset, onset
+from stagelens.alerts.evaluation.measurement import measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.store import Store
@@ -120,7 +120,7 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
     slo = replace(LATENCY, name="up", threshold=None)
     turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
 
-    assert headline(journal.told(turns[0], 0.0)).endswith("25 % of requests fail")
+    assert headline(journal.message_for(turns[0], 0.0)).endswith("25 % of requests fail")
 
 
 def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
@@ -210,7 +210,7 @@ def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: T
     traffic(now - timedelta(days=20), HOUR, {50: FAST}, version="1")
     traffic(now - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
     about = replace(LATENCY, version="2")
-    measured = measure(store.read, about, default_policy(), now)
+    measured = measure_slo(store.read, about, default_burn_rate_policy(), now)
     month_of_requests = 101 * 360 * 24 * 30
 
     assert measured.budget.left == pytest.approx(1 - 50 * 360 / (0.01 * month_of_requests))
@@ -259,14 +259,14 @@ def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> No
     bad_minutes = (0, 60, 63, 64)
     buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
 
-    assert onset(buckets, 0.99, 7.2, now).at == now + 60 * MINUTE
-    assert onset([], 0.99, 7.2, now) == Onset(now, now, now)
+    assert find_onset(buckets, 0.99, 7.2, now).at == now + 60 * MINUTE
+    assert find_onset([], 0.99, 7.2, now) == Onset(now, now, now)
 
 
 def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -> None:
     """Eight calm minutes with one bad one in ten before a bad stretch: the beginning is where it surely became worse."""
     shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
-    found = onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
+    found = find_onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
 
     assert found.at == now + 40 * MINUTE
     assert found.earliest <= found.at <= found.latest
@@ -276,7 +276,7 @@ def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -
 def test_a_beginning_that_few_requests_tell_is_known_with_its_error(now: datetime) -> None:
     """Two requests a minute, every fourth bad since minute 30: it may have been some minutes earlier or later."""
     buckets = [(now + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
-    found = onset(buckets, 0.99, 7.2, now)
+    found = find_onset(buckets, 0.99, 7.2, now)
 
     assert found.earliest < now + 30 * MINUTE < found.latest
     assert 4 * MINUTE <= found.latest - found.earliest <= 20 * MINUTE

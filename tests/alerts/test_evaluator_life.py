@@ -15,11 +15,11 @@ from sqlalchemy import event, select
 from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.evaluation.alert_rules import Judge, Verdict
+from stagelens.alerts.evaluation.alert_rules import AlertRule, Verdict
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import silences
-from stagelens.alerts.incidents.acknowledging import IncidentError, acknowledge
-from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.incidents.journal import IncidentError, acknowledge
+from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
@@ -58,7 +58,7 @@ def history(incident: Incident) -> list[tuple[str, int]]:
 
 def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> silences.Silence:
     with store.transaction() as connection:
-        return silences.create(
+        return silences.create_silence(
             connection, matchers, starts_at=now, ends_at=now + length, author="ann", comment="moving disks"
         )
 
@@ -87,19 +87,19 @@ def test_a_silence_that_is_ended_early_ends_now(
     made = silence(store, now, HOUR, service="*")
     evaluator.tick(DEFINITIONS, now)
     with store.transaction() as connection:
-        silences.end(connection, made.id, now + TICK)
+        silences.end_silence(connection, made.id, now + TICK)
     evaluator.tick(DEFINITIONS, now + TICK)
 
     assert told(read(store)[0]) == ["opened"]
     with store.transaction() as connection, pytest.raises(IncidentError, match="has ended already"):
-        silences.end(connection, made.id, now + MINUTE)
+        silences.end_silence(connection, made.id, now + MINUTE)
 
 
 def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
     """What the file calls planned is judged and shown, and nobody is told of it."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
-    work = Calendar((Once(now + TICK, now + HOUR, "moving disks"),))
+    work = MaintenanceCalendar((OneTimeWindow(now + TICK, now + HOUR, "moving disks"),))
     evaluator.tick(replace(DEFINITIONS, slos=(replace(LATENCY, maintenance=work),)), now + 2 * TICK)
     found = read(store)[0]
 
@@ -226,7 +226,7 @@ def killed_at(store: Store, write: int) -> Generator[list[int]]:
         event.remove(store.engine, "before_cursor_execute", on_statement)
 
 
-def fires(finding: Finding, *names: str) -> Judge:
+def fires(finding: Finding, *names: str) -> AlertRule:
     """Judge two causes: those of *names* fire."""
 
     def judge(

@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stagelens.alerts.evaluation.evidence import course, slow_requests
-from stagelens.alerts.evaluation.findings import describe
-from stagelens.alerts.evaluation.links import link
-from stagelens.alerts.evaluation.measurement import measure
+from stagelens.alerts.evaluation.alert_rules import describe_burn
+from stagelens.alerts.evaluation.evidence import burn_rate_trend, dashboard_link, slow_requests
+from stagelens.alerts.evaluation.measurement import measure_slo
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policy_file import default_policy
-from stagelens.alerts.regression.showing import course as course_of_tail
+from stagelens.alerts.policies import default_burn_rate_policy
+from stagelens.alerts.regression.findings import latency_trend as course_of_tail
 from stagelens.store import Batch, Store
 from stagelens.store.records import KeptTrace
 from stagelens.store.series import Series
@@ -83,7 +82,7 @@ def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: d
     """As long before the trouble as it lasts, a quarter of an hour at least; where nothing was seen there is nothing."""
     traffic(now - 40 * MINUTE, 20 * MINUTE, {2: FAST})
     traffic(now - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
-    drawn = course(store.read, LATENCY, now - 15 * MINUTE, now)
+    drawn = burn_rate_trend(store.read, LATENCY, now - 15 * MINUTE, now)
     assert drawn is not None
 
     assert (drawn.step_seconds, len(drawn.values)) == (60.0, 30)
@@ -106,7 +105,7 @@ def test_the_course_of_a_tail_says_when_it_was(store: Store, traffic: Traffic, n
 
 def test_without_requests_there_is_no_course(store: Store, now: datetime) -> None:
     """An empty picture says nothing."""
-    assert course(store.read, LATENCY, now - HOUR, now) is None
+    assert burn_rate_trend(store.read, LATENCY, now - HOUR, now) is None
 
 
 def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -114,8 +113,8 @@ def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: dat
     traffic(now - HOUR, HOUR, {1: FAST, 49: SLOW})
     budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
     slo = replace(LATENCY, budgets=budgets)
-    measured = measure(store.read, slo, default_policy(), now)
-    found = describe(store.read, measured, now, before=None, dashboard_url=DASHBOARD)
+    measured = measure_slo(store.read, slo, default_burn_rate_policy(), now)
+    found = describe_burn(store.read, measured, now, before=None, dashboard_url=DASHBOARD)
     assert found is not None
 
     assert [(each.stage, each.budget_seconds) for each in found.overruns] == [("preprocess", 0.05)]
@@ -148,5 +147,5 @@ def test_the_link_opens_what_the_message_speaks_of(
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
     window = f"from={round((now - 25 * MINUTE).timestamp() * 1000)}&to={round(now.timestamp() * 1000)}"
 
-    assert link(DASHBOARD, slo, now - 10 * MINUTE, now, quantile) == f"{DASHBOARD}{address}{window}"
-    assert link("", slo, now - HOUR, now) == ""
+    assert dashboard_link(DASHBOARD, slo, now - 10 * MINUTE, now, quantile) == f"{DASHBOARD}{address}{window}"
+    assert dashboard_link("", slo, now - HOUR, now) == ""

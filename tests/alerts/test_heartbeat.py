@@ -12,9 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
-from stagelens.alerts.delivery.channels.heartbeat import EVALUATED, Heartbeat, Pulse
-from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
-from stagelens.alerts.delivery.channels.releases import Herald, Release
+from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE, Heartbeat, HeartbeatPinger
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel, Release, ReleaseAnnouncer
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
@@ -61,14 +60,14 @@ class Clock:
         return self.at
 
 
-def pulse(store: Store, watcher: Watcher, clock: Clock) -> Pulse:
-    return Pulse(store, Heartbeat("heartbeat", f"{watcher.url}/ping/secret-uuid-1"), clock=clock)
+def pulse(store: Store, watcher: Watcher, clock: Clock) -> HeartbeatPinger:
+    return HeartbeatPinger(store, Heartbeat("heartbeat", f"{watcher.url}/ping/secret-uuid-1"), clock=clock)
 
 
 def evaluated(store: Store, at: float) -> None:
     """Note an evaluation without an error."""
     with store.transaction() as connection:
-        lease.hold(connection, EVALUATED, "me", at, 30.0)
+        lease.hold(connection, EVALUATED_LEASE, "me", at, 30.0)
 
 
 def test_it_pings_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
@@ -93,7 +92,7 @@ def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, me
     beating = pulse(store, watcher, clock)
     with store.transaction() as connection:
         connection.execute(incidents.insert().values(**incident(message)))
-        outbox.record(connection, replace(message, at=AT), ["slack"])
+        outbox.record_transition(connection, replace(message, at=AT), ["slack"])
     pings: list[int] = []
     for seconds in (120, 181, 241):
         clock.at = AT + seconds
@@ -101,9 +100,9 @@ def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, me
         beating.step()
         pings.append(watcher.pings)
     with store.transaction() as connection:
-        claimed = outbox.claim(connection, "slack", "me", clock.at, 60.0)
+        claimed = outbox.claim_message(connection, "slack", "me", clock.at, 60.0)
         assert claimed is not None
-        outbox.sent(connection, claimed, clock.at)
+        outbox.mark_sent(connection, claimed, clock.at)
     beating.step()
 
     assert pings == [1, 1, 1]
@@ -183,8 +182,8 @@ def released(traffic: Traffic, now: datetime) -> datetime:
     return now - timedelta(minutes=30)
 
 
-def herald(store: Store, channel: Hears, at: float) -> Herald:
-    return Herald(store, channel, lambda: (frozenset({"shop"}), "https://dash.example/"), clock=lambda: at)
+def herald(store: Store, channel: Hears, at: float) -> ReleaseAnnouncer:
+    return ReleaseAnnouncer(store, channel, lambda: (frozenset({"shop"}), "https://dash.example/"), clock=lambda: at)
 
 
 def test_a_release_is_told_once(store: Store, released: datetime, now: datetime) -> None:
@@ -216,7 +215,7 @@ def test_old_versions_are_no_news(store: Store, released: datetime, now: datetim
     """Whoever sets up PagerDuty today does not hear of yesterday's deploys, nor of services nobody watches."""
     channel = Hears()
     herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
-    Herald(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
+    ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
 
     assert channel.heard == []
     assert released
@@ -225,7 +224,7 @@ def test_old_versions_are_no_news(store: Store, released: datetime, now: datetim
 def test_pagerduty_gets_a_change_event() -> None:
     """Within the rules of /v2/change/enqueue, with a link that compares the two."""
     service = PagerDutyService(Moods(failing=0.0))
-    PagerDuty("pagerduty", "K" * 32, service.url).announce(
+    PagerDutyChannel("pagerduty", "K" * 32, service.url).announce(
         Release("shop", "2", "1", AT, "https://dash.example/compare")
     )
     service.close()

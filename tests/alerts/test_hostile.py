@@ -9,16 +9,16 @@ import pytest
 from stagelens.alerts.delivery import http
 from stagelens.alerts.delivery.channel import Channel
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
-from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.webhook import Webhook
+from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
 from tests.support.hostile_peer import PEERS, listening
 
 CHANNELS: dict[str, Callable[[str], Channel]] = {
-    "webhook": lambda url: Webhook("webhook", url),
-    "pagerduty": lambda url: PagerDuty("pagerduty", "K" * 32, url),
+    "webhook": lambda url: WebhookChannel("webhook", url),
+    "pagerduty": lambda url: PagerDutyChannel("pagerduty", "K" * 32, url),
     "slack_bot": lambda url: SlackBot("slack_bot", "xoxb-1-2-secret", "C0123456789", base_url=url),
 }
 # Successful deliveries for a webhook or heartbeat, which ignores the response body.

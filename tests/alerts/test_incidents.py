@@ -9,19 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.incidents.journal import message_of
-from stagelens.alerts.incidents.lifecycle import Step, decide
-from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.incidents.journal import build_message
+from stagelens.alerts.incidents.lifecycle import Step, next_step
+from stagelens.alerts.incidents.record import IncidentRecord
+from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.analysis.comparison import StageGrowth
 
-PATIENCE = default_policy().patience
+PATIENCE = default_burn_rate_policy().patience
 MINUTE = 60.0
 START = 1_795_143_840.0
 
 
-def step(record: Record | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step | None:
-    return decide(record, finding, cause="slo:x", now=at, has_data=has_data, patience=PATIENCE)
+def step(record: IncidentRecord | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step | None:
+    return next_step(record, finding, cause="slo:x", now=at, has_data=has_data, patience=PATIENCE)
 
 
 def at_rate(finding: Finding, rate: float) -> Finding:
@@ -30,13 +30,13 @@ def at_rate(finding: Finding, rate: float) -> Finding:
     return replace(finding, burn=replace(finding.burn, rate=rate))
 
 
-def opened(finding: Finding) -> Record:
+def opened(finding: Finding) -> IncidentRecord:
     begun = step(None, finding, START)
     assert begun is not None
     return begun.record
 
 
-def live(record: Record, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str]:
+def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str]:
     """Return the transitions of evaluations at *minutes* after the start."""
     told: list[str] = []
     for minute in minutes:
@@ -158,7 +158,7 @@ def test_the_end_tells_the_worst(finding: Finding) -> None:
         assert taken is not None
         record = taken.record
 
-    assert message_of(record, "resolved", START + 9 * MINUTE).finding.size == 88.0
+    assert build_message(record, "resolved", START + 9 * MINUTE).finding.size == 88.0
 
 
 EVENTS = st.lists(

@@ -13,8 +13,7 @@ from playwright.sync_api import Browser
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channels.email import body
 from stagelens.alerts.delivery.channels.slack import blocks
-from stagelens.alerts.delivery.finding_parts import Course, Shift
-from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.message import Finding, LatencyRegression, Message, Trend
 from tests.alerts.blockkit import page as slack_page
 
 pytestmark = pytest.mark.stacks
@@ -26,31 +25,33 @@ LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/"
 def pages(message: Message, finding: Finding) -> dict[str, str]:
     """Return what is looked at: the turns of an incident, a slower tail, and names that are too long."""
     values = tuple(None if minute in (7, 8) else 15 + 15 * math.sin(minute / 9) for minute in range(60))
-    opened = replace(message, finding=replace(finding, course=Course(values, 60.0, message.at - 3600)))
+    opened = replace(message, finding=replace(finding, course=Trend(values, 60.0, message.at - 3600)))
     held = replace(opened, sequence=2, transition="acknowledged", acked_by="Ana", also=("shop: p99 is slower",))
     over = replace(opened, sequence=3, transition="resolved", ending="recovered", at=message.at + 840, first=False)
-    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %")
+    shift = LatencyRegression(
+        0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %"
+    )
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift, service=LONG))
-    turns = [(blocks.blocks(each, buttons=True, file="F000000000"), False) for each in (opened, held, over)]
-    replies = [(blocks.reply(each), True) for each in (held, over)]
+    turns = [(blocks.incident_blocks(each, buttons=True, file="F000000000"), False) for each in (opened, held, over)]
+    replies = [(blocks.reply_blocks(each), True) for each in (held, over)]
     files = {"F000000000": drawn(opened), "F000000001": drawn(slower)}
-    last = [(blocks.blocks(slower, file="F000000001"), False), (blocks.blocks(slower), False)]
+    last = [(blocks.incident_blocks(slower, file="F000000001"), False), (blocks.incident_blocks(slower), False)]
     return {
         "slack": slack_page([*turns, *replies, *last], files),
         **{f"mail-{each.transition}": mail(each) for each in (opened, held, over)},
         "mail-long": mail(slower),
-        "mail-bars": body.html(opened),
+        "mail-bars": body.mail_html(opened),
     }
 
 
 def mail(message: Message) -> str:
     """Return the mail about *message*, the chart within its address."""
-    png = chart.of(message)
-    return body.html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
+    png = chart.message_chart(message)
+    return body.mail_html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
 
 
 def drawn(message: Message) -> bytes:
-    png = chart.of(message)
+    png = chart.message_chart(message)
     assert png is not None
     return png
 

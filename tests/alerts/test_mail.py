@@ -17,8 +17,8 @@ import pytest
 
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
-from stagelens.alerts.delivery.channels.email import smtp
-from stagelens.alerts.delivery.channels.email.channel import Mail
+from stagelens.alerts.delivery.channels.email import channel as smtp
+from stagelens.alerts.delivery.channels.email.channel import EmailChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError
@@ -46,13 +46,13 @@ def server() -> Iterator[Open]:
         assert one.violations == []
 
 
-def mail(server: MailServer, **settings: Any) -> Mail:
+def mail(server: MailServer, **settings: Any) -> EmailChannel:
     chosen: dict[str, Any] = {
         "security": "none",
         "sender": "Stagelens <alerts@example.com>",
         "recipients": ("a@example.com",),
     }
-    return Mail("email", "localhost", port=server.port, **{**chosen, **settings})
+    return EmailChannel("email", "localhost", port=server.port, **{**chosen, **settings})
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_the_chart_comes_with_the_page(server: Open, message: Message) -> None:
     assert image["Content-ID"] == f"<{names[0]}>"
     assert len(names) == 1
     assert image.get_content_disposition() == "inline"
-    assert content(image) == chart.of(message)
+    assert content(image) == chart.message_chart(message)
     assert 'alt="Chart: burn rate of the last 27 minutes' in content(page).decode()
     assert "▁▁ ▁▁▆███" in content(text).decode()
     assert "cid:" not in content(text).decode()
@@ -251,7 +251,7 @@ def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monk
     """Each line of its greeting comes in time; the last one never does."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     with trickling(b"220-mail.example\r\n", b"220-busy\r\n", listens_first=False) as port:
-        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
+        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
         with pytest.raises(ChannelError) as caught:
             channel.send(message)
 
@@ -263,7 +263,7 @@ def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypa
     """The lines of a reply are collected by smtplib."""
     monkeypatch.setattr(smtp, "_MAX_REPLY_BYTES", 10_000)
     with trickling(b"220-busy\r\n" * 2000, listens_first=False) as port:
-        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
+        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
         with pytest.raises(ChannelError, match="too long"):
             channel.send(message)
 
@@ -275,7 +275,7 @@ def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     # The head of a record of 16 kB.
     with trickling(b"\x16\x03\x03\x40\x00") as port:
-        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
+        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
         with pytest.raises(ChannelError, match="cannot be reached"):
             channel.send(message)
 
@@ -284,7 +284,7 @@ def test_a_failed_tls_handshake_leaves_no_timer(message: Message, monkeypatch: p
     """Nobody would cancel the timer of its deadline."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 3600.0)
     with trickling(b"no TLS at all\r\n") as port:
-        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
+        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
         with pytest.raises(ChannelError):
             channel.send(message)
     timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.objectives.maintenance import Calendar, Once, Weekly, Work, united
+from stagelens.alerts.objectives.maintenance import (
+    ActiveMaintenance,
+    MaintenanceCalendar,
+    OneTimeWindow,
+    WeeklyWindow,
+    merge_intervals,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
@@ -19,26 +25,26 @@ ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Austr
 START = datetime(2025, 1, 1, tzinfo=UTC)
 moments = st.integers(0, 2 * 366 * 24 * 60).map(lambda minutes: START + minutes * MINUTE)
 times = st.integers(0, 24 * 60 - 1).map(lambda minutes: timedelta(minutes=minutes))
-weekly = st.builds(Weekly, st.frozensets(st.integers(0, 6), min_size=1), times, times, st.sampled_from(ZONES)).filter(
-    lambda each: each.start != each.end
-)
-once = st.builds(lambda start, length: Once(start, start + length), moments, st.timedeltas(MINUTE, 10 * DAY))
-calendars = st.builds(Calendar, st.lists(weekly | once, max_size=4).map(tuple))
+weekly = st.builds(
+    WeeklyWindow, st.frozensets(st.integers(0, 6), min_size=1), times, times, st.sampled_from(ZONES)
+).filter(lambda each: each.start != each.end)
+once = st.builds(lambda start, length: OneTimeWindow(start, start + length), moments, st.timedeltas(MINUTE, 10 * DAY))
+calendars = st.builds(MaintenanceCalendar, st.lists(weekly | once, max_size=4).map(tuple))
 
 
 @given(calendar=calendars, start=moments, length=st.timedeltas(MINUTE, 40 * DAY))
-def test_work_and_the_rest_are_the_whole(calendar: Calendar, start: datetime, length: timedelta) -> None:
+def test_work_and_the_rest_are_the_whole(calendar: MaintenanceCalendar, start: datetime, length: timedelta) -> None:
     """What is planned and what is left cover a stretch once, in order, without overlaps."""
     end = start + length
     planned, left = calendar.intervals(start, end), calendar.without(start, end)
 
-    assert united([*planned, *left]) == [(start, end)]
+    assert merge_intervals([*planned, *left]) == [(start, end)]
     assert sum((high - low for low, high in [*planned, *left]), timedelta(0)) == length
     assert all(one[1] < other[0] for one, other in pairwise(planned))
 
 
 @given(work=weekly, at=moments)
-def test_what_the_clock_says_is_planned_is_planned(work: Weekly, at: datetime) -> None:
+def test_what_the_clock_says_is_planned_is_planned(work: WeeklyWindow, at: datetime) -> None:
     """Whenever the clock of the zone shows a time within the window, on one of its days, it is planned work."""
     shown = at.astimezone(work.zone).replace(tzinfo=None)
     midnight = datetime.combine(shown.date(), datetime.min.time())
@@ -46,17 +52,19 @@ def test_what_the_clock_says_is_planned_is_planned(work: Weekly, at: datetime) -
     spans = [(day, day + until - work.start) for day in (midnight + work.start, midnight + work.start - DAY)]
     is_shown = any(low <= shown < high and (low - work.start).weekday() in work.days for low, high in spans)
 
-    assert not is_shown or Calendar((work,)).at(at)
+    assert not is_shown or MaintenanceCalendar((work,)).at(at)
 
 
 @given(work=weekly, at=moments)
-def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: Weekly, at: datetime) -> None:
+def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: WeeklyWindow, at: datetime) -> None:
     """A window of any week is as long as it is written, but for an hour where the clock jumps."""
     written = work.end - work.start if work.end > work.start else work.end + DAY - work.start
     # A window that is cut by the edge of the stretch, or touches the next, says nothing.
-    alone = Weekly(frozenset({min(work.days)}), work.start, work.end, work.zone)
+    alone = WeeklyWindow(frozenset({min(work.days)}), work.start, work.end, work.zone)
     found = [
-        each for each in Calendar((alone,)).intervals(at, at + 15 * DAY) if each[0] > at and each[1] < at + 15 * DAY
+        each
+        for each in MaintenanceCalendar((alone,)).intervals(at, at + 15 * DAY)
+        if each[0] > at and each[1] < at + 15 * DAY
     ]
 
     assert all(abs((high - low) - written) <= HOUR for low, high in found)
@@ -79,10 +87,10 @@ def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tu
     """Both readings of a time count, so that nobody is paged in the hour that is there twice, or not at all."""
     first = datetime.fromisoformat(day)
     low, high = (timedelta(hours=int(text[:2]), minutes=int(text[3:])) for text in (start, end))
-    work = Weekly(frozenset({first.weekday()}), low, high, BERLIN)
+    work = WeeklyWindow(frozenset({first.weekday()}), low, high, BERLIN)
     around = first.replace(tzinfo=UTC)
 
-    assert Calendar((work,)).intervals(around - DAY, around + 2 * DAY) == [
+    assert MaintenanceCalendar((work,)).intervals(around - DAY, around + 2 * DAY) == [
         tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in expected)
     ]
 
@@ -90,20 +98,26 @@ def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tu
 def test_work_under_way_says_what_and_until_when() -> None:
     """Works that meet are one; what goes on every day has no end; outside of all there is none."""
     start, hour = datetime(2026, 11, 20, tzinfo=UTC), timedelta(hours=1)
-    disks, reboot = Once(start, start + 2 * hour, "new disks"), Once(start + hour, start + 3 * hour, "reboot")
-    nameless, later = Once(start + hour, start + 2 * hour), Once(start + 3 * hour, start + 4 * hour, "checks")
-    daily = Weekly(frozenset(range(7)), timedelta(0), DAY, BERLIN, "a closed shop")
-    calendar = Calendar((disks, reboot, nameless, later))
+    disks, reboot = (
+        OneTimeWindow(start, start + 2 * hour, "new disks"),
+        OneTimeWindow(start + hour, start + 3 * hour, "reboot"),
+    )
+    nameless, later = (
+        OneTimeWindow(start + hour, start + 2 * hour),
+        OneTimeWindow(start + 3 * hour, start + 4 * hour, "checks"),
+    )
+    daily = WeeklyWindow(frozenset(range(7)), timedelta(0), DAY, BERLIN, "a closed shop")
+    calendar = MaintenanceCalendar((disks, reboot, nameless, later))
 
-    assert calendar.under_way(start) == Work("new disks", start + 4 * hour)
-    assert calendar.under_way(start + hour) == Work("new disks, reboot", start + 4 * hour)
+    assert calendar.under_way(start) == ActiveMaintenance("new disks", start + 4 * hour)
+    assert calendar.under_way(start + hour) == ActiveMaintenance("new disks, reboot", start + 4 * hour)
     assert calendar.under_way(start + 4 * hour) is None
-    assert Calendar((daily,)).under_way(start) == Work("a closed shop", None)
+    assert MaintenanceCalendar((daily,)).under_way(start) == ActiveMaintenance("a closed shop", None)
 
 
 def test_without_work_nothing_is_planned() -> None:
     """An empty calendar leaves everything."""
     start = datetime(2026, 11, 20, tzinfo=UTC)
 
-    assert not Calendar().at(start)
-    assert Calendar().without(start, start + DAY) == [(start, start + DAY)]
+    assert not MaintenanceCalendar().at(start)
+    assert MaintenanceCalendar().without(start, start + DAY) == [(start, start + DAY)]

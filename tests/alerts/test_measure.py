@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.evaluation import burn_rate
-from stagelens.alerts.evaluation.measurement import measure, over_time
-from stagelens.alerts.objectives.maintenance import Calendar, Once, Work
+from stagelens.alerts.evaluation.measurement import measure_slo, tally_over_time
+from stagelens.alerts.objectives.maintenance import ActiveMaintenance, MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 
@@ -21,7 +21,7 @@ FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001
 SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
 MONTH = timedelta(days=30)
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
-POLICY = default_policy()
+POLICY = default_burn_rate_policy()
 
 
 def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -30,7 +30,7 @@ def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, no
         traffic(now - start, length, {5: FAST, 1: SLOW}, errors=1)
     store.maintain()
     later = now + timedelta(seconds=7)
-    measured = measure(store.read, LATENCY, POLICY, later)
+    measured = measure_slo(store.read, LATENCY, POLICY, later)
 
     for length, counts in measured.counts.items():
         alone = store.read.slo_counts(LATENCY.select(later - length, later), LATENCY.threshold_seconds)
@@ -42,7 +42,7 @@ def test_all_windows_are_of_one_moment(
 ) -> None:
     """What is written while they are read is in none of them: not in the long ones without the short ones."""
     traffic(now - 9 * HOUR, 9 * HOUR, {5: FAST})
-    before = measure(store.read, LATENCY, POLICY, now)
+    before = measure_slo(store.read, LATENCY, POLICY, now)
     read, written = store.points.read, list[datetime]()
 
     def meanwhile(*question: Any) -> Any:
@@ -52,7 +52,7 @@ def test_all_windows_are_of_one_moment(
         return read(*question)
 
     monkeypatch.setattr(store.points, "read", meanwhile)
-    measured = measure(store.read, LATENCY, POLICY, now)
+    measured = measure_slo(store.read, LATENCY, POLICY, now)
 
     assert written
     assert measured.counts == before.counts
@@ -63,14 +63,14 @@ def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: da
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
     traffic(now - HOUR, 30 * MINUTE, {10: SLOW})
     traffic(now - 30 * MINUTE, 30 * MINUTE, {10: FAST})
-    work = Calendar((Once(now - HOUR, now - 30 * MINUTE),))
+    work = MaintenanceCalendar((OneTimeWindow(now - HOUR, now - 30 * MINUTE),))
     planned = replace(LATENCY, maintenance=work)
-    measured = measure(store.read, planned, POLICY, now)
+    measured = measure_slo(store.read, planned, POLICY, now)
 
-    assert measure(store.read, LATENCY, POLICY, now).budget.left < 0.95
+    assert measure_slo(store.read, LATENCY, POLICY, now).budget.left < 0.95
     assert measured.counts[MONTH] == burn_rate.Counts(10 * 360 * 2.5, 0)
     assert (measured.budget.left, measured.firing, measured.work) == (1.0, (), None)
-    assert measure(store.read, planned, POLICY, now - 40 * MINUTE).work == Work("", now - 30 * MINUTE)
+    assert measure_slo(store.read, planned, POLICY, now - 40 * MINUTE).work == ActiveMaintenance("", now - 30 * MINUTE)
 
 
 def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -78,11 +78,11 @@ def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: da
     traffic(now - 2 * HOUR, HOUR, {10: SLOW})
     traffic(now - HOUR, HOUR, {10: FAST})
     since = replace(LATENCY, reset=now - HOUR)
-    measured = measure(store.read, since, POLICY, now)
+    measured = measure_slo(store.read, since, POLICY, now)
 
     assert (measured.budget.left, measured.firing) == (1.0, ())
     assert measured.counts[timedelta(hours=6)] == burn_rate.Counts(3600, 0)
-    assert measure(store.read, replace(LATENCY, reset=now + HOUR), POLICY, now).budget.left < 1
+    assert measure_slo(store.read, replace(LATENCY, reset=now + HOUR), POLICY, now).budget.left < 1
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,12 @@ def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: da
 def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, now: datetime, slo: Slo) -> None:
     """Step by step as in the whole: without planned work, from the reset on."""
     traffic(now - 3 * HOUR, 3 * HOUR, {5: FAST, 1: SLOW})
-    work = Calendar((Once(now - 100 * MINUTE, now - 70 * MINUTE), Once(now - 20 * MINUTE, now - 10 * MINUTE)))
+    work = MaintenanceCalendar(
+        (OneTimeWindow(now - 100 * MINUTE, now - 70 * MINUTE), OneTimeWindow(now - 20 * MINUTE, now - 10 * MINUTE))
+    )
     held = replace(slo, maintenance=work, reset=now - 2 * HOUR)
-    series = over_time(store.read, held, now - MONTH, now, 5 * MINUTE)
-    whole = measure(store.read, held, POLICY, now).counts[MONTH]
+    series = tally_over_time(store.read, held, now - MONTH, now, 5 * MINUTE)
+    whole = measure_slo(store.read, held, POLICY, now).counts[MONTH]
 
     total, bad = series["total"].sum(), series["bad"].sum()
 
@@ -111,10 +113,10 @@ def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, no
 
 def test_a_course_of_nothing_has_no_steps(store: Store, now: datetime) -> None:
     """Neither requests nor time that counts."""
-    planned = replace(LATENCY, maintenance=Calendar((Once(now - HOUR, now),)))
+    planned = replace(LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(now - HOUR, now),)))
 
-    assert not len(over_time(store.read, planned, now - HOUR, now, MINUTE))
-    assert not len(over_time(store.read, LATENCY, now - HOUR, now, MINUTE))
+    assert not len(tally_over_time(store.read, planned, now - HOUR, now, MINUTE))
+    assert not len(tally_over_time(store.read, LATENCY, now - HOUR, now, MINUTE))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_each_kind_of_promise_burns_by_what_it_is_about(
 ) -> None:
     """Requests slow in preprocess, with 0.2 to 3 % of their time unexplained."""
     traffic(now - 2 * HOUR, 2 * HOUR, {9: FAST, 1: SLOW})
-    measured = measure(store.read, slo, POLICY, now)
+    measured = measure_slo(store.read, slo, POLICY, now)
 
     assert bool(measured.firing) is burning
 
@@ -142,7 +144,7 @@ def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffi
     """A third of the time of 60 requests is 20 of them: the guard against a single bad one holds for it, too."""
     traffic(now - MINUTE, MINUTE, {10: {"forward": 0.02, "overhead": 0.01}})
     slo = replace(LATENCY, watched="coverage", threshold=None)
-    counts = measure(store.read, slo, POLICY, now).counts[HOUR]
+    counts = measure_slo(store.read, slo, POLICY, now).counts[HOUR]
 
     assert counts.total == 60
     assert counts.bad == pytest.approx(20)
@@ -151,8 +153,8 @@ def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffi
 def test_a_silent_service_breaks_its_freshness_and_nothing_else(store: Store, traffic: Traffic, now: datetime) -> None:
     """Twenty minutes of silence page for the freshness; the latency, of which nothing is known, neither burns nor is fine."""
     traffic(now - 3 * HOUR, 2 * HOUR + 40 * MINUTE, {10: FAST})
-    fresh = measure(store.read, replace(LATENCY, watched="freshness", threshold=5 * MINUTE), POLICY, now)
-    latency = measure(store.read, LATENCY, POLICY, now)
+    fresh = measure_slo(store.read, replace(LATENCY, watched="freshness", threshold=5 * MINUTE), POLICY, now)
+    latency = measure_slo(store.read, LATENCY, POLICY, now)
 
     assert [tier.severity for tier in fresh.firing][:1] == ["page"]
     assert fresh.has_data
@@ -163,7 +165,7 @@ def test_a_dead_collector_holds_everything(store: Store, traffic: Traffic, now: 
     """Where nobody listens, silence says nothing: the measurement says since when, and what is open stays as it is."""
     traffic(now - HOUR, HOUR, {10: FAST})
     store.maintain()
-    measured = measure(store.read, LATENCY, POLICY, now + 10 * MINUTE)
+    measured = measure_slo(store.read, LATENCY, POLICY, now + 10 * MINUTE)
 
     assert measured.stale_since == now
-    assert measure(store.read, LATENCY, POLICY, now + MINUTE).stale_since is None
+    assert measure_slo(store.read, LATENCY, POLICY, now + MINUTE).stale_since is None

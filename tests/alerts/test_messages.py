@@ -14,26 +14,39 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.channels import alertmanager, pagerduty, webhook
 from stagelens.alerts.delivery.channels.email import body
-from stagelens.alerts.delivery.channels.email.channel import compose
+from stagelens.alerts.delivery.channels.email.channel import compose_mail
 from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
 from stagelens.alerts.delivery.channels.slack import webhook as slack
-from stagelens.alerts.delivery.finding_parts import Absence, Exemplar, Overrun, Shift
-from stagelens.alerts.delivery.message import Finding, Message
-from stagelens.alerts.delivery.message_text import facts, headline, icon, impact, of_the_excess, small_print, table
-from stagelens.alerts.delivery.truncation import cut
-from stagelens.alerts.formatting import TIMES
+from stagelens.alerts.delivery.message import (
+    BudgetOverrun,
+    Exemplar,
+    Finding,
+    LatencyRegression,
+    Message,
+    MissingTraffic,
+)
+from stagelens.alerts.delivery.message_text import (
+    headline,
+    icon,
+    impact_text,
+    message_facts,
+    of_the_excess,
+    small_print,
+    stage_table,
+)
+from stagelens.alerts.formatting import TIMES, cut
 from stagelens.analysis.comparison import StageGrowth
 from tests.alerts.blockkit import check_blocks
 
 GOLDEN = Path(__file__).parent / "golden"
 RENDERERS: dict[str, Callable[[Message], Any]] = {
-    "slack": slack.payload,
-    "slack_bot": lambda message: slack_blocks.blocks(message, buttons=True),
-    "slack_reply": slack_blocks.reply,
-    "pagerduty": lambda message: pagerduty.payload(message, "K" * 32),
-    "alertmanager": lambda message: alertmanager.payload(message, message.at),
-    "webhook": webhook.payload,
-    "mail": lambda message: body.text(message).splitlines(),
+    "slack": slack.webhook_payload,
+    "slack_bot": lambda message: slack_blocks.incident_blocks(message, buttons=True),
+    "slack_reply": slack_blocks.reply_blocks,
+    "pagerduty": lambda message: pagerduty.event_payload(message, "K" * 32),
+    "alertmanager": lambda message: alertmanager.alert_payload(message, message.at),
+    "webhook": webhook.webhook_payload,
+    "mail": lambda message: body.mail_text(message).splitlines(),
 }
 TURNS = ("opened", "acknowledged", "resolved")
 
@@ -106,14 +119,14 @@ def test_an_unknown_end_is_not_called_good(message: Message, ending: Any) -> Non
     over = replace(resolved(message), ending=ending)
 
     assert "without knowing" in headline(over)
-    assert slack.payload(over)["text"].startswith("⚪")
+    assert slack.webhook_payload(over)["text"].startswith("⚪")
 
 
 def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Finding) -> None:
     """When nothing is left, the message says by how many requests it is overspent."""
     assert finding.burn is not None
     spent = replace(finding.burn, budget_left=-0.2, bad_left=-1200.0, exhausted_in_seconds=0.0)
-    rows = dict(facts(replace(message, finding=replace(finding, burn=spent))))
+    rows = dict(message_facts(replace(message, finding=replace(finding, burn=spent))))
 
     assert rows["Error budget left of 30 days"] == "none; 1,200 requests over"
     assert rows["At this pace"] == "the budget is gone"
@@ -122,7 +135,7 @@ def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Findin
 def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
     """A service called <!channel> wakes nobody."""
     message = replace(message, finding=replace(finding, service="<!channel>", description="a & b"))
-    sent = json.dumps(slack.payload(message), ensure_ascii=False)
+    sent = json.dumps(slack.webhook_payload(message), ensure_ascii=False)
 
     assert "&lt;!channel&gt;" in sent
     assert "_a &amp; b_" in sent
@@ -131,7 +144,9 @@ def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
 def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> None:
     """A stage called a*b* ends no bold text, and a backtick no code."""
     growth = (StageGrowth("a*b~`", 0.2, 0.9),)
-    sent = json.dumps(slack.payload(replace(message, finding=replace(finding, growth=growth))), ensure_ascii=False)
+    sent = json.dumps(
+        slack.webhook_payload(replace(message, finding=replace(finding, growth=growth))), ensure_ascii=False
+    )
 
     assert "a\N{ASTERISK OPERATOR}b\N{TILDE OPERATOR}'" in sent
     assert "a*b" not in sent.split("```")[0]
@@ -175,37 +190,37 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
 def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding, data: st.DataObject) -> None:
     """Long and odd names are cut to what the vendors take; the headline and the link are always there."""
     shown = data.draw(hostile(message, finding))
-    mail = compose(shown, "Stagelens <stagelens@example.com>", ("oncall@example.com",))
-    event = pagerduty.payload(shown, "K" * 32)
-    alert = alertmanager.payload(shown, shown.at)
+    mail = compose_mail(shown, "Stagelens <stagelens@example.com>", ("oncall@example.com",))
+    event = pagerduty.event_payload(shown, "K" * 32)
+    alert = alertmanager.alert_payload(shown, shown.at)
 
-    for blocks in (slack_blocks.blocks(shown), slack_blocks.blocks(shown, buttons=True)):
+    for blocks in (slack_blocks.incident_blocks(shown), slack_blocks.incident_blocks(shown, buttons=True)):
         check_blocks(blocks)
         assert blocks[0]["type"] == "header"
         assert "dash.example" in json.dumps(blocks)
-    check_blocks(slack_blocks.reply(shown))
-    assert 1 <= len(slack_blocks.text(shown)) <= 4000
-    assert 1 <= len(slack_blocks.plain(shown)) <= 4000
-    assert "dash.example" in slack_blocks.plain(shown)
+    check_blocks(slack_blocks.reply_blocks(shown))
+    assert 1 <= len(slack_blocks.notification_text(shown)) <= 4000
+    assert 1 <= len(slack_blocks.plain_text(shown)) <= 4000
+    assert "dash.example" in slack_blocks.plain_text(shown)
     assert 1 <= len(event["payload"]["summary"]) <= 1024
     assert event["links"][0]["href"] == LINK
     assert alert["annotations"]["dashboard"] == LINK
     assert alert["annotations"]["summary"]
     assert "\n" not in str(mail["Subject"])
     assert all(len(each) <= 998 for each in mail.as_bytes().splitlines())
-    assert LINK in body.text(shown)
-    assert "https://dash.example/s/x?from=1&amp;to=2" in body.html(shown)
+    assert LINK in body.mail_text(shown)
+    assert "https://dash.example/s/x?from=1&amp;to=2" in body.mail_html(shown)
 
 
 def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Finding) -> None:
     """Broken stage budgets, and requests that do not come, as numbers with their units in their names."""
-    broken = replace(finding, overruns=(Overrun("preprocess", 0.412, 0.2),))
-    gone = replace(finding, burn=None, kind="no_data", absence=Absence(1240.0, 86_400.0, 900.0))
+    broken = replace(finding, overruns=(BudgetOverrun("preprocess", 0.412, 0.2),))
+    gone = replace(finding, burn=None, kind="no_data", absence=MissingTraffic(1240.0, 86_400.0, 900.0))
 
-    assert webhook.payload(replace(message, finding=broken))["overruns"] == [
+    assert webhook.webhook_payload(replace(message, finding=broken))["overruns"] == [
         {"stage": "preprocess", "seconds": 0.412, "budget_seconds": 0.2}
     ]
-    assert webhook.payload(replace(message, finding=gone))["absence"] == {
+    assert webhook.webhook_payload(replace(message, finding=gone))["absence"] == {
         "usual": 1240.0,
         "before_seconds": 86_400.0,
         "window_seconds": 900.0,
@@ -231,12 +246,12 @@ def test_a_stage_never_makes_more_than_all_of_the_excess(finding: Finding, share
     blamed = replace(finding, growth=(grown,))
 
     assert of_the_excess(grown) == said
-    assert table(blamed)[0] == ("Preprocess", "+424 ms", cell)
+    assert stage_table(blamed)[0] == ("Preprocess", "+424 ms", cell)
 
 
 def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Message, finding: Finding) -> None:
     """It is as slow as it was: nobody waits for it to recover any more."""
-    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, kind="tail", burn=None, shift=shift)
     over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
 
@@ -252,17 +267,19 @@ def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Messa
 
 def test_a_slower_tail_is_told_from_what_to_what(message: Message, finding: Finding) -> None:
     """A regression says which percentile, before and after, how sure, which stage, and what else changed."""
-    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %")
+    shift = LatencyRegression(
+        0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %"
+    )
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift))
 
     assert headline(slower) == (
         "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %) — preprocess grew +180 ms (92 % of the excess) since version 2"
     )
-    assert impact(slower.finding) == (
+    assert impact_text(slower.finding) == (
         "+18 % to +31 % is likely, from 48,210 requests in 30 minutes. "
         "But the traffic changed too: route /search has 41 % of requests, had 12 %."
     )
-    assert dict(facts(slower))["How unusual"] == "9.3 times the usual variation"
+    assert dict(message_facts(slower))["How unusual"] == "9.3 times the usual variation"
     assert Message.from_json(slower.to_json()) == slower
     for render in RENDERERS.values():
         assert "252 ms → 312 ms" in json.dumps(render(slower), ensure_ascii=False)

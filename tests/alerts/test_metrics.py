@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.loop import Loop
+from stagelens.alerts.delivery.worker import AlertsThread
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
@@ -54,12 +54,12 @@ def samples(text: str) -> dict[str, float]:
 def settle(store: Store, channel: str, now: datetime, error: ChannelError | None) -> None:
     """Send the next message of *channel*, with *error* or without."""
     with store.transaction() as connection:
-        claimed = outbox.claim(connection, channel, "me", now.timestamp(), 60)
+        claimed = outbox.claim_message(connection, channel, "me", now.timestamp(), 60)
         assert claimed is not None
         if error is None:
-            outbox.sent(connection, claimed, now.timestamp())
+            outbox.mark_sent(connection, claimed, now.timestamp())
         else:
-            outbox.failed(connection, claimed, error, now.timestamp(), random.Random(1))
+            outbox.mark_failed(connection, claimed, error, now.timestamp(), random.Random(1))
 
 
 def test_an_empty_database_has_its_zeros(store: Store, now: datetime) -> None:
@@ -122,7 +122,7 @@ def test_only_an_evaluation_of_everything_counts_as_one(
         msg = "one SLO cannot be judged"
         raise ValueError(msg)
 
-    monkeypatch.setattr("stagelens.alerts.evaluation.evaluator.of_slo", broken)
+    monkeypatch.setattr("stagelens.alerts.evaluation.evaluator.evaluate_slo", broken)
     with pytest.raises(ValueError, match="cannot be judged"):
         alerts.tick()
 
@@ -134,7 +134,7 @@ def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: dat
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     with store.transaction() as connection:
-        outbox.claim(connection, "pager", "me", now.timestamp(), 60)
+        outbox.claim_message(connection, "pager", "me", now.timestamp(), 60)
 
     assert exposed(store, now)['messages{channel="pager",state="waiting"}'] == 1
 
@@ -234,7 +234,7 @@ def test_alerts_that_send_no_more_say_that_they_are_dead(
     """Whatever ended the thread of a channel."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
-    monkeypatch.setattr(Loop, "_run", lambda _loop: None)
+    monkeypatch.setattr(AlertsThread, "_run", lambda _loop: None)
     alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
     alerts.tick()
     end_of("stagelens-alerts-webhook")

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.objectives.slo_file import read
+from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.core.errors import ConfigError
 from stagelens.store.selection import Indicator
 
@@ -42,7 +42,7 @@ Problems = Callable[[str], list[str]]
 
 def test_documents_become_promises() -> None:
     """A threshold by reference to an SLI and a data source, and a ratio written inline."""
-    first, available = read(DOCUMENTS, {}).slos
+    first, available = read_slo_file(DOCUMENTS, {}).slos
 
     assert (first.name, first.service, first.route, first.objective, first.window, first.indicator) == (
         "checkout-first-token",
@@ -63,7 +63,7 @@ def test_documents_become_promises() -> None:
 
 def test_what_cannot_be_honoured_is_said_with_its_line() -> None:
     """Slices of time, calendars, other sources and policies: each is named once, and stops nothing."""
-    said = [line.removeprefix(f"{DOCUMENTS}:") for line in read(DOCUMENTS, {}).warnings]
+    said = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
 
     own_policy = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
     left_out = "it is of type 'Prometheus', and only `type: stagelens` is watched; the SLO is left out"
@@ -81,7 +81,7 @@ def test_what_cannot_be_honoured_is_said_with_its_line() -> None:
 def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:
     """The value of the objective is in seconds."""
     slo_yaml.write_text(LATENCY, encoding="utf-8")
-    found = read(slo_yaml, {}).slos[0]
+    found = read_slo_file(slo_yaml, {}).slos[0]
 
     assert found.in_words() == "99 % of requests to checkout, route /pay succeed within 250 ms, over 30 days"
 
@@ -90,7 +90,7 @@ def test_several_objectives_are_several_promises(slo_yaml: Path) -> None:
     """They are told apart by their display names, or by their thresholds."""
     slo_yaml.write_text(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n", encoding="utf-8")
 
-    assert [slo.name for slo in read(slo_yaml, {}).slos] == [
+    assert [slo.name for slo in read_slo_file(slo_yaml, {}).slos] == [
         "checkout-latency (250 ms)",
         "checkout-latency (at worst)",
     ]
@@ -105,7 +105,7 @@ maintenance:
 ---
 """
     slo_yaml.write_text(own + LATENCY, encoding="utf-8")
-    found = read(slo_yaml, {})
+    found = read_slo_file(slo_yaml, {})
 
     assert found.channel_names == ("slack",)
     assert len(found.slos[0].maintenance.planned) == 1
@@ -231,7 +231,7 @@ def test_no_junk_anywhere_breaks_the_reader(
     path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
     said = [str(path)]
     try:
-        read(path, {})
+        read_slo_file(path, {})
     except ConfigError as error:
         said = str(error).splitlines()
 

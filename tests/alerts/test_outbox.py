@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channel import OutcomeUnknownError, Refresh
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.worker import Worker
+from stagelens.alerts.delivery.worker import DeliveryWorker
 from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery
@@ -31,7 +31,7 @@ def first(store: Store, message: Message) -> Message:
     """The first message of an incident, in the outbox for Slack and PagerDuty."""
     open_incident(store, message, "slo:x")
     with store.transaction() as connection:
-        outbox.record(connection, message, ["slack", "pagerduty"])
+        outbox.record_transition(connection, message, ["slack", "pagerduty"])
     return message
 
 
@@ -58,24 +58,24 @@ def open_incident(store: Store, message: Message, cause: str) -> None:
 
 def add(store: Store, message: Message) -> None:
     with store.transaction() as connection:
-        outbox.record(connection, message, ["slack"])
+        outbox.record_transition(connection, message, ["slack"])
 
 
 def claim(store: Store, at: float, holder: str = "me", channel: str = "slack") -> outbox.Claim | None:
     with store.transaction() as connection:
-        return outbox.claim(connection, channel, holder, at, 60.0)
+        return outbox.claim_message(connection, channel, holder, at, 60.0)
 
 
 def fail(store: Store, claimed: outbox.Claim | None, error: ChannelError, at: float) -> None:
     assert claimed is not None
     with store.transaction() as connection:
-        outbox.failed(connection, claimed, error, at, RNG)
+        outbox.mark_failed(connection, claimed, error, at, RNG)
 
 
 def accept(store: Store, claimed: outbox.Claim | None, at: float) -> None:
     assert claimed is not None
     with store.transaction() as connection:
-        outbox.sent(connection, claimed, at)
+        outbox.mark_sent(connection, claimed, at)
 
 
 def slack_rows(store: Store) -> list[Delivery]:
@@ -201,7 +201,7 @@ def test_pages_go_before_tickets(store: Store, first: Message) -> None:
 def test_a_channel_that_is_gone_keeps_nothing_waiting(store: Store, first: Message) -> None:
     """What waits for a channel that was taken out of the file is dead, with the reason."""
     with store.transaction() as connection:
-        outbox.abandon(connection, ["pagerduty"], AT)
+        outbox.abandon_removed_channels(connection, ["pagerduty"], AT)
 
     assert [(row.state, row.error) for row in slack_rows(store)] == [
         ("dead", "the channel is not in the SLO file any more")
@@ -213,13 +213,13 @@ def test_a_channel_that_is_gone_keeps_nothing_waiting(store: Store, first: Messa
 @given(attempts=st.integers(1, 10_000), seed=st.integers())
 def test_the_backoff_is_bounded(attempts: int, seed: int) -> None:
     """However often it failed, the next try is within five minutes."""
-    assert 0 <= outbox.delay(attempts, None, random.Random(seed)) <= 300
+    assert 0 <= outbox.retry_delay(attempts, None, random.Random(seed)) <= 300
 
 
 @given(attempts=st.integers(1, 100), asked=st.floats(300, 3600))
 def test_a_receiver_that_asks_for_longer_gets_it(attempts: int, asked: float) -> None:
     """`Retry-After` is obeyed to the second."""
-    assert outbox.delay(attempts, asked, RNG) == asked
+    assert outbox.retry_delay(attempts, asked, RNG) == asked
 
 
 @given(attempts=st.integers(1, 10_000), asked=st.floats(-10, 1) | st.none(), seed=st.integers())
@@ -227,12 +227,12 @@ def test_a_receiver_that_asks_for_no_wait_is_left_alone_all_the_same(
     attempts: int, asked: float | None, seed: int
 ) -> None:
     """A date is in the past where clocks differ; the wait still grows with each try."""
-    assert outbox.delay(attempts, asked, random.Random(seed)) >= min(2 ** min(attempts - 1, 10), 300) / 2
+    assert outbox.retry_delay(attempts, asked, random.Random(seed)) >= min(2 ** min(attempts - 1, 10), 300) / 2
 
 
 def test_nobody_waits_for_ever() -> None:
     """A receiver that asks for a year gets an hour."""
-    assert outbox.delay(1, 365 * 86_400.0, RNG) == 3600
+    assert outbox.retry_delay(1, 365 * 86_400.0, RNG) == 3600
 
 
 def test_an_answer_that_is_no_text_is_kept(store: Store, first: Message) -> None:
@@ -249,7 +249,7 @@ REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
 def remind(store: Store, claimed: outbox.Claim | None, at: float) -> None:
     assert claimed is not None
     with store.transaction() as connection:
-        outbox.sent(connection, claimed, at, "", REFRESH)
+        outbox.mark_sent(connection, claimed, at, "", REFRESH)
 
 
 def test_a_receiver_that_forgets_is_reminded(store: Store, first: Message) -> None:
@@ -306,7 +306,7 @@ def test_what_a_channel_returned_comes_with_the_next_message(store: Store, first
         assert claimed is not None
         references.append(claimed.message.reference)
         with store.transaction() as connection:
-            outbox.sent(connection, claimed, AT + sequence, returned)
+            outbox.mark_sent(connection, claimed, AT + sequence, returned)
         add(store, replace(first, sequence=sequence, transition="updated"))
     last = claim(store, AT + 9)
 
@@ -320,9 +320,9 @@ def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) ->
     name = "n" * 64
     open_incident(store, message, "slo:long")
     with store.transaction() as connection:
-        outbox.record(connection, message, [name])
+        outbox.record_transition(connection, message, [name])
     channel = Heard(name)
-    Worker(store, channel, new_holder(), clock=lambda: AT).step()
+    DeliveryWorker(store, channel, new_holder(), clock=lambda: AT).step()
 
     assert [heard.key for heard in channel.heard] == [message.key]
 
@@ -345,10 +345,10 @@ class Heard:
 def test_the_oldest_page_is_found_while_it_waits(store: Store, first: Message) -> None:
     """What the heartbeat looks at: since when a page waits, in any channel; sent ones do not."""
     with store.engine.connect() as connection:
-        waiting = outbox.oldest_page(connection)
+        waiting = outbox.oldest_waiting_page(connection)
     accept(store, claim(store, AT), AT)
     accept(store, claim(store, AT, channel="pagerduty"), AT)
     with store.engine.connect() as connection:
-        none = outbox.oldest_page(connection)
+        none = outbox.oldest_waiting_page(connection)
 
     assert (waiting, none) == (first.at, None)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.alerts.policies import InMinutes, read
+from stagelens.alerts.policies import InMinutes, read_policy_fields
 from stagelens.core.errors import ConfigError
 
 
@@ -36,17 +36,17 @@ def test_a_policy_is_what_its_file_says() -> None:
     """Parts within parts, lists, durations in both ways of keeping them, and defaults."""
     window = Window(120, (7, 5.5))
 
-    assert read(Policy, RAW) == Policy((0.5, "mean"), (window, window), window, timedelta(seconds=30), 5)
+    assert read_policy_fields(Policy, RAW) == Policy((0.5, "mean"), (window, window), window, timedelta(seconds=30), 5)
 
 
 @pytest.mark.parametrize("wrong", [{**RAW, "patiense": "1m"}, {**RAW, "first": {"block": "2h"}}])
 def test_a_key_that_is_unknown_or_missing_is_an_error(wrong: dict[str, object]) -> None:
     """A number that would be ignored is worse than none."""
     with pytest.raises(TypeError, match=r"patiense|required"):
-        read(Policy, wrong)
+        read_policy_fields(Policy, wrong)
 
 
 def test_a_duration_needs_its_unit() -> None:
     """Nobody knows what 5 is."""
     with pytest.raises(ConfigError, match="patience is '5'"):
-        read(Policy, {**RAW, "patience": "5"})
+        read_policy_fields(Policy, {**RAW, "patience": "5"})

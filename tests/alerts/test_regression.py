@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.analysis.comparison import blame, verdict
+from stagelens.analysis.comparison import compare_quantile, rank_stage_growth
 from stagelens.core.histogram import Histogram
 
 
@@ -26,7 +26,7 @@ def sample(rng: random.Random, n: int, *, scale: float = 1.0) -> Histogram:
 def test_a_slower_version_is_a_regression() -> None:
     """Twice as slow at p99 is seen, with a ratio near two and an interval around it."""
     rng = random.Random(1)
-    found = verdict(sample(rng, 5000), sample(rng, 5000, scale=2.0), 0.99)
+    found = compare_quantile(sample(rng, 5000), sample(rng, 5000, scale=2.0), 0.99)
 
     assert found.kind == "regression"
     assert found.ratio is not None
@@ -41,7 +41,7 @@ def test_the_mirror_image_is_an_improvement() -> None:
     rng = random.Random(2)
     fast, slow = sample(rng, 5000), sample(rng, 5000, scale=2.0)
 
-    assert verdict(slow, fast, 0.99).kind == "improvement"
+    assert compare_quantile(slow, fast, 0.99).kind == "improvement"
 
 
 @pytest.mark.parametrize(("n", "kind"), [(999, "not_enough"), (1000, "regression")])
@@ -49,12 +49,12 @@ def test_p99_needs_a_thousand_requests(n: int, kind: str) -> None:
     """Below ten requests beyond the quantile nothing is claimed, however large the difference looks."""
     rng = random.Random(3)
 
-    assert verdict(sample(rng, 5000), sample(rng, n, scale=9.0), 0.99).kind == kind
+    assert compare_quantile(sample(rng, 5000), sample(rng, n, scale=9.0), 0.99).kind == kind
 
 
 def test_nothing_is_not_enough() -> None:
     """Without requests there is no value, no ratio and no verdict."""
-    found = verdict(Histogram(), Histogram(), 0.99)
+    found = compare_quantile(Histogram(), Histogram(), 0.99)
 
     assert (found.kind, found.a_value, found.ratio, found.a_n) == ("not_enough", None, None, 0)
 
@@ -65,13 +65,13 @@ def test_a_difference_nobody_would_act_on_is_the_same() -> None:
     a.record(0.100, 1_000_000)
     b.record(0.101, 1_000_000)
 
-    assert verdict(a, b, 0.99).kind == "same"
+    assert compare_quantile(a, b, 0.99).kind == "same"
 
 
 def test_equal_distributions_are_rarely_called_different() -> None:
     """Two samples of one distribution are the same in all but a few of two hundred comparisons."""
     rng = random.Random(4)
-    kinds = [verdict(sample(rng, 1500), sample(rng, 1500), 0.99).kind for _ in range(200)]
+    kinds = [compare_quantile(sample(rng, 1500), sample(rng, 1500), 0.99).kind for _ in range(200)]
 
     assert kinds.count("same") >= 198
 
@@ -86,7 +86,7 @@ def test_the_verdict_is_antisymmetric(a: list[float], b: list[float]) -> None:
         left.record(value)
     for value in b:
         right.record(value)
-    there, back = verdict(left, right, 0.9), verdict(right, left, 0.9)
+    there, back = compare_quantile(left, right, 0.9), compare_quantile(right, left, 0.9)
     assert there.ratio is not None
     assert back.ratio is not None
 
@@ -99,7 +99,7 @@ def test_blame_orders_stages_by_what_they_added() -> None:
     compared = pd.DataFrame(
         {"stage": ["queue", "forward", "preprocess"], "delta_seconds": [0.02, -0.03, 0.11], "share": 0.0}
     )
-    stages = blame(compared)
+    stages = rank_stage_growth(compared)
 
     assert [row.stage for row in stages] == ["preprocess", "queue"]
     assert stages[0].share == pytest.approx(1.1)
@@ -109,4 +109,4 @@ def test_nothing_is_blamed_when_nothing_grew() -> None:
     """A faster whole has no culprit."""
     compared = pd.DataFrame({"stage": ["queue", "forward"], "delta_seconds": [0.01, -0.03], "share": 0.0})
 
-    assert blame(compared) == ()
+    assert rank_stage_growth(compared) == ()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery.channel import Channel
-from stagelens.alerts.delivery.channel_check import rehearse
+from stagelens.alerts.delivery.channel_check import check_channel
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.channels.email.channel import Mail
+from stagelens.alerts.delivery.channels.email.channel import EmailChannel
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
-from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.webhook import Slack
+from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
@@ -39,13 +39,13 @@ def open_one() -> Iterator[Open]:
 
 
 def lines(kind: str, channel: Channel) -> list[str]:
-    return list(rehearse(ChannelEntry(kind, kind, channel), sleep=lambda _: None))
+    return list(check_channel(ChannelEntry(kind, kind, channel), sleep=lambda _: None))
 
 
 def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
     """Both reach PagerDuty as one alert, and the last line says that all is well."""
     service = open_one(PagerDutyService(WILLING))
-    said = lines("pagerduty", PagerDuty("pagerduty", "K" * 32, service.url))
+    said = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url))
 
     assert said[0].startswith("to pagerduty (pagerduty): stagelens-test: latency SLO burning 6.2")
     assert said[1:] == ["opened: accepted", "resolved: accepted", "ok: pagerduty took both; see there how they look"]
@@ -77,7 +77,7 @@ def test_what_may_have_arrived_is_closed_all_the_same(open_one: Open) -> None:
     """A page that was perhaps opened must not stay open because it was a test."""
     server = open_one(MailServer(WILLING, answers={".": ""}))
     said = lines(
-        "email", Mail("email", "127.0.0.1", "a@b.example", ("c@d.example",), security="none", port=server.port)
+        "email", EmailChannel("email", "127.0.0.1", "a@b.example", ("c@d.example",), security="none", port=server.port)
     )
 
     assert [line.partition(":")[0] for line in said[1:]] == ["opened", "resolved", "failed"]
@@ -89,19 +89,21 @@ def test_a_receiver_that_is_not_there() -> None:
     hook = SlackHook(WILLING)
     hook.close()
 
-    assert lines("slack", Slack("slack", f"{hook.url}/services/x"))[-1].startswith("failed: Nothing listens there")
+    assert lines("slack", SlackWebhook("slack", f"{hook.url}/services/x"))[-1].startswith(
+        "failed: Nothing listens there"
+    )
 
 
 def test_a_heartbeat_is_pinged_once() -> None:
     """There is no incident to tell it of."""
     entry = ChannelEntry("pulse", "heartbeat", None, heartbeat=Heartbeat("pulse", "http://127.0.0.1:9/x"))
 
-    assert next(rehearse(entry)) == "to pulse (heartbeat): one ping"
-    assert list(rehearse(entry))[1].startswith("failed: Nothing listens there")
+    assert next(check_channel(entry)) == "to pulse (heartbeat): one ping"
+    assert list(check_channel(entry))[1].startswith("failed: Nothing listens there")
 
 
 def test_a_secret_that_is_missing_is_named() -> None:
     """Nothing can be sent, and the line says what to add."""
-    said = list(rehearse(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
+    said = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
 
     assert said == ["failed: SLACK_WEBHOOK_URL is not there, so slack can send nothing; add it and try again"]

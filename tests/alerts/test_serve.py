@@ -17,7 +17,7 @@ import pytest
 from stagelens.alerts import lease
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery.channels import heartbeat
-from stagelens.alerts.delivery.channels.heartbeat import EVALUATED
+from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.serve import Alerts
 from stagelens.core.errors import ConfigError, StoreError
@@ -343,11 +343,11 @@ def test_a_process_that_does_not_evaluate_does_not_vouch_for_it(store: Store, be
     first, second = Alerts(AlertsConfig(beating), store), Alerts(AlertsConfig(beating), store)
     first.tick()
     with store.transaction() as connection:
-        lease.release(connection, EVALUATED, first.holder)
+        lease.release(connection, EVALUATED_LEASE, first.holder)
     second.tick()
     now = datetime.now(UTC).timestamp()
     with store.engine.connect() as connection:
-        vouched = lease.holder_of(connection, EVALUATED, now)
+        vouched = lease.holder_of(connection, EVALUATED_LEASE, now)
     for alerts in (first, second):
         alerts.start()
         alerts.stop()

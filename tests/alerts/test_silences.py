@@ -10,7 +10,7 @@ import pytest
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import silences
-from stagelens.alerts.incidents.acknowledging import IncidentError
+from stagelens.alerts.incidents.journal import IncidentError
 from stagelens.alerts.incidents.silences import Silence
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.store import Store
@@ -48,18 +48,20 @@ def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding, now: dat
     """It says by whom and until when."""
     shorter, longer = silence(now, {"service": "*"}), replace(silence(now, {"service": "*"}, 2 * HOUR), author="bob")
 
-    assert silences.reason(finding, [shorter, longer]) == "silenced by bob until 05:04 UTC on 20 November"
-    assert not silences.reason(finding, [silence(now, {"service": "other"})])
+    assert silences.silence_reason(finding, [shorter, longer]) == "silenced by bob until 05:04 UTC on 20 November"
+    assert not silences.silence_reason(finding, [silence(now, {"service": "other"})])
 
 
 def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) -> None:
     """One of the future is listed and not in force; ended before it began, it never will be."""
     with store.transaction() as connection:
-        made = silences.create(connection, {"service": "x"}, starts_at=now + HOUR, ends_at=now + 2 * HOUR, author="ann")
-        listed = silences.listed(connection, now)
-        holds = [bool(silences.in_force(connection, now + hours * HOUR)) for hours in (0, 1, 2)]
-        silences.end(connection, made.id, now)
-        after = [bool(silences.in_force(connection, now + hours * HOUR)) for hours in (0, 1, 2)]
+        made = silences.create_silence(
+            connection, {"service": "x"}, starts_at=now + HOUR, ends_at=now + 2 * HOUR, author="ann"
+        )
+        listed = silences.list_silences(connection, now)
+        holds = [bool(silences.active_silences(connection, now + hours * HOUR)) for hours in (0, 1, 2)]
+        silences.end_silence(connection, made.id, now)
+        after = [bool(silences.active_silences(connection, now + hours * HOUR)) for hours in (0, 1, 2)]
 
     assert listed == [made]
     assert (holds, after) == ([False, True, False], [False] * 3)
@@ -68,12 +70,14 @@ def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) 
 def test_what_ended_is_remembered_for_395_days(store: Store, now: datetime) -> None:
     """It is history: who silenced what, and why."""
     with store.transaction() as connection:
-        silences.create(connection, {"service": "x"}, starts_at=now, ends_at=now + HOUR, author="ann", comment="why")
+        silences.create_silence(
+            connection, {"service": "x"}, starts_at=now, ends_at=now + HOUR, author="ann", comment="why"
+        )
     kept: list[int] = []
     for days in (394, 396):
         Evaluator(store, "me", lease_seconds=30).tick(Definitions(), now + timedelta(days=days))
         with store.engine.connect() as connection:
-            kept.append(len(silences.listed(connection, now + timedelta(days=days), over=True)))
+            kept.append(len(silences.list_silences(connection, now + timedelta(days=days), over=True)))
 
     assert kept == [1, 0]
 
@@ -81,7 +85,7 @@ def test_what_ended_is_remembered_for_395_days(store: Store, now: datetime) -> N
 def test_texts_that_no_database_takes_are_kept_without_them(store: Store, now: datetime) -> None:
     """NUL and halves of characters come from anywhere."""
     with store.transaction() as connection:
-        made = silences.create(
+        made = silences.create_silence(
             connection,
             {"service": "a\0b\ud800"},
             starts_at=now,
@@ -97,4 +101,4 @@ def test_texts_that_no_database_takes_are_kept_without_them(store: Store, now: d
 def test_an_unknown_matcher_is_refused(store: Store, now: datetime) -> None:
     """It would silence more than was meant."""
     with store.transaction() as connection, pytest.raises(IncidentError, match="a silence knows no 'team'"):
-        silences.create(connection, {"team": "x"}, starts_at=now, ends_at=now + HOUR, author="ann")
+        silences.create_silence(connection, {"team": "x"}, starts_at=now, ends_at=now + HOUR, author="ann")

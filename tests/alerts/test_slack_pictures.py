@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery import chart
-from stagelens.alerts.delivery.channels.slack.api import SlackError
+from stagelens.alerts.delivery.channels.slack.api import (
+    PATIENCE_SECONDS,
+    REST_SECONDS,
+    WAITS_SECONDS,
+    ChartUploads,
+    SlackError,
+)
 from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.files import PATIENCE_SECONDS, REST_SECONDS, WAITS_SECONDS, Pictures
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.formatting import TIMES
 from stagelens.core.errors import ChannelError
@@ -54,7 +59,7 @@ def slack() -> Iterator[SlackWorkspace]:
 
 @pytest.fixture
 def bot(slack: SlackWorkspace, watch: Watch) -> SlackBot:
-    pictures = Pictures(clock=watch.clock, sleep=watch.sleep)
+    pictures = ChartUploads(clock=watch.clock, sleep=watch.sleep)
     return SlackBot("slack", TOKEN, CHANNEL, buttons=True, base_url=f"{slack.url}/api", pictures=pictures)
 
 
@@ -75,7 +80,7 @@ def test_the_message_is_there_before_its_chart_is(slack: SlackWorkspace, bot: Sl
 
     assert slack.calls == ["chat.postMessage", *UPLOAD, "chat.update"]
     assert [shown(said) for said in slack.parents[0]["said"]] == ["bars", "F000000000"]
-    assert file.png == chart.of(message)
+    assert file.png == chart.message_chart(message)
     assert f"alerts from 14.4{TIMES}" in file.alt
     assert reference == f"{CHANNEL}:{slack.parents[0]['ts']}:F000000000"
 
@@ -154,13 +159,13 @@ def test_a_slow_slack_is_not_waited_for(watch: Watch) -> None:
         word = "invalid_blocks"
         raise SlackError(word, file)
 
-    assert Pictures(clock=watch.clock, sleep=watch.sleep).put("slack", upload, show) == ""
+    assert ChartUploads(clock=watch.clock, sleep=watch.sleep).put("slack", upload, show) == ""
     assert watch.waits == []
 
 
 def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
     """`Retry-After` says when pictures go on."""
-    pictures = Pictures(clock=watch.clock, sleep=watch.sleep)
+    pictures = ChartUploads(clock=watch.clock, sleep=watch.sleep)
 
     def refused() -> str:
         msg = "Slack answered 429"

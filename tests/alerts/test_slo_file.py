@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from stagelens.alerts import check
 from stagelens.alerts.delivery.channels import KINDS
-from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
-from stagelens.alerts.delivery.channels.slack.webhook import Slack
-from stagelens.alerts.objectives.slo_file import LiveFile, read
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
+from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.core.errors import ConfigError
 
 GOOD = """\
@@ -35,7 +35,9 @@ Problems = Callable[[str], list[str]]
 
 def test_the_example_is_good() -> None:
     """The example file is read as it is written, with its secrets from the environment."""
-    definitions = read(EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32})
+    definitions = read_slo_file(
+        EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32}
+    )
     latency = definitions.slos[0]
 
     assert (latency.objective, latency.threshold, latency.window) == (
@@ -43,7 +45,7 @@ def test_the_example_is_good() -> None:
         timedelta(milliseconds=250),
         timedelta(days=30),
     )
-    assert [type(entry.channel) for entry in definitions.channels] == [Slack, PagerDuty, type(None)]
+    assert [type(entry.channel) for entry in definitions.channels] == [SlackWebhook, PagerDutyChannel, type(None)]
     assert definitions.channels[2].lacking.startswith("STATUS_PAGE_")
 
 
@@ -136,14 +138,14 @@ def test_a_secret_is_never_shown(slo_yaml: Path, problems: Problems) -> None:
     slo_yaml.write_text(text.replace("hooks.", "https://hooks."), encoding="utf-8")
 
     assert complaint == ["slo.yaml:9: channels[0].webhook_url is not a web address; it starts with https://"]
-    assert "SECRET" not in repr(read(slo_yaml, {}))
+    assert "SECRET" not in repr(read_slo_file(slo_yaml, {}))
 
 
 def test_numbers_are_good_versions(slo_yaml: Path) -> None:
     """`version: 2` means the text 2, though YAML reads a number."""
     slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
 
-    assert read(slo_yaml, {}).slos[0].version == "2"
+    assert read_slo_file(slo_yaml, {}).slos[0].version == "2"
 
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))
@@ -154,7 +156,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, tex
 
     complaint = str(path)
     try:
-        read(path, {})
+        read_slo_file(path, {})
     except ConfigError as error:
         complaint = str(error)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveFile, read
+from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.store.selection import Indicator
 
 BASE = """\
@@ -59,7 +59,7 @@ def test_every_kind_of_promise_is_read(slo_yaml: Path, keys: str, indicator: Ind
     """Each kind says what the store counts for it, and itself as a sentence."""
     more = "".join(f"    {key.strip()}\n" for key in keys.strip("{}").split(","))
     slo_yaml.write_text(BASE + more, encoding="utf-8")
-    found = read(slo_yaml, {}).slos[0]
+    found = read_slo_file(slo_yaml, {}).slos[0]
 
     assert (found.indicator, found.in_words()) == (indicator, promise)
 
@@ -72,7 +72,7 @@ def test_several_thresholds_are_several_promises(slo_yaml: Path) -> None:
         "      - {objective: 0.99, threshold: 1s, name: at worst}\n"
     )
     slo_yaml.write_text(text, encoding="utf-8")
-    found = read(slo_yaml, {}).slos
+    found = read_slo_file(slo_yaml, {}).slos
 
     assert [(slo.name, slo.objective, slo.threshold_seconds) for slo in found] == [
         ("chat (200 ms)", 0.95, 0.2),
@@ -84,7 +84,7 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
     """The parts are kept as written, and may add up to the threshold exactly."""
     slo_yaml.write_text(BASE + "    threshold: 450ms\n    budgets: {queue: 150ms, forward: 300ms}\n", encoding="utf-8")
 
-    assert read(slo_yaml, {}).slos[0].budgets == (
+    assert read_slo_file(slo_yaml, {}).slos[0].budgets == (
         ("queue", timedelta(milliseconds=150)),
         ("forward", timedelta(milliseconds=300)),
     )
@@ -166,7 +166,7 @@ def test_thresholds_are_told_apart(problems: Problems) -> None:
 def test_a_stage_that_looks_misspelt_is_a_warning(slo_yaml: Path) -> None:
     """A stage of one's own may have any name; one letter from ours, it is asked about and taken as it is."""
     slo_yaml.write_text(BASE + "    stage: queu\n    threshold: 1s\n", encoding="utf-8")
-    found = read(slo_yaml, {})
+    found = read_slo_file(slo_yaml, {})
 
     assert found.slos[0].stage == "queu"
     assert found.warnings == (
@@ -179,7 +179,7 @@ def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
     for written in ("2026-11-01T01:00+01:00", "2026-11-01T00:00:00Z"):
         slo_yaml.write_text(BASE + f"    reset: {written}\n", encoding="utf-8")
 
-        assert read(slo_yaml, {}).slos[0].reset == datetime(2026, 11, 1, tzinfo=UTC)
+        assert read_slo_file(slo_yaml, {}).slos[0].reset == datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def test_maintenance_concerns_whom_it_names(slo_yaml: Path) -> None:
@@ -194,7 +194,7 @@ maintenance:
   - {every: day, from: "23:30", to: "00:30", zone: UTC}
 """
     slo_yaml.write_text(text, encoding="utf-8")
-    planned = {slo.name: slo.maintenance.planned for slo in read(slo_yaml, {}).slos}
+    planned = {slo.name: slo.maintenance.planned for slo in read_slo_file(slo_yaml, {}).slos}
 
     assert [len(planned[name]) for name in ("a", "b (1 s)", "b (2 s)")] == [2, 2, 2]
     assert planned["a"][0].why == ""

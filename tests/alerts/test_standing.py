@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.evaluation.burn_rate import FAST, RECENT, Budget, Counts, Tier
-from stagelens.alerts.evaluation.measurement import Measurement, measure
-from stagelens.alerts.evaluation.slo_status import standing, status_of
-from stagelens.alerts.objectives.maintenance import Work
+from stagelens.alerts.evaluation.measurement import Measurement, measure_slo
+from stagelens.alerts.evaluation.slo_status import read_slo_status, status_of
+from stagelens.alerts.objectives.maintenance import ActiveMaintenance
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.reader import AlertsReader
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
@@ -27,8 +27,8 @@ LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(millisecon
 PAGE, TICKET = Tier("page", 14.4, HOUR, FAST), Tier("ticket", 1.0, timedelta(days=3), timedelta(hours=6))
 SOME, NONE = Counts(1000, 3), Counts(0, 0)
 SINCE = datetime.fromisoformat("2026-11-20T03:04Z")
-WORK = Work("new disks", SINCE + HOUR)
-GUARD = default_policy().guard
+WORK = ActiveMaintenance("new disks", SINCE + HOUR)
+GUARD = default_burn_rate_policy().guard
 
 
 def measured(**changes: Any) -> Measurement:
@@ -86,12 +86,12 @@ def test_a_stale_slo_stands_as_it_did_when_the_collector_stopped(store: Store, t
     traffic(now - 2 * HOUR, HOUR, {10: GOOD})
     traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
     store.maintain()
-    policy = default_policy()
-    then = standing(store.read, LATENCY, policy, now)
-    later = standing(store.read, LATENCY, policy, now + 3 * HOUR)
+    policy = default_burn_rate_policy()
+    then = read_slo_status(store.read, LATENCY, policy, now)
+    later = read_slo_status(store.read, LATENCY, policy, now + 3 * HOUR)
 
     assert then.state == "burning"
-    assert measure(store.read, LATENCY, policy, now + 3 * HOUR).burn(RECENT) == 0
+    assert measure_slo(store.read, LATENCY, policy, now + 3 * HOUR).burn(RECENT) == 0
     assert later == replace(then, state="stale", stale_since=now)
 
 
@@ -115,6 +115,6 @@ maintenance:
     during, after = (reader.slos(at) for at in (now, now + 2 * MINUTE))
 
     assert [(each.slo.name, each.state) for each in during] == [("also-fast", "burning"), ("fast", "maintenance")]
-    assert during[1].work == Work("new disks", now + MINUTE)
+    assert during[1].work == ActiveMaintenance("new disks", now + MINUTE)
     assert during[1].burn_1h > 1
     assert {each.state for each in after} == {"burning"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.message_text import basis, headline, worst
+from stagelens.alerts.delivery.message_text import comparison_basis, headline, worst_impact
 from stagelens.alerts.incidents import journal
 from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 
@@ -35,7 +35,7 @@ def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
 
 def openings(world: Simulation) -> list[Message]:
     """Return what was opened, whoever was told of it."""
-    return [journal.told(turn, at.timestamp()) for at, turn in world.turns if turn.event == "opened"]
+    return [journal.message_for(turn, at.timestamp()) for at, turn in world.turns if turn.event == "opened"]
 
 
 def test_a_route_and_a_model_are_named(world: Simulation) -> None:
@@ -65,8 +65,8 @@ def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: S
     assert headline(told).startswith("shop: mean latency is slower than on the days before: ")
     assert finding.shift.at == "mean"
     assert finding.promise.startswith("in the same hours of the days before, the mean was ")
-    assert basis(finding) == "a request against one of the days before, on average"
-    assert worst(finding, 1.2) == "mean latency was 20 % slower at its worst"
+    assert comparison_basis(finding) == "a request against one of the days before, on average"
+    assert worst_impact(finding, 1.2) == "mean latency was 20 % slower at its worst"
     assert finding.blamed.stage == "forward"
     assert finding.blamed.seconds == pytest.approx(finding.shift.after_seconds - finding.shift.before_seconds, rel=0.3)
 

@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from stagelens.alerts.delivery.message_text import headline, impact
+from stagelens.alerts.delivery.message_text import headline, impact_text
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.alerts.regression import state_store
-from stagelens.alerts.regression.alarm import Progress
-from stagelens.alerts.regression.comparing import days_before
 from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.series import Watched, cause_of
-from stagelens.alerts.regression.stage_attribution import Habits
-from stagelens.alerts.regression.state_store import Accepted, Learnt
-from stagelens.alerts.regression.statistic import Model
-from stagelens.alerts.regression.tally import Row
-from stagelens.alerts.regression.watcher import TailJudge
+from stagelens.alerts.regression.scoring import AlarmState
+from stagelens.alerts.regression.series import WatchedSeries, make_cause
+from stagelens.alerts.regression.stage_attribution import StageBaseline
+from stagelens.alerts.regression.state_store import Accepted, LearntBaseline
+from stagelens.alerts.regression.statistic import Model, Row
+from stagelens.alerts.regression.traffic import same_hours_before
+from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import tail_references
 from stagelens.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (
@@ -97,7 +96,7 @@ def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: Simulation)
     assert finding.link.startswith("http://127.0.0.1:8600/s/shop?p=")
     assert headline(opened).startswith("shop: p")
     assert "preprocess grew +" in headline(opened)
-    assert "is likely, from" in impact(finding)
+    assert "is likely, from" in impact_text(finding)
     assert headline(resolved).startswith("shop: p")
     assert headline(resolved).split(" — ")[0].endswith("recovered") or " is fine again after " in headline(resolved)
 
@@ -195,11 +194,11 @@ def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) 
 
 def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is raised when all others had their turn, and the time goes on."""
-    judge = TailJudge(world.store)
+    judge = RegressionRule(world.store)
     broken = Evaluator(world.store, "me", lease_seconds=30, judges=[judge])
     for _ in range(12):
         broken.tick(WATCHED, world.at + MINUTE / 2)
-    monkeypatch.setattr(Watched, "go_on", lambda *_: 1 / 0)
+    monkeypatch.setattr(WatchedSeries, "go_on", lambda *_: 1 / 0)
     world.write(1)
     with pytest.raises(ZeroDivisionError):
         broken.tick(WATCHED, world.at + MINUTE / 2)
@@ -210,7 +209,7 @@ def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch
 def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
     """A day in which it went on already says nothing of what is usual."""
     now, began = 60_000, 60_000 - 2000
-    found = days_before(Group("shop"), now - 60, now, began, 4)
+    found = same_hours_before(Group("shop"), now - 60, now, began, 4)
 
     assert [round(each.end.timestamp() / 60) for each in found] == [now - day * 1440 for day in (2, 3, 4)]
 
@@ -219,7 +218,7 @@ def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
 def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
     """However long a route is."""
     parts = [("shop", "route", f"/{'x' * length}{number}") for number in range(3)]
-    causes = {cause_of("tail", *part, environment=place) for part in parts for place in ("", "prod")}
+    causes = {make_cause("tail", *part, environment=place) for part in parts for place in ("", "prod")}
 
     assert len(causes) == 6
     assert all(len(cause) <= 255 for cause in causes)
@@ -244,8 +243,8 @@ def test_who_is_ignored_is_not_watched(world: Simulation, tmp_path: Path, text: 
     """Nothing is learnt or said of a service that the file leaves out, or of any where it does not speak of regressions."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
-    found = slo_file.read(path, {})
-    named = {cause for cause, one in TailJudge(world.store)(found, world.at, {}) if one() is None}
+    found = slo_file.read_slo_file(path, {})
+    named = {cause for cause, one in RegressionRule(world.store)(found, world.at, {}) if one() is None}
 
     assert not found.regressions.watches("shop")
     assert named <= {"tail:"}
@@ -264,7 +263,7 @@ def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: 
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
 
     with pytest.raises(slo_file.SloFileError, match=re.escape(problem)):
-        slo_file.read(path, {})
+        slo_file.read_slo_file(path, {})
 
 
 def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulation) -> None:
@@ -283,19 +282,21 @@ def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulati
 def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> None:
     """Written over and over, on every engine; what another process has judged further stays; what is old goes."""
     reference = Reference(5, (Row("", 0.99, 3, 1.0, 0.01),), Model((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)), (), ())
-    learnt = Learnt(5, reference, Habits(("forward",), ((0.02,),), (0.001,)))
+    learnt = LearntBaseline(5, reference, StageBaseline(("forward",), ((0.02,),), (0.001,)))
     with store.transaction() as connection:
         for _ in range(2):
             state_store.save_learnt(connection, "tail:shop", learnt)
-        state_store.save_progress(connection, {"tail:shop": Progress(at=9, fired_at=7), "tail:old": Progress(at=9)}, 9)
-        state_store.save_progress(connection, {"tail:shop": Progress(at=8)}, 8)
-        state_store.save_progress(connection, {"tail:shop": Progress(at=10, since=4, fired_at=7)}, 10)
+        state_store.save_progress(
+            connection, {"tail:shop": AlarmState(at=9, fired_at=7), "tail:old": AlarmState(at=9)}, 9
+        )
+        state_store.save_progress(connection, {"tail:shop": AlarmState(at=8)}, 8)
+        state_store.save_progress(connection, {"tail:shop": AlarmState(at=10, since=4, fired_at=7)}, 10)
         for cause, at in (("tail:shop", 8), ("tail:old", 9), ("tail:old", 8)):
             state_store.save_accepted(connection, cause, Accepted(at - 3, at))
     with store.transaction() as connection:
-        state_store.forget(connection, 10)
+        state_store.delete_stale(connection, 10)
 
         assert state_store.load_learnt(connection) == {"tail:shop": learnt}
-        assert state_store.load_progress(connection) == {"tail:shop": Progress(at=10, since=4, fired_at=7)}
+        assert state_store.load_progress(connection) == {"tail:shop": AlarmState(at=10, since=4, fired_at=7)}
         assert state_store.load_accepted(connection) == {"tail:shop": Accepted(5, 8)}
-        assert state_store.last_minute(connection) == 10
+        assert state_store.last_evaluated_minute(connection) == 10

@@ -10,13 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.incidents.lifecycle import Step, close, decide
-from stagelens.alerts.incidents.notification_rules import Turn, turns
-from stagelens.alerts.incidents.policy import default_policy as default_incident_policy
-from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.policy_file import Severity, default_policy
+from stagelens.alerts.incidents.lifecycle import Step, close_incident, next_step
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate, decide_notifications
+from stagelens.alerts.incidents.record import IncidentRecord
+from stagelens.alerts.policies import Severity, default_burn_rate_policy, default_incident_policy
 
-FLEET, PATIENCE = default_incident_policy().fleet, default_policy().patience
+FLEET, PATIENCE = default_incident_policy().fleet, default_burn_rate_policy().patience
 START, MINUTE = 1_795_143_840.0, 60.0
 # What fires, what is silenced, what nobody can see, and how long after the one before. [seconds]
 Tick = tuple[dict[str, Severity], list[str], list[str], float]
@@ -30,9 +29,9 @@ class Simulation:
 
     finding: Finding
     now: float = START
-    last: dict[str, Record] = field(default_factory=dict[str, Record])
+    last: dict[str, IncidentRecord] = field(default_factory=dict[str, IncidentRecord])
     heard: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    turns: list[Turn] = field(default_factory=list[Turn])
+    turns: list[IncidentUpdate] = field(default_factory=list[IncidentUpdate])
 
     def tick(
         self,
@@ -48,7 +47,7 @@ class Simulation:
         moved = {step.record.cause for step in steps}
         standing = [Step(record) for cause, record in self.last.items() if record.is_open and cause not in moved]
         excuses = {step.record.id: DEPLOY for step in (*steps, *standing) if step.record.cause in silenced}
-        found = turns([*steps, *standing], excuses, FLEET, self.now)
+        found = decide_notifications([*steps, *standing], excuses, FLEET, self.now)
         self.last |= {turn.record.cause: turn.record for turn in found}
         self.turns += found
         happened = sorted((turn.record.cause, turn.event, turn.told) for turn in found if turn.event)
@@ -64,7 +63,7 @@ class Simulation:
     def _step(self, cause: str, firing: Mapping[str, Severity], blind: Sequence[str]) -> Step | None:
         service, _, name = cause.partition("/")
         found = replace(self.finding, name=name, service=service, severity=firing.get(cause, "page"))
-        return decide(
+        return next_step(
             self.last.get(cause),
             found if cause in firing else None,
             cause=cause,
@@ -203,10 +202,10 @@ def test_environments_are_stories_of_their_own(world: Simulation) -> None:
     """What fails in staging is not told with production; what is about all environments is told with either."""
     one, other = (replace(world.finding, where={"environment": name}) for name in ("prod", "staging"))
     steps = [
-        decide(None, each, cause=str(at), now=START, has_data=True, patience=PATIENCE)
+        next_step(None, each, cause=str(at), now=START, has_data=True, patience=PATIENCE)
         for at, each in enumerate((one, other))
     ]
-    told = [turn.told for turn in turns([step for step in steps if step], {}, FLEET, START)]
+    told = [turn.told for turn in decide_notifications([step for step in steps if step], {}, FLEET, START)]
 
     assert told == [True, True]
 
@@ -266,8 +265,8 @@ def test_services_hours_apart_are_not_one_story(world: Simulation) -> None:
 def test_an_slo_that_was_removed_ends_untold_if_nobody_heard(world: Simulation) -> None:
     """A story's part that is closed says nothing."""
     world.tick({"shop/p": "page", "shop/q": "page"})
-    closed = turns(
-        [close(world.last["shop/q"], "removed", world.now), Step(world.last["shop/p"])], {}, FLEET, world.now
+    closed = decide_notifications(
+        [close_incident(world.last["shop/q"], "removed", world.now), Step(world.last["shop/p"])], {}, FLEET, world.now
     )
 
     assert [(turn.event, turn.told) for turn in closed if turn.event] == [("resolved", False)]

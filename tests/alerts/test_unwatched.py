@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.config import AlertsConfig
-from stagelens.alerts.objectives.slo_file import EXAMPLE, LiveFile, read
+from stagelens.alerts.objectives.slo_file import (
+    EXAMPLE,
+    EXAMPLE_SLO,
+    LiveFile,
+    read_slo_file,
+    unwatched_line,
+    why_unwatched,
+)
 from stagelens.alerts.serve import Alerts
-from stagelens.alerts.unwatched import ONE_LINE, in_a_line, unwatched
 from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -26,28 +32,28 @@ def live(path: Path, text: str) -> LiveFile:
     return file
 
 
-@pytest.mark.parametrize("example", [EXAMPLE, ONE_LINE])
+@pytest.mark.parametrize("example", [EXAMPLE, EXAMPLE_SLO])
 def test_the_cure_is_a_file_that_works(example: str, tmp_path: Path) -> None:
     """Copied as it stands it is an SLO, and nobody is told any more that there is none."""
     file = live(tmp_path / "slo.yaml", example)
 
-    assert [slo.service for slo in read(tmp_path / "slo.yaml", {}).slos] == ["checkout"]
-    assert unwatched(file) == ("", "")
-    assert in_a_line(file) == ""
+    assert [slo.service for slo in read_slo_file(tmp_path / "slo.yaml", {}).slos] == ["checkout"]
+    assert why_unwatched(file) == ("", "")
+    assert unwatched_line(file) == ""
 
 
 def test_each_way_to_watch_nobody_has_its_cure(tmp_path: Path) -> None:
     """No file, one that is wrong, one that promises nothing."""
-    none, no_path = unwatched(None), unwatched(LiveFile(None, {}))
-    broken = unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
-    empty = unwatched(live(tmp_path / "open.yaml", SERVICE))
+    none, no_path = why_unwatched(None), why_unwatched(LiveFile(None, {}))
+    broken = why_unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
+    empty = why_unwatched(live(tmp_path / "open.yaml", SERVICE))
 
     assert none == no_path
-    assert ONE_LINE in none[1]
+    assert EXAMPLE_SLO in none[1]
     assert broken[0].endswith("slo.yaml cannot be read")
     assert f"stagelens check {tmp_path / 'slo.yaml'}" in broken[1]
     assert empty[0].endswith("open.yaml has no SLO")
-    assert ONE_LINE in empty[1]
+    assert EXAMPLE_SLO in empty[1]
 
 
 def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
@@ -57,7 +63,7 @@ def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
     file.refresh(NOW)
 
     assert file.errors
-    assert unwatched(file) == ("", "")
+    assert why_unwatched(file) == ("", "")
 
 
 def test_the_start_says_it_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from stagelens.alerts.delivery.message import Finding, Message
 from stagelens.alerts.incidents import journal, record
-from stagelens.alerts.incidents.notification_rules import Turn
-from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate
+from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.schema import incidents, transitions
 from stagelens.store import Store
 from stagelens.store.engines import database
@@ -42,17 +42,17 @@ def as_it_was(finding: Finding) -> dict[str, Any]:
 def test_an_incident_of_an_older_version_is_read_as_it_was(store: Store, message: Message, finding: Finding) -> None:
     """Up from what an older version wrote, down to it, and up again: the same incident, the same message."""
     name, finding = message.incident, replace(finding, exemplars=(), course=None)
-    incident = Record(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
+    incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
     with store.transaction() as connection:
-        journal.write(connection, Turn(incident, "opened", told=True), (), message.at)
-    told = journal.message_of(incident, "opened", message.at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), (), message.at)
+    told = journal.build_message(incident, "opened", message.at)
     database.migrate(store.engine, "0004")
     with store.engine.connect() as connection:
         flat = connection.execute(select(incidents.c.finding)).scalar_one()
         flat_message = connection.execute(select(transitions.c.message)).scalar_one()
     database.migrate(store.engine)
     with store.engine.connect() as connection:
-        kept = record.find(connection, "slo:x")
+        kept = record.find_last_incident(connection, "slo:x")
         kept_message = Message.from_json(connection.execute(select(transitions.c.message)).scalar_one())
 
     assert flat == as_it_was(finding) == flat_message["finding"]

@@ -8,7 +8,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from stagelens.alerts.delivery.channels.webhook import KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from stagelens.alerts.delivery.channels.webhook import KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign_body
 from tests.alerts.blockkit import check_blocks
 from tests.alerts.receiver import Moods, Receiver
 
@@ -107,7 +107,7 @@ class SignedHook(Receiver):
         assert path == "/alerts", path
         stamp = headers[TIMESTAMP_HEADER]
         assert abs(time.time() - int(stamp)) <= 300
-        assert headers[SIGNATURE_HEADER] == sign("s3cret", stamp, body)
+        assert headers[SIGNATURE_HEADER] == sign_body("s3cret", stamp, body)
         assert json.loads(body)["key"] == headers[KEY_HEADER]
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.objectives.slo_file import read
+from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.store import Event, Store
 from tests.dashboard.served_versions import NOW, SLOW, Served, write
 
@@ -44,7 +44,7 @@ def fill(folder: Path, traffic: ModuleType) -> Store:
     write(store, traffic, *FLEET)
     for event in EVENTS:
         store.add_event(event)
-    definitions = replace(read(path, ENV), dashboard_url="http://127.0.0.1:8600")
+    definitions = replace(read_slo_file(path, ENV), dashboard_url="http://127.0.0.1:8600")
     evaluator = Evaluator(store, "tests", lease_seconds=600)
     for minutes in range(30, -1, -10):
         evaluator.tick(definitions, NOW - timedelta(minutes=minutes))

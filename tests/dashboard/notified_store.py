@@ -6,11 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from stagelens.alerts.delivery import outbox
-from stagelens.alerts.delivery.finding_parts import Burn, Course
-from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.message import Burn, Finding, Trend
 from stagelens.alerts.incidents import journal, silences
-from stagelens.alerts.incidents.notification_rules import Turn
-from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate
+from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.store import Store
 
@@ -23,19 +22,19 @@ def fill(store: Store) -> None:
     """Write an incident that is open and was sent to one channel, one that is muted, one that is over, and a silence."""
     with store.transaction() as connection:
         opened = _record(OPEN, "checkout-latency", 31.2, 720)
-        journal.write(connection, Turn(opened, "opened", told=True), ("slack", "pagerduty"), _AT - 720)
+        journal.write_update(connection, IncidentUpdate(opened, "opened", told=True), ("slack", "pagerduty"), _AT - 720)
         muted = replace(
             _record(MUTED, "checkout-first-token", 8.0, 300), muted=f"told with {OPEN}", heard="", story=OPEN
         )
-        journal.write(connection, Turn(muted, "opened", note=muted.muted), (), _AT - 300)
+        journal.write_update(connection, IncidentUpdate(muted, "opened", note=muted.muted), (), _AT - 300)
         over = _record(OVER, "search-latency", 16.0, 9000, service="search")
-        journal.write(connection, Turn(over, "opened", told=True), ("slack",), _AT - 9000)
+        journal.write_update(connection, IncidentUpdate(over, "opened", told=True), ("slack",), _AT - 9000)
         ended = replace(over, resolved_at=_AT - 6000, ending="recovered", sequence=2, heard="over")
-        journal.write(connection, Turn(ended, "resolved", told=True), ("slack",), _AT - 6000)
-        taken = outbox.claim(connection, "slack", "tests", _AT, 60.0)
+        journal.write_update(connection, IncidentUpdate(ended, "resolved", told=True), ("slack",), _AT - 6000)
+        taken = outbox.claim_message(connection, "slack", "tests", _AT, 60.0)
         assert taken is not None
-        outbox.sent(connection, taken, _AT - 5990)
-        silences.create(
+        outbox.mark_sent(connection, taken, _AT - 5990)
+        silences.create_silence(
             connection,
             {"service": "batch", "severity": "ticket"},
             starts_at=NOW - timedelta(hours=1),
@@ -45,7 +44,7 @@ def fill(store: Store) -> None:
         )
 
 
-def _record(name: str, slo: str, rate: float, before: float, service: str = "checkout") -> Record:
+def _record(name: str, slo: str, rate: float, before: float, service: str = "checkout") -> IncidentRecord:
     month = 30 * 86_400.0
     burn = Burn(rate, 14.4, 3600.0, 300.0, 1872.0, 6000.0, 0.94, 48_900.0, month, 78_000.0)
     finding = Finding(
@@ -58,7 +57,7 @@ def _record(name: str, slo: str, rate: float, before: float, service: str = "che
         burn=burn,
         growth=(StageGrowth("preprocess", 0.18, 0.92),),
         version="2",
-        course=Course((0.4, 0.5, None, 3.0, rate), 180.0, _AT - before - 840),
+        course=Trend((0.4, 0.5, None, 3.0, rate), 180.0, _AT - before - 840),
     )
     at = _AT - before
-    return Record(name, f"slo:{slo}", finding, at, at, at, sequence=1, peak=rate, heard="open", story=name)
+    return IncidentRecord(name, f"slo:{slo}", finding, at, at, at, sequence=1, peak=rate, heard="open", story=name)

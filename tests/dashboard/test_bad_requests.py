@@ -10,7 +10,7 @@ import pytest
 from dash import html
 
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.objectives.slo_file import LiveFile, read
+from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.router import context_of, page_of
@@ -40,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Ite
     file.write_text(SLO, encoding="utf-8")
     store = Store.open(f"sqlite:///{folder / 'bad.db'}", clock=NOW.timestamp)
     write(store, traffic, *FLEET)
-    Evaluator(store, "tests", lease_seconds=600).tick(replace(read(file, {}), dashboard_url=""), NOW)
+    Evaluator(store, "tests", lease_seconds=600).tick(replace(read_slo_file(file, {}), dashboard_url=""), NOW)
     yield Source(store, AlertsReader(store, LiveFile(file, {})), NOW.timestamp)
     store.close()
 

@@ -14,11 +14,10 @@ import pytest
 from flask.testing import FlaskClient
 
 from stagelens.alerts.delivery.channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
-from stagelens.alerts.delivery.finding_parts import Shift
-from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.incidents import journal
-from stagelens.alerts.incidents.notification_rules import Turn
-from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate
+from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.app import build
@@ -112,11 +111,11 @@ def test_an_incident_is_acknowledged_from_its_page(source: Source, client: Flask
 def slower(store: Store) -> str:
     """The name of an incident about a tail that became slower."""
     name, at = "sl-00000000000000000004", NOW.timestamp() - 600
-    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     finding = Finding("tail", "search", "p99 was 252 ms", "tail", "ticket", at, shift=shift)
-    incident = Record(name, "tail:search", finding, at, at, at, sequence=1, peak=1.2, heard="open", story=name)
+    incident = IncidentRecord(name, "tail:search", finding, at, at, at, sequence=1, peak=1.2, heard="open", story=name)
     with store.transaction() as connection:
-        journal.write(connection, Turn(incident, "opened", told=True), ("slack",), at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ("slack",), at)
     return name
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.evaluation.links import link
+from stagelens.alerts.evaluation.evidence import dashboard_link
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
@@ -341,7 +341,9 @@ def test_the_link_of_a_message_opens_what_it_counted(part: dict[str, str], servi
     """Whatever they are called: the same service, window and requests; and it is the address the dashboard writes itself."""
     slo = Slo("x", service, 0.99, timedelta(days=30), **part, **kind)
     began = NOW.replace(second=0) - timedelta(minutes=20)
-    path, _, search = link("http://dash.example", slo, began, NOW).removeprefix("http://dash.example").partition("?")
+    path, _, search = (
+        dashboard_link("http://dash.example", slo, began, NOW).removeprefix("http://dash.example").partition("?")
+    )
     view = parse(path, search, NOW)
     found = Context(view, None, view.parts[1]).selection  # type: ignore[arg-type] - nothing is asked
     counted = slo.select(began - timedelta(minutes=15), NOW)

@@ -10,7 +10,7 @@ import pytest
 
 from stagelens.alerts.evaluation.burn_rate import Tier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
-from stagelens.alerts.objectives.slo_file import read
+from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.alerts.reader import Incident
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.releases import Release, regressions
@@ -31,7 +31,7 @@ def slo(tmp_path: Path) -> SloStatus:
     """A healthy objective of the service hot."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLO, encoding="utf-8")
-    found = read(path, ENV).slos[0]
+    found = read_slo_file(path, ENV).slos[0]
     return SloStatus(found, 1000, 0, 1.0, 1.0, 10, 0.0, 0.0, "healthy", None)
 
 

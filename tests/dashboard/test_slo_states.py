@@ -12,7 +12,7 @@ import pytest
 from dash import html
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
-from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.dashboard.components import SHAPES, WORDS
@@ -186,8 +186,12 @@ def test_programs_read_state_work_and_since_when(burning_store: Store, planned: 
     assert (hot["state"], hot["work"]) == ("maintenance", {"why": "new disks", "until": "2026-11-20T13:30:00Z"})
     assert hot["stale_since"] is None
     assert (calm["state"], calm["stale_since"], calm["work"]) == ("stale", "2026-11-20T12:00:00Z", None)
-    assert status_of(planned, "hot-latency").slo.maintenance == Calendar(
-        (Once(NOW.replace(hour=11, minute=50, second=0), NOW.replace(hour=13, minute=30, second=0), "new disks"),)
+    assert status_of(planned, "hot-latency").slo.maintenance == MaintenanceCalendar(
+        (
+            OneTimeWindow(
+                NOW.replace(hour=11, minute=50, second=0), NOW.replace(hour=13, minute=30, second=0), "new disks"
+            ),
+        )
     )
 
 

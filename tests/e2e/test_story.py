@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.delivery.channels.slack.webhook import Slack
-from stagelens.alerts.delivery.worker import Worker
+from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.worker import DeliveryWorker
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.lease import new_holder
-from stagelens.alerts.objectives.slo_file import LiveFile, read
+from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
@@ -122,8 +122,8 @@ def test_a_slow_stage_that_is_sent_is_in_the_message_and_on_the_page(tmp_path: P
         sent += [export(now - step * MINUTE, 200, SLOW, "2") for step in range(5, 0, -1)]
         statuses = {httpx.post(address, json=body, timeout=60).status_code for body in sent}
     environment = {"SLACK_URL": f"{inbox.url}/services/T0/B0/x"}
-    Evaluator(store, "me", lease_seconds=30).tick(read(file, environment), now)
-    worker = Worker(store, Slack("slack", environment["SLACK_URL"], gap_seconds=0.0), new_holder())
+    Evaluator(store, "me", lease_seconds=30).tick(read_slo_file(file, environment), now)
+    worker = DeliveryWorker(store, SlackWebhook("slack", environment["SLACK_URL"], gap_seconds=0.0), new_holder())
     worker.start()
     came = inbox.came.wait(PATIENCE_SECONDS)
     worker.stop()

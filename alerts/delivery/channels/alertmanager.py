@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ..channel import Refresh
-from ..http import post
+from ....core.settings.yaml_fields import Fields, Secrets
+from ...formatting import cut, line
+from ..channel import ChannelKind, ParsedChannel, Refresh
+from ..http import post_json
 from ..message import Finding, Message
-from ..message_text import cause, examples, facts, headline, impact, picture, small_print
-from ..truncation import cut, line
+from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
 
 # https://prometheus.io/docs/alerting/latest/clients/: clients repeat what fires
 REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
@@ -29,7 +30,7 @@ MAX_ANNOTATION_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Alertmanager:
+class AlertmanagerChannel:
     """An Alertmanager.
 
     Args:
@@ -46,12 +47,12 @@ class Alertmanager:
 
     def send(self, message: Message) -> str:
         """Post *message* as one alert; 200 means that Alertmanager has it, and its labels are all there is to remember."""
-        body = json.dumps([payload(message, self.clock())], ensure_ascii=False).encode()
-        post(f"{self.url.rstrip('/')}/api/v2/alerts", body, {}, receiver="Alertmanager")
+        body = json.dumps([alert_payload(message, self.clock())], ensure_ascii=False).encode()
+        post_json(f"{self.url.rstrip('/')}/api/v2/alerts", body, {}, receiver="Alertmanager")
         return ""
 
 
-def payload(message: Message, now: float) -> dict[str, Any]:
+def alert_payload(message: Message, now: float) -> dict[str, Any]:
     """Return the alert as it is at *now*, in Unix seconds."""
     finding = message.finding
     alert: dict[str, Any] = {
@@ -78,14 +79,14 @@ def _labels(finding: Finding) -> dict[str, str]:
 
 def _annotations(message: Message) -> dict[str, str]:
     finding = message.finding
-    lines = [impact(finding), *(f"{name}: {value}" for name, value in facts(message))]
+    lines = [impact_text(finding), *(f"{name}: {value}" for name, value in message_facts(message))]
     lines += [f"Also: {each}" for each in message.also]
-    lines += [f"{shape} {about}" for shape, about in picture(message)]
-    lines += [f"{what} {link}".strip() for what, link in examples(finding)]
+    lines += [f"{shape} {about}" for shape, about in sparkline_of(message)]
+    lines += [f"{what} {link}".strip() for what, link in slow_requests(finding)]
     said = {
         "summary": line(headline(message), MAX_ANNOTATION_CHARS),
         "description": "\n".join(line(each, MAX_ANNOTATION_CHARS) for each in [*lines, *small_print(message)]),
-        "cause": line(cause(message), MAX_ANNOTATION_CHARS),
+        "cause": line(cause_text(message), MAX_ANNOTATION_CHARS),
         "incident": message.incident,
         "version": finding.version,
         "dashboard": finding.link,
@@ -97,3 +98,20 @@ def _annotations(message: Message) -> dict[str, str]:
 
 def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+    del fields
+    return ParsedChannel(AlertmanagerChannel(name, secrets.take("url", example="ALERTMANAGER_URL", is_address=True)))
+
+
+# What the receiver answers, and what to do about it.
+HINTS = (
+    (
+        "answered 404",
+        "Give Alertmanager's own address, as http://alertmanager:9093, with its route prefix if it has one.",
+    ),
+    ("answered 401", "A proxy in front asks for a password: put it into the address, https://user:password@host."),
+    ("answered 410", "This Alertmanager knows API v1 only: 0.16 is the oldest that works."),
+)
+KIND = ChannelKind(_read, HINTS)

@@ -13,16 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ....core.errors import ChannelError
+from ....core.settings.yaml_fields import Fields, Secrets
 from ....store import Store
 from ... import lease
 from .. import outbox
-from ..http import address_parts, refused, request
-from ..loop import Loop
+from ..channel import ChannelKind, HeartbeatReceiver, ParsedChannel
+from ..http import refusal_error, secret_parts, send_request
+from ..worker import AlertsThread
 
 log = logging.getLogger(__name__)
 
 # The lease that says that the last evaluation was whole; it runs out by itself.
-EVALUATED = "evaluated"
+EVALUATED_LEASE = "evaluated"
 # How often to ping. [seconds]
 EVERY_SECONDS = 60.0
 # How soon to look again whether alerts work. [seconds]
@@ -51,12 +53,12 @@ class Heartbeat:
         Raises:
             ChannelError: It was not there, or not content.
         """
-        answer = request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
+        answer = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
         if not answer.accepted:
-            raise refused(answer, "the heartbeat's receiver", address_parts(self.url))
+            raise refusal_error(answer, "the heartbeat's receiver", secret_parts(self.url))
 
 
-class Pulse(Loop):
+class HeartbeatPinger(AlertsThread):
     """Pings while alerts work.
 
     Args:
@@ -69,7 +71,7 @@ class Pulse(Loop):
     def __init__(
         self,
         store: Store,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatReceiver,
         *,
         clock: Callable[[], float] = time.time,
         every_seconds: float = EVERY_SECONDS,
@@ -109,9 +111,9 @@ class Pulse(Loop):
     def _silent(self, now: float) -> str:
         """Return why there must be no ping; nothing when all is well."""
         with self._store.engine.connect() as connection:
-            if lease.holder_of(connection, EVALUATED, now) is None:
+            if lease.holder_of(connection, EVALUATED_LEASE, now) is None:
                 return "the last evaluation without an error is too old"
-            waiting = outbox.oldest_page(connection)
+            waiting = outbox.oldest_waiting_page(connection)
         if waiting is not None and now - waiting > MAX_PAGE_WAIT_SECONDS:
             return "a page waits in the outbox, and nobody takes it"
         return ""
@@ -121,3 +123,13 @@ class Pulse(Loop):
         if trouble and trouble != self._trouble:
             log.warning("alerts: no heartbeat to %s: %s", self._heartbeat.name, trouble)
         self._trouble = trouble
+
+
+def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+    del fields
+    return ParsedChannel(heartbeat=Heartbeat(name, secrets.take("url", example="HEARTBEAT_URL", is_address=True)))
+
+
+# What the receiver answers, and what to do about it.
+HINTS = (("answered 404", "Nobody expects pings at that address: copy it again from the service that watches."),)
+KIND = ChannelKind(_read, HINTS)

@@ -4,22 +4,178 @@ A ticket is severity `warning`, a page `critical`; a resolved incident resolves 
 PagerDuty could be told pages nobody: PagerDuty drops a resolve without an open alert. Somebody who looks after it
 acknowledges the alert there, too. A new version of a service is a change event, which pages nobody and stands beside incidents.
 PagerDuty fetches the chart itself, from a dashboard that it can reach.
+
+Releases, told to channels that want to know: one event for each new version of a watched service.
+
+A release is told under a lease of its own: whoever holds it tells, and once it is told the lease lasts until nobody can see
+the release any more. So it is told once however many processes run; a process that dies while it tells is followed by
+another, and then the receiver may hear of it twice: it pages nobody.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Protocol
+from urllib.parse import urlencode
 
 from ....core.errors import ChannelError
-from ..channel import Refresh
-from ..http import post
+from ....core.settings.yaml_fields import Fields, Secrets
+from ....store import Store
+from ... import lease
+from ...formatting import cut, line
+from ..channel import ChannelKind, ParsedChannel, Refresh
+from ..http import post_json
 from ..message import Finding, Message
-from ..message_text import basis, cause, chart_in_words, examples, facts, headline, impact, picture, small_print, table
-from ..truncation import cut, line
-from .releases import Release
+from ..message_text import (
+    cause_text,
+    chart_in_words,
+    comparison_basis,
+    headline,
+    impact_text,
+    message_facts,
+    slow_requests,
+    small_print,
+    sparkline_of,
+    stage_table,
+)
+from ..worker import AlertsThread
+
+log = logging.getLogger(__name__)
+
+# How often versions are looked for, and how long ago one may have come and still be news. [seconds]
+EVERY_SECONDS, NEWS_SECONDS = 60.0, 3600.0
+# Longer than telling one may take; what could not be told is tried again after so long, too. [seconds]
+LEASE_SECONDS = 60.0
+# Longer than a release is news, whatever the clocks say. [seconds]
+TOLD_SECONDS = timedelta(days=7).total_seconds()
+PREFIX = "release:"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A version of a service that began to serve.
+
+    Args:
+        service: Whose.
+        version: The new one.
+        before: The newest one until then.
+        at: Its first request. [Unix seconds]
+        link: The page that compares the two; empty without a dashboard.
+    """
+
+    service: str
+    version: str
+    before: str
+    at: float
+    link: str = ""
+
+    def in_words(self) -> str:
+        """Say it as a sentence.
+
+        >>> Release("shop", "2", "1", 0.0).in_words()
+        'shop: version 2 began to serve, after 1'
+        """
+        return f"{self.service}: version {self.version} began to serve, after {self.before}"
+
+
+class ReleaseChannel(Protocol):
+    """A channel that wants to know of releases."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def announce(self, release: Release) -> None:
+        """Tell the receiver of *release*.
+
+        Raises:
+            ChannelError: It was not accepted.
+        """
+        ...
+
+
+class ReleaseAnnouncer(AlertsThread):
+    """Tells one channel of new versions.
+
+    Args:
+        store: Where versions are seen, and leases kept.
+        channel: Whom to tell.
+        watched: Says which services to look at, and where the dashboard is.
+        clock: Says the time. [Unix seconds]
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        channel: ReleaseChannel,
+        watched: Callable[[], tuple[Collection[str], str]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(f"{channel.name}-releases", EVERY_SECONDS)
+        self._store = store
+        self._channel = channel
+        self._watched = watched
+        self._clock = clock
+
+    def step(self) -> float:
+        """Tell every release that is news and was not told."""
+        services, dashboard_url = self._watched()
+        for release in recent_releases(self._store, services, dashboard_url, self._clock()):
+            self._tell(release)
+        with self._store.transaction() as connection:
+            lease.forget(connection, PREFIX, self._clock())
+        return EVERY_SECONDS
+
+    def _tell(self, release: Release) -> None:
+        # A holder for each try: what was told must not look like ours to tell again.
+        name, holder = _lease_of(self._channel.name, release), lease.new_holder()
+        if not self._hold(name, holder, LEASE_SECONDS):
+            return
+        told_for = TOLD_SECONDS
+        try:
+            self._channel.announce(release)
+        except ChannelError as refused:
+            log.warning("alerts: %s did not accept a release: %s", self._channel.name, refused)
+            told_for = TOLD_SECONDS if refused.permanent else max(LEASE_SECONDS, refused.retry_after_seconds or 0.0)
+        self._hold(name, holder, told_for)
+
+    def _hold(self, name: str, holder: str, seconds: float) -> bool:
+        with self._store.transaction() as connection:
+            return lease.hold(connection, name, holder, self._clock(), seconds)
+
+
+def recent_releases(store: Store, services: Collection[str], dashboard_url: str, now: float) -> Iterator[Release]:
+    """Return the releases of *services* that are news: a version that came within the hour, after another one."""
+    frame = store.read.releases()
+    for service in sorted(services):
+        rows = frame[(frame["service"] == service) & (frame["version"] != "")]
+        seen = [at.to_pydatetime().timestamp() for at in rows["first_seen"]]
+        versions = list(zip(rows["version"].astype(str), seen, strict=True))
+        for (before, _), (version, at) in pairwise(versions):
+            if now - at <= NEWS_SECONDS:
+                yield Release(service, version, before, at, _comparison_link(dashboard_url, service, before, version))
+
+
+def _comparison_link(dashboard_url: str, service: str, before: str, version: str) -> str:
+    """Return the page that compares two versions."""
+    compared = urlencode({"svc": service, "a": before, "b": version})
+    return f"{dashboard_url.rstrip('/')}/compare?{compared}" if dashboard_url else ""
+
+
+def _lease_of(channel: str, release: Release) -> str:
+    """Return the name of a release's lease: 64 characters at most, whatever the names are."""
+    named = f"{channel}\0{release.service}\0{release.version}"
+    return f"{PREFIX}{hashlib.sha256(named.encode()).hexdigest()[:40]}"
+
 
 # https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
 MAX_SUMMARY_CHARS = 1024
@@ -35,7 +191,7 @@ _SEVERITIES = {"page": "critical", "ticket": "warning"}
 
 
 @dataclass(frozen=True, slots=True)
-class PagerDuty:
+class PagerDutyChannel:
     """A PagerDuty service.
 
     Args:
@@ -53,7 +209,7 @@ class PagerDuty:
 
     def send(self, message: Message) -> str:
         """Enqueue *message* as an event; 202 means PagerDuty has it, and the dedup key is all there is to remember."""
-        event = payload(message, self.routing_key)
+        event = event_payload(message, self.routing_key)
         if len(_encoded(event)) > MAX_EVENT_BYTES:
             event["payload"].pop("custom_details", None)
         self._post("/v2/enqueue", event)
@@ -65,17 +221,17 @@ class PagerDuty:
         Raises:
             ChannelError: It was not accepted.
         """
-        self._post("/v2/change/enqueue", change(release, self.routing_key))
+        self._post("/v2/change/enqueue", change_event(release, self.routing_key))
 
     def _post(self, path: str, event: dict[str, Any]) -> None:
         url = f"{self.base_url.rstrip('/')}{path}"
-        answer = post(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
+        answer = post_json(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
         if answer.status != ACCEPTED:
             msg = f"PagerDuty answered {answer.status} and not {ACCEPTED}; is something else at that address?"
             raise ChannelError(msg, permanent=False)
 
 
-def payload(message: Message, routing_key: str) -> dict[str, Any]:
+def event_payload(message: Message, routing_key: str) -> dict[str, Any]:
     """Return the event."""
     event: dict[str, Any] = {
         "routing_key": routing_key,
@@ -87,13 +243,13 @@ def payload(message: Message, routing_key: str) -> dict[str, Any]:
     }
     if message.finding.link:
         event["client_url"] = message.finding.link
-    if message.chart and picture(message):
+    if message.chart and sparkline_of(message):
         alt = line(chart_in_words(message.finding), MAX_SUMMARY_CHARS)
         event["images"] = [{"src": message.chart, "href": message.finding.link, "alt": alt}]
     return event
 
 
-def change(release: Release, routing_key: str) -> dict[str, Any]:
+def change_event(release: Release, routing_key: str) -> dict[str, Any]:
     """Return the change event.
 
     https://developer.pagerduty.com/docs/events-api-v2/send-change-events/
@@ -135,20 +291,20 @@ def _class(finding: Finding) -> str:
 def _details(message: Message) -> dict[str, Any]:
     finding = message.finding
     details: dict[str, Any] = {
-        "cause": cause(message),
-        "impact": impact(finding),
-        **dict(facts(message)),
+        "cause": cause_text(message),
+        "impact": impact_text(finding),
+        **dict(message_facts(message)),
         "slo": "; ".join(small_print(message)),
     }
-    details |= {about: shape for shape, about in picture(message)}
+    details |= {about: shape for shape, about in sparkline_of(message)}
     if finding.growth:
-        details[f"stages ({basis(finding)})"] = {
-            stage: f"{growth}, {share} of the excess" for stage, growth, share in table(finding)
+        details[f"stages ({comparison_basis(finding)})"] = {
+            stage: f"{growth}, {share} of the excess" for stage, growth, share in stage_table(finding)
         }
     if message.also:
         details["also"] = list(message.also)
     if finding.exemplars:
-        details["slow requests"] = [f"{what} {link}".strip() for what, link in examples(finding)]
+        details["slow requests"] = [f"{what} {link}".strip() for what, link in slow_requests(finding)]
     if finding.version:
         details["version"] = finding.version
     if finding.description:
@@ -159,7 +315,7 @@ def _details(message: Message) -> dict[str, Any]:
 def _links(message: Message) -> list[dict[str, str]]:
     finding = message.finding
     links = [(finding.link, "Where the time goes"), (finding.runbook, "Runbook")]
-    links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in examples(finding)]
+    links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in slow_requests(finding)]
     return [{"href": href, "text": text} for href, text in links if href]
 
 
@@ -169,3 +325,24 @@ def _encoded(event: dict[str, Any]) -> bytes:
 
 def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+    key = secrets.take("routing_key", example="PAGERDUTY_ROUTING_KEY")
+    base_url = fields.address("base_url") or BASE_URL
+    return ParsedChannel(PagerDutyChannel(name, key, base_url), signing_secret=secrets.take("webhook_secret"))
+
+
+# What the receiver answers, and what to do about it.
+HINTS = (
+    (
+        "answered 400",
+        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
+    ),
+    (
+        "answered 403",
+        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
+    ),
+    ("answered 404", "Accounts in the EU set base_url: https://events.eu.pagerduty.com"),
+)
+KIND = ChannelKind(_read, HINTS)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ..channel import Refresh
-from ..finding_parts import Burn, Shift
-from ..http import post
-from ..message import Message
-from ..message_text import cause, headline
+from ....core.settings.yaml_fields import Fields, Secrets
+from ..channel import ChannelKind, ParsedChannel, Refresh
+from ..http import post_json
+from ..message import Burn, LatencyRegression, Message
+from ..message_text import cause_text, headline
 
 SIGNATURE_HEADER = "X-Stagelens-Signature"
 TIMESTAMP_HEADER = "X-Stagelens-Timestamp"
@@ -30,7 +30,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class WebhookChannel:
     """Any receiver of JSON.
 
     Args:
@@ -49,22 +49,22 @@ class Webhook:
 
     def send(self, message: Message) -> str:
         """Post *message*; any 2xx answer accepts it, and nothing has to be remembered."""
-        body = json.dumps(payload(message), ensure_ascii=False).encode()
+        body = json.dumps(webhook_payload(message), ensure_ascii=False).encode()
         headers = {KEY_HEADER: message.key}
         if self.secret:
             stamp = str(int(self.clock()))
-            headers |= {TIMESTAMP_HEADER: stamp, SIGNATURE_HEADER: sign(self.secret, stamp, body)}
-        post(self.url, body, headers, receiver="the webhook", secrets=[self.secret])
+            headers |= {TIMESTAMP_HEADER: stamp, SIGNATURE_HEADER: sign_body(self.secret, stamp, body)}
+        post_json(self.url, body, headers, receiver="the webhook", secrets=[self.secret])
         return ""
 
 
-def sign(secret: str, timestamp: str, body: bytes) -> str:
+def sign_body(secret: str, timestamp: str, body: bytes) -> str:
     """Return the signature of *body* as the header carries it."""
     digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     return f"sha256={digest.hexdigest()}"
 
 
-def payload(message: Message) -> dict[str, Any]:
+def webhook_payload(message: Message) -> dict[str, Any]:
     """Return the incident as the receiver gets it."""
     finding = message.finding
     return {
@@ -86,7 +86,7 @@ def payload(message: Message) -> dict[str, Any]:
             "slo": finding.name,
             "promise": finding.promise,
             "kind": finding.kind,
-            "cause": cause(message),
+            "cause": cause_text(message),
             "version": finding.version,
             "description": finding.description,
             "runbook": finding.runbook,
@@ -123,9 +123,25 @@ def _budget(burn: Burn) -> dict[str, float | None]:
     }
 
 
-def _shift(shift: Shift) -> dict[str, float | str]:
+def _shift(shift: LatencyRegression) -> dict[str, float | str]:
     return {**dataclasses.asdict(shift), "ratio": shift.ratio}
 
 
 def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+    del fields
+    url = secrets.take("url", example="ALERTS_URL", is_address=True)
+    return ParsedChannel(WebhookChannel(name, url, secrets.take("secret")))
+
+
+# What the receiver answers, and what to do about it.
+HINTS = (
+    ("answered 401", "The receiver does not accept the signature: set the same secret on both sides."),
+    ("answered 403", "The receiver does not accept the signature: set the same secret on both sides."),
+    ("answered 404", "There is nothing at that address: check its path."),
+    ("answered 405", "The address takes no POST: check its path."),
+)
+KIND = ChannelKind(_read, HINTS)

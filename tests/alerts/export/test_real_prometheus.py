@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from stagelens.alerts import lease
-from stagelens.alerts.delivery.channels.heartbeat import EVALUATED
+from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.export import grafana, rules
-from stagelens.alerts.export.expressions import NAMES, Histograms
+from stagelens.alerts.export.expressions import METRIC_NAMES, Histograms
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.collector.prometheus import counters
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
@@ -75,12 +75,12 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
     folder: Path = tmp_path_factory.mktemp("prometheus")
     histograms = Histograms(request.param)
-    written = rules.write([slo for slo, _ in PROMISED], default_policy(), histograms)
+    written = rules.write_rules([slo for slo, _ in PROMISED], default_burn_rate_policy(), histograms)
     (folder / "rules.yml").write_text(written.replace("interval: 1m", "interval: 200ms"))
     store = Store.open(f"sqlite:///{folder}/stagelens.db", retention=Retention(budget_bytes=10**9))
     with store.transaction() as connection:
-        lease.hold(connection, EVALUATED, "me", 0.0, 0.0)
-        lease.note_done(connection, EVALUATED, time.time())
+        lease.hold(connection, EVALUATED_LEASE, "me", 0.0, 0.0)
+        lease.note_done(connection, EVALUATED_LEASE, time.time())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counters, "EMPTY_SECONDS", 0.0)
         collector = Collector(CollectorConfig(port=0), store, maintenance_seconds=0.5)
@@ -150,7 +150,7 @@ def _points() -> list[Point]:
 
 def test_every_panel_has_data(scene: Scene) -> None:
     """Each expression of the dashboard, as Grafana asks it."""
-    dashboard = json.loads(grafana.write(scene.histograms))
+    dashboard = json.loads(grafana.write_dashboard(scene.histograms))
     asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", ())]
     empty = [
         (title, expression)
@@ -164,7 +164,7 @@ def test_every_panel_has_data(scene: Scene) -> None:
 
 def test_times_by_two_definitions_are_never_one_line(scene: Scene) -> None:
     """Each percentile has a line for each way a first token is found, and its legend names it."""
-    dashboard = json.loads(grafana.write(scene.histograms))
+    dashboard = json.loads(grafana.write_dashboard(scene.histograms))
     (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == "Time to first token")
     for target in panel["targets"]:
         found = scene.query(target["expr"].replace("$__rate_interval", "10s").replace("$service", ".+"))
@@ -194,7 +194,7 @@ def test_what_burns_fires(scene: Scene) -> None:
 @pytest.mark.parametrize("native", [False, True])
 def test_a_dashboard_is_of_no_installation_and_nothing_overlaps(*, native: bool) -> None:
     """The data source is a variable everywhere, ids are unique, and each panel has a place of its own."""
-    dashboard = json.loads(grafana.write(Histograms(native)))
+    dashboard = json.loads(grafana.write_dashboard(Histograms(native)))
     panels = dashboard["panels"]
     variables = {each["name"] for each in dashboard["templating"]["list"]}
     taken = [
@@ -218,8 +218,8 @@ def test_a_dashboard_is_of_no_installation_and_nothing_overlaps(*, native: bool)
 def test_all_metrics_of_the_dashboard_are_told(scene: Scene) -> None:
     """No name in it was ever left behind by the collector."""
     told = {found["metric"]["__name__"] for found in scene.query('{__name__=~".+"}')}
-    whole = " ".join(re.findall(r'"expr": "(.*)"', grafana.write(scene.histograms)))
+    whole = " ".join(re.findall(r'"expr": "(.*)"', grafana.write_dashboard(scene.histograms)))
     named = set(re.findall(r"\b(?:slo:)?stagelens_\w+(?::\w+)?", whole))
 
     assert named - told == set()
-    assert all(name in whole for name in NAMES.values())
+    assert all(name in whole for name in METRIC_NAMES.values())

@@ -12,19 +12,18 @@ import yaml
 
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.burn_rate import Counts, Tier
-from stagelens.alerts.evaluation.history import History
-from stagelens.alerts.evaluation.measurement import tiers_of
+from stagelens.alerts.evaluation.measurement import History, tiers_of
 from stagelens.alerts.export import rules
-from stagelens.alerts.export.expressions import Histograms, span
-from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.export.expressions import Histograms, prometheus_duration
+from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.policies import default_burn_rate_policy
 from tests.alerts.export.rule_evaluation import firing
 from tests.support import prometheus_tool
 
 pytestmark = pytest.mark.stacks
 
-POLICY = default_policy()
+POLICY = default_burn_rate_policy()
 MONTH, MINUTE = timedelta(days=30), timedelta(minutes=1)
 REQUESTS = "stagelens_request_duration_seconds"
 LATENCY = Slo("checkout", "shop", 0.99, MONTH, timedelta(milliseconds=250))
@@ -46,7 +45,7 @@ KINDS = (
 def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
     """Whatever is promised, and whatever it is called."""
     file = tmp_path / "rules.yml"
-    file.write_text(rules.write([*KINDS, FRESH], POLICY, Histograms(native)))
+    file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, Histograms(native)))
     code, said = prometheus_tool.run("check", "rules", file)
     groups = yaml.safe_load(file.read_text())["groups"]
 
@@ -57,18 +56,18 @@ def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool)
 def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
     """Where nothing is promised there is nothing to watch."""
     file = tmp_path / "rules.yml"
-    file.write_text(rules.write([], POLICY, Histograms()))
+    file.write_text(rules.write_rules([], POLICY, Histograms()))
 
     assert prometheus_tool.run("check", "rules", file)[0] == 0
 
 
 def test_what_a_rule_cannot_express_is_said() -> None:
     """Nothing is left out in silence."""
-    work = Calendar((Once(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),))
+    work = MaintenanceCalendar((OneTimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),))
     slo = replace(
         LATENCY, objective=0.9, maintenance=work, reset=datetime(2026, 1, 3, tzinfo=UTC), budgets=(("queue", MINUTE),)
     )
-    said = rules.write([slo, FRESH], POLICY, Histograms())
+    said = rules.write_rules([slo, FRESH], POLICY, Histograms())
 
     for sentence in (
         "mute its times in Alertmanager",
@@ -85,8 +84,8 @@ def test_what_the_collector_has_to_tell_is_said() -> None:
     route = replace(LATENCY, route="/pay", threshold=timedelta(milliseconds=300))
     needed = "#   prometheus: {labels: [version, environment, route], buckets: [0.3]}"
 
-    assert needed in rules.write([route], POLICY, Histograms())
-    assert "prometheus: {" not in rules.write([LATENCY], POLICY, Histograms())
+    assert needed in rules.write_rules([route], POLICY, Histograms())
+    assert "prometheus: {" not in rules.write_rules([LATENCY], POLICY, Histograms())
 
 
 def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: float = 6000) -> np.ndarray:
@@ -130,14 +129,17 @@ def test_rules_fire_in_the_minutes_our_own_evaluation_does(tmp_path: Path, name:
         f'{REQUESTS}_bucket{{{failing},le="0.25"}}': counter(failed),
     }
     slos = {LATENCY: bad, replace(AVAILABILITY, objective=0.99): failed}
-    theirs = firing(tmp_path, rules.write([*slos], POLICY, Histograms()), series, "slo", "severity", "window")
+    theirs = firing(tmp_path, rules.write_rules([*slos], POLICY, Histograms()), series, "slo", "severity", "window")
     kept = POLICY.patience.quiet // MINUTE
 
     for slo, broke in slos.items():
         for tier in tiers_of(slo, POLICY):
             ours = fired(slo, tier, total, broke)
             expected = {minute + more for minute in ours for more in range(kept + 1)} & set(range(len(total) + 1))
-            assert theirs.get((slo.name, tier.severity, span(tier.long)), set()) == expected, (slo.name, tier)
+            assert theirs.get((slo.name, tier.severity, prometheus_duration(tier.long)), set()) == expected, (
+                slo.name,
+                tier,
+            )
 
 
 def counter(each: np.ndarray) -> list[float]:
@@ -151,7 +153,7 @@ def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path:
     """Then there is no series of good ones at all, and it fires all the more."""
     failed = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="error"}}': failed}
-    found = firing(tmp_path, rules.write([LATENCY, AVAILABILITY], POLICY, Histograms()), series, "slo", "window")
+    found = firing(tmp_path, rules.write_rules([LATENCY, AVAILABILITY], POLICY, Histograms()), series, "slo", "window")
 
     assert {("checkout", "1h"), ("up", "1h")} <= set(found)
 
@@ -161,17 +163,17 @@ def test_a_service_without_a_failure_is_known_to_have_none(tmp_path: Path) -> No
     served = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="ok"}}': served}
 
-    assert firing(tmp_path, rules.write([AVAILABILITY], POLICY, Histograms()), series, "slo") == {}
+    assert firing(tmp_path, rules.write_rules([AVAILABILITY], POLICY, Histograms()), series, "slo") == {}
 
 
 def fired(slo: Slo, tier: Tier, total: np.ndarray, bad: np.ndarray) -> set[int]:
     """The minutes at whose end *tier* fires by our own arithmetic."""
     held, held_bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
     history = History(1_795_000_020, held, held, held_bad)
-    windows = {length: history.windows(length) for length in burn_rate.windows(POLICY, [tier])}
+    windows = {length: history.windows(length) for length in burn_rate.needed_windows(POLICY, [tier])}
     found: set[int] = set()
     for edge in range(history.edges):
         counts = {length: Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()}
-        if burn_rate.firing([tier], counts, slo.objective, POLICY):
+        if burn_rate.firing_tiers([tier], counts, slo.objective, POLICY):
             found.add(edge)
     return found

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.learning import learn_from
-from stagelens.alerts.regression.minutes import Minutes, Spent
-from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.alerts.regression.reference import Reference, learn_reference_by_day
+from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds
 
 DAY = 1440
 STAGES = {"forward": (0.020, 0.2), "preprocess": (0.008, 0.4), "queue": (0.001, 1.0)}
@@ -32,7 +31,9 @@ class Service:
     load_swing: float = 0.3
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
-    def minutes(self, start: int, length: int, slower: dict[str, float] | None = None, share: float = 1.0) -> Minutes:
+    def minutes(
+        self, start: int, length: int, slower: dict[str, float] | None = None, share: float = 1.0
+    ) -> MinuteHistograms:
         """Return *length* minutes in which the stages of *slower* take so many times as long."""
         at = np.arange(start, start + length)
         n = self.rng.poisson(share * self.rate * (1 + self.load_swing * np.sin(2 * np.pi * at / DAY)))
@@ -42,13 +43,13 @@ class Service:
         part = (slow / self.day_swing if self.day_swing else slow)[:, None]
         total = self.rng.multinomial(n, fast * (1 - part) + slowest * part)
         own = [self.rng.multinomial(n, a * (1 - part) + b * part) for a, b in zip(own_fast, own_slowest, strict=True)]
-        return Minutes(start, np.arange(LOW, LOW + WIDTH), total, tuple(STAGES), np.array(own))
+        return MinuteHistograms(start, np.arange(LOW, LOW + WIDTH), total, tuple(STAGES), np.array(own))
 
-    def spent(self, start: int, length: int, slower: dict[str, float] | None = None, step: int = 10) -> Spent:
+    def spent(self, start: int, length: int, slower: dict[str, float] | None = None, step: int = 10) -> StageSeconds:
         """Return where the time of the same requests goes."""
         pmf, _, seconds = _shape(tuple(sorted((slower or {}).items())), 1.0)
         total = self.rng.multinomial(self.rng.poisson(self.rate * step, length // step), pmf)
-        return Spent(start, step, np.arange(LOW, LOW + WIDTH), total, tuple(STAGES), seconds[:, None, :] * total)
+        return StageSeconds(start, step, np.arange(LOW, LOW + WIDTH), total, tuple(STAGES), seconds[:, None, :] * total)
 
 
 _SHAPES: dict[tuple[tuple[tuple[str, float], ...], float], tuple[NDArray[np.float64], ...]] = {}
@@ -90,15 +91,15 @@ def make_service() -> Callable[..., Service]:
 
 
 @pytest.fixture(scope="session")
-def three_days() -> list[Minutes]:
+def three_days() -> list[MinuteHistograms]:
     """Three quiet days of the service."""
     service = Service(rng=np.random.default_rng(11))
     return [service.minutes(day * DAY, DAY) for day in range(3)]
 
 
 @pytest.fixture(scope="session")
-def reference(three_days: list[Minutes]) -> Reference:
+def reference(three_days: list[MinuteHistograms]) -> Reference:
     """What is normal for it."""
-    learnt = learn_from(default_policy(), lambda: three_days)
+    learnt = learn_reference_by_day(default_tail_policy(), lambda: three_days)
     assert learnt is not None
     return learnt

@@ -6,30 +6,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import alarm, canary
-from stagelens.alerts.regression.minutes import Minutes, Spent
-from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression import canary, scoring
+from stagelens.alerts.regression.policy import default_tail_policy
 from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.scoring import Judgement
-from stagelens.alerts.regression.stage_attribution import learn_habits
-from stagelens.alerts.regression.tally import Tally, join, tally
+from stagelens.alerts.regression.scoring import TailScore
+from stagelens.alerts.regression.stage_attribution import learn_stage_baseline
+from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds, TailCounts, count_beyond, join_tallies
 
-POLICY = default_policy()
-RULES = alarm.Rules(POLICY.canary.windows, POLICY.fire, POLICY.stage_key.ease)
+POLICY = default_tail_policy()
+RULES = scoring.AlarmRules(POLICY.canary.windows, POLICY.fire, POLICY.stage_key.ease)
 DAY = 1440
 
 
-def first_alarm(reference: Reference, old: Minutes, new: Minutes) -> tuple[int, Judgement] | None:
+def first_alarm(reference: Reference, old: MinuteHistograms, new: MinuteHistograms) -> tuple[int, TailScore] | None:
     """Return after how many minutes it fires, and what was judged then; None if it does not."""
-    a, b = tally(reference.rows, old), tally(reference.rows, new)
-    progress = alarm.Progress()
+    a, b = count_beyond(reference.rows, old), count_beyond(reference.rows, new)
+    progress = scoring.AlarmState()
     for at in range(1, len(a) + 1):
         sides = (
             replace(side, requests=side.requests[:at], n=side.n[:, :at], beyond=side.beyond[:, :at]).last(120)
             for side in (a, b)
         )
-        judged = canary.compare(POLICY, reference.rows, *sides)
-        progress, turn = alarm.step(RULES, progress, at, judged)
+        judged = canary.compare_versions(POLICY, reference.rows, *sides)
+        progress, turn = scoring.advance_alarm(RULES, progress, at, judged)
         if turn == "fired":
             return at, judged
     return None
@@ -40,11 +39,13 @@ def test_a_slower_canary_is_seen_within_a_quarter_of_an_hour(service: Any, refer
     slower = {"forward": 1.5}
     old, new = service.minutes(0, 60, share=0.9), service.minutes(0, 60, slower, share=0.1)
     found = first_alarm(reference, old, new)
-    habits = learn_habits(POLICY, [service.spent(0, DAY)])
+    habits = learn_stage_baseline(POLICY, [service.spent(0, DAY)])
 
     assert found is not None
     assert found[0] <= 15
-    blamed = canary.blame(POLICY, habits, service.spent(0, 20), service.spent(0, 20, slower), found[1].moved)
+    blamed = canary.rank_canary_suspects(
+        POLICY, habits, service.spent(0, 20), service.spent(0, 20, slower), found[1].moved
+    )
     assert blamed[0].stage == "forward"
 
 
@@ -65,64 +66,69 @@ def test_a_cold_start_of_the_canary_is_outlasted(service: Any, reference: Refere
     """Three slow minutes at the beginning say nothing."""
     cold = service.minutes(0, 3, {"forward": 4.0}, share=0.3)
     warm = service.minutes(3, 87, share=0.3)
-    a = tally(reference.rows, service.minutes(0, 90, share=0.7))
+    a = count_beyond(reference.rows, service.minutes(0, 90, share=0.7))
     b = canary_joined(reference, cold, warm)
-    progress = alarm.Progress()
+    progress = scoring.AlarmState()
     turns: list[str] = []
     for at in range(1, 91):
         sides = (replace(s, requests=s.requests[:at], n=s.n[:, :at], beyond=s.beyond[:, :at]) for s in (a, b))
-        progress, turn = alarm.step(RULES, progress, at, canary.compare(POLICY, reference.rows, *sides))
+        progress, turn = scoring.advance_alarm(
+            RULES, progress, at, canary.compare_versions(POLICY, reference.rows, *sides)
+        )
         turns += [turn] if turn else []
 
     assert turns == []
 
 
-def canary_joined(reference: Reference, *parts: Minutes) -> Tally:
+def canary_joined(reference: Reference, *parts: MinuteHistograms) -> TailCounts:
     """Count *parts* after each other."""
-    first, second = (tally(reference.rows, part) for part in parts)
-    return join(first, second)
+    first, second = (count_beyond(reference.rows, part) for part in parts)
+    return join_tallies(first, second)
 
 
 def test_both_must_be_of_the_same_minutes(service: Any, reference: Reference) -> None:
     """Pairs of other minutes would not cancel anything."""
-    old, new = tally(reference.rows, service.minutes(0, 30)), tally(reference.rows, service.minutes(5, 30))
+    old, new = (
+        count_beyond(reference.rows, service.minutes(0, 30)),
+        count_beyond(reference.rows, service.minutes(5, 30)),
+    )
 
     with pytest.raises(ValueError, match="same minutes, got 30 from 0, 30 from 5"):
-        canary.compare(POLICY, reference.rows, old, new)
+        canary.compare_versions(POLICY, reference.rows, old, new)
 
 
 def test_chance_is_that_of_the_theory() -> None:
     """The smallest of seven normal blocks has a known median; the mean of all has none but zero."""
-    assert canary.chance(7, 6)[0] == pytest.approx(-1.31, abs=0.03)
-    assert canary.chance(9, 0) == pytest.approx((0.0, 1 / 3), abs=0.01)
+    assert canary.null_distribution(7, 6)[0] == pytest.approx(-1.31, abs=0.03)
+    assert canary.null_distribution(9, 0) == pytest.approx((0.0, 1 / 3), abs=0.01)
 
 
 def test_few_requests_are_judged_when_far_too_many_of_them_are_slow(service: Any, reference: Reference) -> None:
     """Where three would be beyond by chance and many are, the stage has moved, and the whole with it."""
     n = len(reference.rows)
     p99 = next(number for number, row in enumerate(reference.rows) if (row.stage, row.at) == ("forward", 0.99))
-    old = tally(reference.rows, service.minutes(0, 30))
+    old = count_beyond(reference.rows, service.minutes(0, 30))
     requests = np.full(30, 10.0)
     quiet = np.array([row.expected for row in reference.rows])[:, None] * requests
     slow = quiet.copy()
     slow[p99] = 1
-    equal, slower = (Tally(0, requests, np.tile(requests, (n, 1)), beyond) for beyond in (quiet, slow))
+    equal, slower = (TailCounts(0, requests, np.tile(requests, (n, 1)), beyond) for beyond in (quiet, slow))
 
-    assert canary.compare(POLICY, reference.rows, old, slower).moved["forward"] >= 1
-    assert canary.compare(POLICY, reference.rows, old, equal).moved["forward"] < 0.5
+    assert canary.compare_versions(POLICY, reference.rows, old, slower).moved["forward"] >= 1
+    assert canary.compare_versions(POLICY, reference.rows, old, equal).moved["forward"] < 0.5
 
 
 def test_a_cold_start_takes_no_blame(service: Any) -> None:
     """The first requests of a canary wait for its weights and are its slowest; that is not why the others are slower."""
-    habits = learn_habits(POLICY, [service.spent(0, DAY)])
+    habits = learn_stage_baseline(POLICY, [service.spent(0, DAY)])
     new = with_cold_requests(service.spent(0, 20, {"forward": 1.3}), 0.06)
-    blamed = canary.blame(POLICY, habits, service.spent(0, 20), new, {"forward": 1.2, "preprocess": 0.1})
+    blamed = canary.rank_canary_suspects(POLICY, habits, service.spent(0, 20), new, {"forward": 1.2, "preprocess": 0.1})
 
     assert blamed[0].stage == "forward"
     assert blamed[0].seconds == pytest.approx(0.3 * 0.020, rel=0.15)
 
 
-def with_cold_requests(spent: Spent, share: float) -> Spent:
+def with_cold_requests(spent: StageSeconds, share: float) -> StageSeconds:
     """Return *spent* and so many more requests, slower than all: each has the mean of every stage, and the rest is `load`."""
     n, bucket = share * spent.total.sum(axis=1), spent.total.shape[1] - 1
     means = spent.seconds.sum(axis=(1, 2)) / spent.total.sum()

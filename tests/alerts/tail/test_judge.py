@@ -8,28 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import alarm
-from stagelens.alerts.regression.learning import learn_from
-from stagelens.alerts.regression.minutes import Minutes
-from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.scoring import Judge, Judgement
-from stagelens.alerts.regression.stage_attribution import learn_habits, suspects
-from stagelens.alerts.regression.tally import WHOLE, join, tally
+from stagelens.alerts.regression import scoring
+from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.alerts.regression.reference import Reference, learn_reference_by_day
+from stagelens.alerts.regression.scoring import TailScore, TailScorer
+from stagelens.alerts.regression.stage_attribution import learn_stage_baseline, rank_suspects
+from stagelens.alerts.regression.statistic import END_TO_END, MinuteHistograms, count_beyond, join_tallies
 
-POLICY = default_policy()
-RULES = alarm.Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
+POLICY = default_tail_policy()
+RULES = scoring.AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
 DAY = 1440
 NOW = 3 * DAY
 
 
-def run(reference: Reference, *parts: Minutes) -> list[tuple[str, int, Judgement]]:
+def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, TailScore]]:
     """Judge all minutes of *parts* after the first 240, and return what happened when."""
-    counted = tally(reference.rows, parts[0])
+    counted = count_beyond(reference.rows, parts[0])
     for part in parts[1:]:
-        counted = join(counted, tally(reference.rows, part))
-    judge, progress = Judge(POLICY, reference), alarm.Progress()
-    turns: list[tuple[str, int, Judgement]] = []
+        counted = join_tallies(counted, count_beyond(reference.rows, part))
+    judge, progress = TailScorer(POLICY, reference), scoring.AlarmState()
+    turns: list[tuple[str, int, TailScore]] = []
     for at in range(counted.start + 241, counted.end + 1):
         last = at - counted.start
         recent = replace(
@@ -40,7 +38,7 @@ def run(reference: Reference, *parts: Minutes) -> list[tuple[str, int, Judgement
             beyond=counted.beyond[:, last - 240 : last],
         )
         judged = judge.judge(recent)
-        progress, turn = alarm.step(RULES, progress, at, judged)
+        progress, turn = scoring.advance_alarm(RULES, progress, at, judged)
         turns += [(turn, at, judged)] if turn else []
     return turns
 
@@ -49,7 +47,7 @@ def test_a_quiet_day_with_its_rhythm_does_not_fire(make_service: Callable[..., A
     """Slower at the busy hours, as every day: nothing to say."""
     service = make_service(rate=300, day_swing=0.4, load_swing=0.5)
     days = [service.minutes(day * DAY, DAY) for day in range(4)]
-    reference = learn_from(POLICY, lambda: days[:3])
+    reference = learn_reference_by_day(POLICY, lambda: days[:3])
 
     assert reference is not None
     assert run(reference, days[3]) == []
@@ -72,8 +70,8 @@ def test_half_as_slow_again_in_one_stage_fires_soon_and_names_it(service: Any, r
     """A forward pass that takes 50 % longer is said within half an hour, with its stage in front."""
     slower = {"forward": 1.5}
     turns = run(reference, service.minutes(NOW, 250), service.minutes(NOW + 250, 40, slower))
-    habits = learn_habits(POLICY, [service.spent(day * DAY, DAY) for day in range(3)])
-    found = suspects(POLICY, habits, service.spent(NOW + 250, 30, slower), turns[0][2].moved)
+    habits = learn_stage_baseline(POLICY, [service.spent(day * DAY, DAY) for day in range(3)])
+    found = rank_suspects(POLICY, habits, service.spent(NOW + 250, 30, slower), turns[0][2].moved)
 
     assert [turn for turn, _, _ in turns] == ["fired"]
     assert turns[0][1] <= NOW + 250 + 30
@@ -95,17 +93,19 @@ def test_it_is_over_when_it_was_calm_for_long_enough(service: Any, reference: Re
     assert turns[1][1] >= NOW + 310 + POLICY.fire.calm_for
 
 
-def test_the_unit_of_latency_does_not_matter(service: Any, three_days: list[Minutes], reference: Reference) -> None:
+def test_the_unit_of_latency_does_not_matter(
+    service: Any, three_days: list[MinuteHistograms], reference: Reference
+) -> None:
     """The same requests, all eight times as slow in reference and window, are judged the same."""
     window = service.minutes(NOW, 245, {"forward": 1.1})
 
-    def shifted(day: Minutes) -> Minutes:
+    def shifted(day: MinuteHistograms) -> MinuteHistograms:
         return replace(day, index=day.index + 3 * 32)
 
-    scaled = learn_from(POLICY, lambda: [shifted(day) for day in three_days])
+    scaled = learn_reference_by_day(POLICY, lambda: [shifted(day) for day in three_days])
     assert scaled is not None
-    one = Judge(POLICY, reference).judge(tally(reference.rows, window))
-    other = Judge(POLICY, scaled).judge(tally(scaled.rows, shifted(window)))
+    one = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, window))
+    other = TailScorer(POLICY, scaled).judge(count_beyond(scaled.rows, shifted(window)))
 
     assert other.scores == pytest.approx(one.scores, rel=1e-4)
     assert other.moved == pytest.approx(one.moved, rel=1e-4)
@@ -114,10 +114,10 @@ def test_the_unit_of_latency_does_not_matter(service: Any, three_days: list[Minu
 def test_another_process_can_go_on(service: Any, reference: Reference) -> None:
     """What is normal survives as JSON, and judges the same."""
     again = Reference.from_json(reference.to_json())
-    window = tally(reference.rows, service.minutes(NOW, 245))
+    window = count_beyond(reference.rows, service.minutes(NOW, 245))
 
     assert again == reference
-    assert Judge(POLICY, again).judge(window) == Judge(POLICY, reference).judge(window)
+    assert TailScorer(POLICY, again).judge(window) == TailScorer(POLICY, reference).judge(window)
 
 
 def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any, reference: Reference) -> None:
@@ -125,14 +125,14 @@ def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any
     raw = json.loads(reference.to_json())
     del raw["model"]["strained"], raw["model"]["peak"]
     older = Reference.from_json(json.dumps(raw))
-    window = tally(reference.rows, service.minutes(NOW, 245, {"forward": 1.5}))
+    window = count_beyond(reference.rows, service.minutes(NOW, 245, {"forward": 1.5}))
 
-    assert Judge(POLICY, older).judge(window).score > 1
+    assert TailScorer(POLICY, older).judge(window).score > 1
 
 
 def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Reference) -> None:
     """A service that has just begun is judged as far as its minutes go."""
-    judged = Judge(POLICY, reference).judge(tally(reference.rows, service.minutes(NOW, 65)))
+    judged = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, service.minutes(NOW, 65)))
 
     assert [cell is not None for cell in judged.cells] == [window.length <= 65 for window in POLICY.windows]
 
@@ -140,37 +140,39 @@ def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Re
 def test_too_few_requests_are_not_judged(make_service: Callable[..., Any], reference: Reference) -> None:
     """Where less than four requests are to be expected beyond the quantile, nothing is said of it."""
     rare = make_service(rate=0.05)
-    judged = Judge(POLICY, reference).judge(tally(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
+    judged = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
 
     assert all(cell is None or reference.rows[cell.row].at not in (0.95, 0.99, 0.999) for cell in judged.cells)
 
 
-def test_too_little_to_learn_from(three_days: list[Minutes]) -> None:
+def test_too_little_to_learn_from(three_days: list[MinuteHistograms]) -> None:
     """Less than a day is no reference."""
     short = three_days[0]
-    half = Minutes(0, short.index, short.total[:700], short.stages, short.own[:, :700])
+    half = MinuteHistograms(0, short.index, short.total[:700], short.stages, short.own[:, :700])
 
-    assert learn_from(POLICY, lambda: [half]) is None
-    assert learn_from(POLICY, list) is None
+    assert learn_reference_by_day(POLICY, lambda: [half]) is None
+    assert learn_reference_by_day(POLICY, list) is None
 
 
-def test_a_service_without_stages_is_judged_as_a_whole(three_days: list[Minutes]) -> None:
+def test_a_service_without_stages_is_judged_as_a_whole(three_days: list[MinuteHistograms]) -> None:
     """No stages, no key; the rest works."""
     bare = [replace(day, stages=(), own=np.zeros((0, *day.total.shape), int)) for day in three_days]
-    reference = learn_from(POLICY, lambda: bare)
+    reference = learn_reference_by_day(POLICY, lambda: bare)
 
     assert reference is not None
-    assert {row.stage for row in reference.rows} == {WHOLE}
-    assert Judge(POLICY, reference).judge(tally(reference.rows, bare[0]).last(240)).moved == {}
+    assert {row.stage for row in reference.rows} == {END_TO_END}
+    assert TailScorer(POLICY, reference).judge(count_beyond(reference.rows, bare[0]).last(240)).moved == {}
 
 
 def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service: Callable[..., Any]) -> None:
     """With very many requests two percent are certain, and still nothing to wake anybody for."""
     service = make_service(rate=60_000)
     days = [service.minutes(day * DAY, DAY) for day in range(2)]
-    reference = learn_from(POLICY, lambda: days)
+    reference = learn_reference_by_day(POLICY, lambda: days)
     assert reference is not None
-    judged = Judge(POLICY, reference).judge(tally(reference.rows, service.minutes(2 * DAY, 245, {"forward": 1.02})))
+    judged = TailScorer(POLICY, reference).judge(
+        count_beyond(reference.rows, service.minutes(2 * DAY, 245, {"forward": 1.02}))
+    )
     strongest = max((cell for cell in judged.cells if cell), key=lambda cell: cell.score)
 
     assert strongest.z > 5
@@ -180,12 +182,12 @@ def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service:
 def test_what_happens_every_day_is_rare_no_more(service: Any) -> None:
     """Half an hour at 30 % more, once a day at no fixed time, is usual: another one says nothing."""
     slower = {"forward": 1.3}
-    days: list[Minutes] = []
+    days: list[MinuteHistograms] = []
     for day, at in enumerate((300, 800, 1200, 100)):
         start = day * DAY
         parts = [service.minutes(start, at), service.minutes(start + at, 30, slower)]
         days += [*parts, service.minutes(start + at + 30, DAY - at - 30)]
-    reference = learn_from(POLICY, lambda: days)
+    reference = learn_reference_by_day(POLICY, lambda: days)
     assert reference is not None
     parts = (
         service.minutes(4 * DAY, 250),
@@ -199,7 +201,7 @@ def test_what_happens_every_day_is_rare_no_more(service: Any) -> None:
 def test_the_stage_key_is_the_stage_that_moved(service: Any, reference: Reference) -> None:
     """A slower forward pass moves its own times, and nobody else's."""
     slower = {"forward": 1.3}
-    moved = Judge(POLICY, reference).judge(tally(reference.rows, service.minutes(NOW, 245, slower))).moved
+    moved = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
 
     assert moved["forward"] >= 1
     assert moved["preprocess"] < 0.7

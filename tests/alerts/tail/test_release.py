@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.alerts.regression.findings import release_with
-from stagelens.alerts.regression.watching_policy import default_watching
+from stagelens.alerts.regression.findings import release_at_onset
+from stagelens.alerts.regression.policy import default_watch_policy
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from stagelens.alerts.regression.watching_policy import default_watching
 )
 def test_a_release_while_it_may_have_begun_is_named(released: int, between: tuple[int, int], version: str) -> None:
     """From half an hour before the first minute it may have begun in to five minutes after the last one."""
-    assert release_with(default_watching(), {"1": 0, "2": released}, between) == version
+    assert release_at_onset(default_watch_policy(), {"1": 0, "2": released}, between) == version
 
 
 def test_the_only_version_is_no_release() -> None:
     """There is nothing it can be slower than."""
-    assert release_with(default_watching(), {"1": 100}, (90, 110)) == ""
+    assert release_at_onset(default_watch_policy(), {"1": 100}, (90, 110)) == ""

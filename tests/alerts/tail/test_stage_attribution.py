@@ -8,29 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.minutes import Spent, middles
-from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.stage_attribution import Habits, learn_habits, slowest, suspects
+from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.alerts.regression.stage_attribution import (
+    StageBaseline,
+    learn_stage_baseline,
+    mean_stage_seconds,
+    rank_suspects,
+)
+from stagelens.alerts.regression.statistic import StageSeconds, bucket_middles
 
-POLICY = default_policy()
+POLICY = default_tail_policy()
 DAY = 1440
 STAGES = ("dependency", "forward", "queue")
 _STEPS = (("total", 0), ("seconds", 1))
 
 
-def spent_of(counts: list[int], shares: tuple[float, ...]) -> Spent:
+def spent_of(counts: list[int], shares: tuple[float, ...]) -> StageSeconds:
     """Requests by bucket, each of which spends *shares* of its time in the stages."""
     total = np.array(counts).reshape(1, -1)
     index = np.arange(-200, -200 + total.shape[1])
-    seconds = np.array([share * total * middles(index) for share in shares])
-    return Spent(0, 10, index, total, STAGES, seconds)
+    seconds = np.array([share * total * bucket_middles(index) for share in shares])
+    return StageSeconds(0, 10, index, total, STAGES, seconds)
 
 
 @given(st.lists(st.integers(0, 30), min_size=3, max_size=40).filter(sum), st.floats(0.5, 0.999))
 def test_the_stages_of_the_slowest_add_up_to_their_latency(counts: list[int], band: float) -> None:
     """Stages partition the time of the slowest requests: at least so many of them as lie beyond the band."""
-    means = slowest(band, spent_of(counts, (0.2, 0.5, 0.3)), STAGES)
-    values = np.repeat(middles(np.arange(-200, -200 + len(counts))), counts)
+    means = mean_stage_seconds(band, spent_of(counts, (0.2, 0.5, 0.3)), STAGES)
+    values = np.repeat(bucket_middles(np.arange(-200, -200 + len(counts))), counts)
     rank = min(max(1, int(np.ceil(band * len(values) - 1e-9))), len(values))
 
     assert means is not None
@@ -39,29 +44,29 @@ def test_the_stages_of_the_slowest_add_up_to_their_latency(counts: list[int], ba
 
 def test_nobody_is_to_blame_without_requests() -> None:
     """An empty window has no slowest requests."""
-    habits = learn_habits(POLICY, [])
+    habits = learn_stage_baseline(POLICY, [])
 
-    assert slowest(0.95, spent_of([0, 0], (1, 0, 0)), STAGES) is None
-    assert suspects(POLICY, habits, spent_of([0, 0], (1, 0, 0)), {}) == ()
+    assert mean_stage_seconds(0.95, spent_of([0, 0], (1, 0, 0)), STAGES) is None
+    assert rank_suspects(POLICY, habits, spent_of([0, 0], (1, 0, 0)), {}) == ()
 
 
 @pytest.fixture
-def habits() -> Habits:
+def habits() -> StageBaseline:
     """The slowest requests usually take 10, 20 and 5 ms; the dependency goes up and down by 10 ms."""
-    return Habits(STAGES, ((0.010, 0.020, 0.005),) * 24, (0.010, 0.001, 0.001))
+    return StageBaseline(STAGES, ((0.010, 0.020, 0.005),) * 24, (0.010, 0.001, 0.001))
 
 
-def window(dependency: float, forward: float, queue: float) -> Spent:
+def window(dependency: float, forward: float, queue: float) -> StageSeconds:
     """A window whose requests all take so many seconds in the stages."""
     whole = dependency + forward + queue
     index = np.array([int(np.ceil(np.log2(whole) * 32)) - 1])
     seconds = np.array([[[100 * value]] for value in (dependency, forward, queue)])
-    return Spent(0, 10, index, np.array([[100]]), STAGES, seconds)
+    return StageSeconds(0, 10, index, np.array([[100]]), STAGES, seconds)
 
 
-def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: Habits) -> None:
+def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: StageBaseline) -> None:
     """12 ms are little for a stage that moves by 10 by itself, and 8 much for one that moves by 1."""
-    found = suspects(POLICY, habits, window(0.022, 0.028, 0.005), {})
+    found = rank_suspects(POLICY, habits, window(0.022, 0.028, 0.005), {})
 
     assert [one.stage for one in found[:2]] == ["forward", "dependency"]
     assert found[0].seconds == pytest.approx(0.008)
@@ -69,17 +74,17 @@ def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: 
     assert found[0].z == pytest.approx(8)
 
 
-def test_a_queue_that_follows_is_counted_to_the_stage_that_moved(habits: Habits) -> None:
+def test_a_queue_that_follows_is_counted_to_the_stage_that_moved(habits: StageBaseline) -> None:
     """A slower forward pass fills the queue, which grows more than the pass itself."""
-    found = suspects(POLICY, habits, window(0.010, 0.028, 0.045), {"forward": 1.5, "dependency": 0.1})
+    found = rank_suspects(POLICY, habits, window(0.010, 0.028, 0.045), {"forward": 1.5, "dependency": 0.1})
 
     assert [one.stage for one in found[:2]] == ["forward", "queue"]
     assert found[0].seconds == pytest.approx(0.008)
 
 
-def test_a_queue_that_grows_alone_is_blamed(habits: Habits) -> None:
+def test_a_queue_that_grows_alone_is_blamed(habits: StageBaseline) -> None:
     """No stage moved of its own: the workers are too few."""
-    found = suspects(POLICY, habits, window(0.011, 0.020, 0.045), {"forward": 0.2, "dependency": 0.1})
+    found = rank_suspects(POLICY, habits, window(0.011, 0.020, 0.045), {"forward": 0.2, "dependency": 0.1})
 
     assert found[0].stage == "queue"
     assert found[0].seconds == pytest.approx(0.040)
@@ -90,32 +95,32 @@ def test_habits_are_those_of_the_hour(make_service: Callable[..., Any]) -> None:
     service = make_service()
     nights = [service.spent(day * DAY, 12 * 60) for day in range(3)]
     noons = [service.spent(day * DAY + 12 * 60, 12 * 60, {"forward": 2.0}) for day in range(3)]
-    known = learn_habits(POLICY, [*nights, *noons])
+    known = learn_stage_baseline(POLICY, [*nights, *noons])
     usual = np.array(known.usual)[:, known.stages.index("forward")]
 
     assert usual[13] == pytest.approx(2 * usual[3], rel=0.2)
-    assert suspects(POLICY, known, service.spent(780, 60, {"forward": 2.0}), {})[0].z < POLICY.blame.sure
+    assert rank_suspects(POLICY, known, service.spent(780, 60, {"forward": 2.0}), {})[0].z < POLICY.blame.sure
 
 
 def test_a_stage_that_is_mostly_absent_is_not_a_surprise() -> None:
     """A stage whose spread is nought in most blocks takes its spread from those in which it was there."""
     rng = np.random.default_rng(3)
-    days: list[Spent] = []
+    days: list[StageSeconds] = []
     for number in range(300):
         spent = window(0.010, 0.020 * rng.normal(1, 0.02), 0.005)
         load = 0.010 if number % 20 == 0 else 0.0
         seconds = np.concatenate((spent.seconds, np.full((1, 1, 1), 100 * load)))
-        days.append(Spent(number * 30, 30, spent.index, spent.total, (*STAGES, "load"), seconds))
-    known = learn_habits(POLICY, days)
+        days.append(StageSeconds(number * 30, 30, spent.index, spent.total, (*STAGES, "load"), seconds))
+    known = learn_stage_baseline(POLICY, days)
 
     assert known.spread[known.stages.index("load")] > 0.002
 
 
-def test_a_stage_that_was_never_there_is_blamed_for_all_it_takes(habits: Habits) -> None:
+def test_a_stage_that_was_never_there_is_blamed_for_all_it_takes(habits: StageBaseline) -> None:
     """No habit explains any of it, however little it is."""
     spent = window(0.010, 0.021, 0.005)
     seconds = np.concatenate((spent.seconds, np.full((1, 1, 1), 100 * 0.004)))
-    found = suspects(POLICY, habits, Spent(0, 10, spent.index, spent.total, (*STAGES, "load"), seconds), {})
+    found = rank_suspects(POLICY, habits, StageSeconds(0, 10, spent.index, spent.total, (*STAGES, "load"), seconds), {})
 
     assert [one.stage for one in found[:2]] == ["load", "forward"]
     assert found[0].z > POLICY.blame.sure
@@ -126,16 +131,16 @@ def test_a_block_that_is_not_over_is_no_habit_yet() -> None:
     per_block = POLICY.blame.block // 10
     usual, slow = window(0.010, 0.020, 0.005), window(0.010, 0.025, 0.005)
 
-    def day(slow_steps: int) -> Spent:
+    def day(slow_steps: int) -> StageSeconds:
         steps = [usual] * per_block + [slow] * slow_steps
         total, seconds = (np.concatenate([getattr(each, name) for each in steps], axis) for name, axis in _STEPS)
-        return Spent(0, 10, usual.index, total, STAGES, seconds)
+        return StageSeconds(0, 10, usual.index, total, STAGES, seconds)
 
-    whole, longer, two = (learn_habits(POLICY, [day(number)]) for number in (0, per_block - 1, per_block))
+    whole, longer, two = (learn_stage_baseline(POLICY, [day(number)]) for number in (0, per_block - 1, per_block))
 
     assert whole == longer != two
 
 
-def test_habits_survive_a_restart(habits: Habits) -> None:
+def test_habits_survive_a_restart(habits: StageBaseline) -> None:
     """What is written is what is read."""
-    assert Habits.from_json(habits.to_json()) == habits
+    assert StageBaseline.from_json(habits.to_json()) == habits

@@ -9,23 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.learning import add_up
-from stagelens.alerts.regression.minutes import Minutes
-from stagelens.alerts.regression.policy import Window, default_policy
-from stagelens.alerts.regression.reference import robust_spread
-from stagelens.alerts.regression.statistic import Expectation, Sums, excess, fit, trimmed
-from stagelens.alerts.regression.tally import Row, Tally, join, rows_of, tally
+from stagelens.alerts.regression.policy import Window, default_tail_policy
+from stagelens.alerts.regression.reference import robust_spread, total_histograms
+from stagelens.alerts.regression.statistic import (
+    Expectation,
+    MinuteHistograms,
+    PrefixSums,
+    Row,
+    TailCounts,
+    block_excess,
+    count_beyond,
+    fit_model,
+    join_tallies,
+    rows_of,
+    trimmed_mean,
+)
 
-POLICY = default_policy()
+POLICY = default_tail_policy()
 DAY = 1440
 
 
-def counted(days: list[Minutes]) -> tuple[tuple[Row, ...], Tally]:
+def counted(days: list[MinuteHistograms]) -> tuple[tuple[Row, ...], TailCounts]:
     """Return the questions of *days*, and their counts."""
-    rows = rows_of(POLICY, *add_up(days))
-    whole = tally(rows, days[0])
+    rows = rows_of(POLICY, *total_histograms(days))
+    whole = count_beyond(rows, days[0])
     for day in days[1:]:
-        whole = join(whole, tally(rows, day))
+        whole = join_tallies(whole, count_beyond(rows, day))
     return rows, whole
 
 
@@ -33,7 +42,7 @@ def counted(days: list[Minutes]) -> tuple[tuple[Row, ...], Tally]:
 def test_blocks_add_up(counts: list[int], data: st.DataObject) -> None:
     """A block of minutes is the sum of its minutes, wherever it is cut."""
     values = np.array(counts, float)
-    sums = Sums(Tally(0, values, values[None], values[None] / 2))
+    sums = PrefixSums(TailCounts(0, values, values[None], values[None] / 2))
     end = data.draw(st.integers(1, len(counts)))
     length = data.draw(st.integers(1, end))
     requests, n, beyond = sums.of(np.array([end]), np.array([length]), np.array([0]))
@@ -48,8 +57,8 @@ def test_a_window_is_the_mean_of_its_smallest_blocks(values: list[float]) -> Non
     window = Window(block=5, blocks=5, drop=2, required=())
     raised = [value * 1e6 if value >= 4 else value for value in values]
 
-    assert trimmed(window, np.array(values)) == pytest.approx(2.0)
-    assert trimmed(window, np.array(raised)) == pytest.approx(2.0)
+    assert trimmed_mean(window, np.array(values)) == pytest.approx(2.0)
+    assert trimmed_mean(window, np.array(raised)) == pytest.approx(2.0)
 
 
 def test_the_rhythm_of_load_and_day_is_expected(make_service: Callable[..., Any]) -> None:
@@ -58,9 +67,9 @@ def test_the_rhythm_of_load_and_day_is_expected(make_service: Callable[..., Any]
     rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(4)])
     ends = np.arange(30, len(whole) + 1, 30)
     lengths = np.full(len(ends), 30)
-    known, flat = (fit(rows, whole, (30,), rhythm=rhythm) for rhythm in (True, False))
+    known, flat = (fit_model(rows, whole, (30,), rhythm=rhythm) for rhythm in (True, False))
     left = {
-        name: excess(Sums(whole), Expectation(model, rows, [0]), ends, lengths)[1][0].std()
+        name: block_excess(PrefixSums(whole), Expectation(model, rows, [0]), ends, lengths)[1][0].std()
         for name, model in (("known", known), ("flat", flat))
     }
 
@@ -70,9 +79,9 @@ def test_the_rhythm_of_load_and_day_is_expected(make_service: Callable[..., Any]
 def test_counting_scatters_as_much_as_it_is_said_to(service: Any) -> None:
     """Without any noise but that of counting, blocks are about standard normal."""
     rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(3)])
-    model = fit(rows, whole, (10,), rhythm=True)
+    model = fit_model(rows, whole, (10,), rhythm=True)
     ends = np.arange(10, len(whole) + 1, 10)
-    units, _, expected = excess(Sums(whole), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
+    units, _, expected = block_excess(PrefixSums(whole), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
 
     assert float(robust_spread(units)[0]) == pytest.approx(1.0, abs=0.12)
     assert expected.mean() == pytest.approx(6000 * rows[0].expected, rel=0.02)
@@ -87,10 +96,10 @@ def test_at_peaks_of_the_load_more_is_usual() -> None:
     slower = np.repeat(rng.normal(0, 0.4, 7 * DAY // 30), 30) * busiest
     beyond = rng.poisson(requests * 0.05 * np.exp(slower)).astype(float)
     rows = (Row("", 0.95, 0, 1.0, 0.05),)
-    kept = Tally(0, requests, requests[None], beyond[None])
-    model = fit(rows, kept, (10,), rhythm=True)
+    kept = TailCounts(0, requests, requests[None], beyond[None])
+    model = fit_model(rows, kept, (10,), rhythm=True)
     ends = np.arange(10, len(kept) + 1, 10)
-    units, _, _ = excess(Sums(kept), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
+    units, _, _ = block_excess(PrefixSums(kept), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
 
     assert model.strained[0][0] == pytest.approx(0.4, rel=0.3)
     assert model.scatter[0][0] < 0.1
@@ -100,9 +109,11 @@ def test_at_peaks_of_the_load_more_is_usual() -> None:
 def test_a_silence_is_no_excess(service: Any) -> None:
     """Blocks without requests say nothing."""
     rows, whole = counted([service.minutes(0, DAY)])
-    model = fit(rows, whole, (10,), rhythm=False)
-    silent = join(whole, Tally(DAY + 30, np.zeros(1), np.zeros((len(rows), 1)), np.zeros((len(rows), 1))))
-    units, _, expected = excess(Sums(silent), Expectation(model, rows, [0]), np.array([DAY + 20]), np.array([10]))
+    model = fit_model(rows, whole, (10,), rhythm=False)
+    silent = join_tallies(whole, TailCounts(DAY + 30, np.zeros(1), np.zeros((len(rows), 1)), np.zeros((len(rows), 1))))
+    units, _, expected = block_excess(
+        PrefixSums(silent), Expectation(model, rows, [0]), np.array([DAY + 20]), np.array([10])
+    )
 
     assert expected[0, 0] == 0
     assert abs(units[0, 0]) < 1

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from stagelens.alerts.regression.policy import Ease, Window, default_policy
+from stagelens.alerts.regression.policy import StageEase, Window, default_tail_policy
 
-POLICY = default_policy()
+POLICY = default_tail_policy()
 
 
 def test_every_window_says_what_each_statistic_requires() -> None:
@@ -26,6 +26,6 @@ def test_a_blip_of_ten_minutes_is_outlasted(window: Window) -> None:
 
 def test_the_stages_ease_the_score_but_never_below_the_least() -> None:
     """The more a stage moved on its own, the less the whole needs, within bounds."""
-    ease = Ease(start=1.15, by=0.35, least=0.3)
+    ease = StageEase(start=1.15, by=0.35, least=0.3)
 
     assert [ease.needed(key) for key in (0.0, 0.3, 1.0, 9.0)] == pytest.approx([1.0, 1.0, 0.8, 0.3])

@@ -6,21 +6,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.learning import add_up
-from stagelens.alerts.regression.minutes import Minutes
-from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.tally import MEAN, WHOLE, growth_to_count, join, rows_of, tally
+from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.alerts.regression.reference import total_histograms
+from stagelens.alerts.regression.statistic import (
+    END_TO_END,
+    MEAN,
+    MinuteHistograms,
+    count_beyond,
+    growth_to_count,
+    join_tallies,
+    rows_of,
+)
 from stagelens.core.histogram import Histogram, bucket_bounds
 
-POLICY = default_policy()
+POLICY = default_tail_policy()
 
 
-def minutes_of(seconds: NDArray[np.float64], stage_seconds: NDArray[np.float64]) -> Minutes:
+def minutes_of(seconds: NDArray[np.float64], stage_seconds: NDArray[np.float64]) -> MinuteHistograms:
     """One minute for each row of *seconds*, with the same requests' times in one stage."""
     index = np.arange(-400, 200)
     total = np.array([np.bincount(_place(row), minlength=600) for row in seconds])
     own = np.array([[np.bincount(_place(row), minlength=600) for row in stage_seconds]])
-    return Minutes(1000, index, total, ("forward",), own)
+    return MinuteHistograms(1000, index, total, ("forward",), own)
 
 
 def _place(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -28,63 +35,65 @@ def _place(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[NDArray[np.float64], Minutes]:
+def drawn() -> tuple[NDArray[np.float64], MinuteHistograms]:
     rng = np.random.default_rng(1)
     seconds = rng.lognormal(-3, 0.5, (50, 400))
     return seconds, minutes_of(seconds, seconds / 2)
 
 
 def test_a_row_counts_what_is_beyond_the_edge_of_a_bucket_near_its_quantile(
-    drawn: tuple[NDArray[np.float64], Minutes],
+    drawn: tuple[NDArray[np.float64], MinuteHistograms],
 ) -> None:
     """The threshold is an edge of a bucket, so that counting is exact, and the share beyond it is known."""
     seconds, minutes = drawn
-    total, own = add_up([minutes])
+    total, own = total_histograms([minutes])
     rows = rows_of(POLICY, total, own)
-    counted = tally(rows, minutes)
+    counted = count_beyond(rows, minutes)
 
     for number, row in enumerate(rows):
-        if row.stage == WHOLE and row.at != MEAN:
+        if row.stage == END_TO_END and row.at != MEAN:
             edge = bucket_bounds(row.edge)[1]
             assert counted.beyond[number].tolist() == (seconds > edge).sum(axis=1).tolist()
             assert row.expected == pytest.approx((seconds > edge).mean())
             assert row.expected == pytest.approx(1 - row.at, rel=0.15)
 
 
-def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """Units beyond over units expected is the mean over the reference's, where the slowest count as the p99 of it."""
     seconds, minutes = drawn
-    rows = rows_of(POLICY, *add_up([minutes]))
+    rows = rows_of(POLICY, *total_histograms([minutes]))
     number = next(n for n, row in enumerate(rows) if row.at == MEAN)
-    counted = tally(rows, minutes)
+    counted = count_beyond(rows, minutes)
     against = counted.beyond[number] / (counted.n[number] * rows[number].expected)
     most = np.minimum(seconds, np.quantile(seconds, 0.99))
 
     assert against == pytest.approx(most.mean(axis=1) / most.mean(), rel=0.005)
 
 
-def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """Four of 400 requests that take twenty times as long move the mean by no more than four of the slowest."""
     seconds, minutes = drawn
-    rows = rows_of(POLICY, *add_up([minutes]))
+    rows = rows_of(POLICY, *total_histograms([minutes]))
     number = next(n for n, row in enumerate(rows) if row.at == MEAN)
     cold = np.concatenate((seconds[:1, :396], np.full((1, 4), 1.0)), axis=1)
-    warm, with_cold = (tally(rows, minutes_of(each, each / 2)).beyond[number, 0] for each in (seconds[:1], cold))
+    warm, with_cold = (count_beyond(rows, minutes_of(each, each / 2)).beyond[number, 0] for each in (seconds[:1], cold))
 
     assert warm < with_cold < 1.05 * warm
 
 
 @given(cut=st.integers(1, 49))
-def test_parts_join_to_the_whole(drawn: tuple[NDArray[np.float64], Minutes], cut: int) -> None:
+def test_parts_join_to_the_whole(drawn: tuple[NDArray[np.float64], MinuteHistograms], cut: int) -> None:
     """Counting day by day, or minute by minute, gives what counting all at once does."""
     _, minutes = drawn
-    rows = rows_of(POLICY, *add_up([minutes]))
-    whole = tally(rows, minutes)
+    rows = rows_of(POLICY, *total_histograms([minutes]))
+    whole = count_beyond(rows, minutes)
     parts = [
-        tally(rows, Minutes(1000 + a, minutes.index, minutes.total[a:b], minutes.stages, minutes.own[:, a:b]))
+        count_beyond(
+            rows, MinuteHistograms(1000 + a, minutes.index, minutes.total[a:b], minutes.stages, minutes.own[:, a:b])
+        )
         for a, b in ((0, cut), (cut, 50))
     ]
-    joined = join(*parts)
+    joined = join_tallies(*parts)
 
     assert joined.start == whole.start
     assert np.allclose(joined.beyond, whole.beyond, rtol=1e-12)
@@ -92,44 +101,52 @@ def test_parts_join_to_the_whole(drawn: tuple[NDArray[np.float64], Minutes], cut
     assert np.array_equal(joined.requests, whole.requests)
 
 
-def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """Minutes that nobody sent are zero; a minute that is counted again replaces what was there."""
     _, minutes = drawn
-    rows = rows_of(POLICY, *add_up([minutes]))
-    one = tally(rows, Minutes(1000, minutes.index, minutes.total[:2], minutes.stages, minutes.own[:, :2]))
-    later = tally(rows, Minutes(1004, minutes.index, minutes.total[4:5], minutes.stages, minutes.own[:, 4:5]))
-    again = tally(rows, Minutes(1001, minutes.index, minutes.total[1:2], minutes.stages, minutes.own[:, 1:2]))
+    rows = rows_of(POLICY, *total_histograms([minutes]))
+    one = count_beyond(
+        rows, MinuteHistograms(1000, minutes.index, minutes.total[:2], minutes.stages, minutes.own[:, :2])
+    )
+    later = count_beyond(
+        rows, MinuteHistograms(1004, minutes.index, minutes.total[4:5], minutes.stages, minutes.own[:, 4:5])
+    )
+    again = count_beyond(
+        rows, MinuteHistograms(1001, minutes.index, minutes.total[1:2], minutes.stages, minutes.own[:, 1:2])
+    )
 
-    assert join(one, later).requests.tolist() == [400, 400, 0, 0, 400]
-    assert np.allclose(join(one, again).beyond, one.beyond, rtol=1e-12)
+    assert join_tallies(one, later).requests.tolist() == [400, 400, 0, 0, 400]
+    assert np.allclose(join_tallies(one, again).beyond, one.beyond, rtol=1e-12)
 
 
-def test_a_stage_that_a_minute_does_not_have_counts_nothing(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+def test_a_stage_that_a_minute_does_not_have_counts_nothing(
+    drawn: tuple[NDArray[np.float64], MinuteHistograms],
+) -> None:
     """A stage that is gone has no requests, and the rest is counted all the same."""
     _, minutes = drawn
-    rows = rows_of(POLICY, *add_up([minutes]))
-    without = tally(rows, Minutes(1000, minutes.index, minutes.total, (), minutes.own[:0]))
+    rows = rows_of(POLICY, *total_histograms([minutes]))
+    without = count_beyond(rows, MinuteHistograms(1000, minutes.index, minutes.total, (), minutes.own[:0]))
     forward = next(n for n, row in enumerate(rows) if row.stage == "forward")
 
     assert without.n[forward].sum() == 0
     assert without.requests.sum() == minutes.total.sum()
 
 
-def test_stages_that_follow_others_are_no_questions(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+def test_stages_that_follow_others_are_no_questions(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """The queue proves nothing of its own."""
     _, minutes = drawn
-    total, own = add_up([minutes])
+    total, own = total_histograms([minutes])
 
     assert {row.stage for row in rows_of(POLICY, total, {"queue": own["forward"], "h2d": own["forward"]})} == {
-        WHOLE,
+        END_TO_END,
         "h2d",
     }
 
 
-def test_growth_is_known_in_counts(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+def test_growth_is_known_in_counts(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """When all take twice as long, so many more are beyond as the reference has beyond half the threshold."""
     seconds, minutes = drawn
-    total, own = add_up([minutes])
+    total, own = total_histograms([minutes])
     row = rows_of(POLICY, total, own)[0]
     edge = bucket_bounds(row.edge)[1]
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.traffic import Shift, load_shift, on_common_mix, shifts
+from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.alerts.regression.traffic import TrafficShift, load_shift, on_common_mix, traffic_shifts
 from stagelens.core.histogram import Histogram
 
-POLICY = default_policy().confounders
+POLICY = default_tail_policy().confounders
 
 
 def histogram_of(*values: tuple[float, int]) -> Histogram:
@@ -26,12 +26,12 @@ def test_a_share_that_grew_is_named(slow: str) -> None:
     before = {"route": {"/fast": 901, slow: 101}, "model": {"a": 1002}}
     after = {"route": {"/fast": 703, slow: 307}, "model": {"a": 1010}}
 
-    assert shifts(POLICY, before, after) == (Shift("route", slow, 101 / 1002, 307 / 1010),)
+    assert traffic_shifts(POLICY, before, after) == (TrafficShift("route", slow, 101 / 1002, 307 / 1010),)
 
 
 def test_a_new_value_is_a_shift() -> None:
     """A model that was not there before."""
-    found = shifts(POLICY, {"model": {"a": 1000}}, {"model": {"a": 500, "b": 500}})
+    found = traffic_shifts(POLICY, {"model": {"a": 1000}}, {"model": {"a": 500, "b": 500}})
 
     assert [(shift.dimension, shift.after) for shift in found] == [("model", 0.5)]
 
@@ -39,12 +39,12 @@ def test_a_new_value_is_a_shift() -> None:
 @pytest.mark.parametrize("after", [{"a": 880, "b": 120}, {"a": 8, "b": 4}, {}])
 def test_little_chance_and_nothing_are_no_shift(after: dict[str, int]) -> None:
     """Less than five points, few requests, or a side that tells nothing."""
-    assert shifts(POLICY, {"model": {"a": 900, "b": 100}}, {"model": after}) == ()
+    assert traffic_shifts(POLICY, {"model": {"a": 900, "b": 100}}, {"model": after}) == ()
 
 
 def test_only_what_both_sides_tell_is_compared() -> None:
     """A batch size that was not told before says nothing."""
-    assert shifts(POLICY, {"model": {"a": 9}}, {"batch": {"1": 500}}) == ()
+    assert traffic_shifts(POLICY, {"model": {"a": 9}}, {"batch": {"1": 500}}) == ()
 
 
 def test_load_outside_what_is_known() -> None:

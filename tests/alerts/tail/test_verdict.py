@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression.scoring import Cell
+from stagelens.alerts.regression.findings import estimate, make_verdict
+from stagelens.alerts.regression.scoring import WindowScore
 from stagelens.alerts.regression.stage_attribution import Suspect
-from stagelens.alerts.regression.tally import MEAN, WHOLE, Row
-from stagelens.alerts.regression.traffic import Shift
-from stagelens.alerts.regression.verdict import conclude, estimate
+from stagelens.alerts.regression.statistic import END_TO_END, MEAN, Row
+from stagelens.alerts.regression.traffic import TrafficShift
 from stagelens.core.histogram import Histogram
 
-CELL = Cell(0, 8.5, 1.4, 0.6)
-ROW = Row(WHOLE, 0.95, -100, 1.0, 0.05)
+CELL = WindowScore(0, 8.5, 1.4, 0.6)
+ROW = Row(END_TO_END, 0.95, -100, 1.0, 0.05)
 FORWARD, QUEUE, OTHER = (
     Suspect("forward", 0.01, 0.8, 9.0),
     Suspect("queue", 0.003, 0.2, 3.0),
@@ -28,7 +28,7 @@ def drawn(factor: float) -> Histogram:
 
 def test_a_verdict_has_before_and_after_with_their_intervals_and_the_stage_with_its_runner_up() -> None:
     """All that a message needs to be believed."""
-    verdict = conclude(ROW, CELL, drawn(1.0), drawn(1.5), (FORWARD, OTHER, QUEUE))
+    verdict = make_verdict(ROW, CELL, drawn(1.0), drawn(1.5), (FORWARD, OTHER, QUEUE))
 
     assert verdict.before
     assert verdict.after
@@ -42,8 +42,8 @@ def test_a_verdict_has_before_and_after_with_their_intervals_and_the_stage_with_
 
 def test_a_changed_mix_says_so_with_what_is_left_on_the_common_mix() -> None:
     """Slower, but the traffic changed."""
-    shift = Shift("route", "/slow", 0.1, 0.3)
-    verdict = conclude(ROW, CELL, drawn(1), drawn(1.5), (), shifts=(shift,), on_common_mix=(0.1, 0.102))
+    shift = TrafficShift("route", "/slow", 0.1, 0.3)
+    verdict = make_verdict(ROW, CELL, drawn(1), drawn(1.5), (), shifts=(shift,), on_common_mix=(0.1, 0.102))
 
     assert verdict.traffic_changed
     assert verdict.on_common_mix == pytest.approx(1.02)
@@ -62,7 +62,7 @@ def test_the_mean_has_an_interval_too() -> None:
 
 def test_nothing_recorded_has_no_estimate() -> None:
     """No requests before: nothing to compare with."""
-    verdict = conclude(ROW, CELL, Histogram(), drawn(1.0), ())
+    verdict = make_verdict(ROW, CELL, Histogram(), drawn(1.0), ())
 
     assert (verdict.before, verdict.change) == (None, None)
     assert estimate(Histogram(), MEAN) is None

@@ -7,19 +7,21 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.analysis.version_times import ROLLOUT, Life, version_times
+from stagelens.analysis.comparison import ROLLOUT, ServingPeriod, version_times
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 lives = st.tuples(st.integers(0, 1000), st.integers(1, 1000)).map(
-    lambda pair: Life(START + timedelta(minutes=pair[0]), START + timedelta(minutes=pair[0] + pair[1]))
+    lambda pair: ServingPeriod(START + timedelta(minutes=pair[0]), START + timedelta(minutes=pair[0] + pair[1]))
 )
 
 
 @given(lives, lives, st.integers(0, 100))
-def test_times_lie_in_the_lives_and_are_the_same_or_after_each_other(a: Life, b: Life, rate: int) -> None:
+def test_times_lie_in_the_lives_and_are_the_same_or_after_each_other(
+    a: ServingPeriod, b: ServingPeriod, rate: int
+) -> None:
     """With requests all the time, versions that overlapped for longer than a rollout are compared over that time only."""
 
-    def requests(first: Life, second: Life) -> int:
+    def requests(first: ServingPeriod, second: ServingPeriod) -> int:
         return int(min((each.end - each.start).total_seconds() * rate for each in (first, second)))
 
     times = version_times(a, b, requests)
@@ -38,10 +40,13 @@ def test_times_lie_in_the_lives_and_are_the_same_or_after_each_other(a: Life, b:
 
 def test_an_overlap_with_too_few_requests_is_none_where_the_times_after_each_other_have_more() -> None:
     """After a rollback the older version answered nothing while the newer one did."""
-    a, b = Life(START, START + timedelta(hours=3)), Life(START + timedelta(hours=1), START + timedelta(hours=2))
+    a, b = (
+        ServingPeriod(START, START + timedelta(hours=3)),
+        ServingPeriod(START + timedelta(hours=1), START + timedelta(hours=2)),
+    )
 
     times = version_times(a, b, lambda first, _: 0 if first == b else 5000)
 
     assert not times.together
-    assert (times.a, times.b) == (Life(a.start, b.start), b)
+    assert (times.a, times.b) == (ServingPeriod(a.start, b.start), b)
     assert version_times(a, b, lambda *_: 50).together

@@ -4,28 +4,27 @@ from dataclasses import replace
 
 import pytest
 
-from stagelens.alerts.regression.alarm import Progress, Rules, step
-from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.scoring import Cell, Judgement
+from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.alerts.regression.scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm
 
-POLICY = default_policy()
-RULES = Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
+POLICY = default_tail_policy()
+RULES = AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
 HOUR = 2  # the position of a window that has patience: half an hour
 
 
-def judged(score: float, window: int = HOUR, key: float = 0.0) -> Judgement:
+def judged(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
     """A judgement in which one window has *score*."""
-    cells = tuple(Cell(0, 0.0, score if number == window else 0.0, 0.0) for number in range(len(POLICY.windows)))
-    return Judgement(cells, {"forward": key} if key else {})
+    cells = tuple(WindowScore(0, 0.0, score if number == window else 0.0, 0.0) for number in range(len(POLICY.windows)))
+    return TailScore(cells, {"forward": key} if key else {})
 
 
 def go(
-    progress: Progress, minutes: int, judgement: Judgement, release_at: int | None = None
-) -> tuple[Progress, list[tuple[str, int]]]:
+    progress: AlarmState, minutes: int, judgement: TailScore, release_at: int | None = None
+) -> tuple[AlarmState, list[tuple[str, int]]]:
     """Go on for so many minutes; return where it stands, and when what happened."""
     turns: list[tuple[str, int]] = []
     for at in range(progress.at + 1, progress.at + minutes + 1):
-        progress, turn = step(RULES, progress, at, judgement, release=at == release_at)
+        progress, turn = advance_alarm(RULES, progress, at, judgement, release=at == release_at)
         turns += [(turn, at)] if turn else []
     return progress, turns
 
@@ -33,8 +32,8 @@ def go(
 def test_it_fires_after_its_patience_and_once() -> None:
     """A score of one must stay for as long as the window's patience says."""
     patience = POLICY.windows[HOUR].patience
-    _, early = go(Progress(), patience - 1, judged(1.0))
-    _, turns = go(Progress(), patience + 50, judged(1.0))
+    _, early = go(AlarmState(), patience - 1, judged(1.0))
+    _, turns = go(AlarmState(), patience + 50, judged(1.0))
 
     assert early == []
     assert turns == [("fired", patience)]
@@ -43,7 +42,7 @@ def test_it_fires_after_its_patience_and_once() -> None:
 def test_one_minute_below_begins_anew() -> None:
     """Patience does not add up over gaps."""
     patience = POLICY.windows[HOUR].patience
-    progress, _ = go(Progress(), patience - 1, judged(1.0))
+    progress, _ = go(AlarmState(), patience - 1, judged(1.0))
     progress, _ = go(progress, 1, judged(0.2))
     _, turns = go(progress, patience - 1, judged(1.0))
 
@@ -54,21 +53,21 @@ def test_a_stage_of_its_own_eases_the_score_except_where_a_window_decides_alone(
     """With a stage far out of its habit less is enough."""
     alone = next(number for number, window in enumerate(POLICY.windows) if window.alone)
 
-    assert go(Progress(), 40, judged(0.5))[1] == []
-    assert [turn for turn, _ in go(Progress(), 40, judged(0.5, key=2.5))[1]] == ["fired"]
-    assert go(Progress(), 40, judged(0.5, window=alone, key=2.5))[1] == []
+    assert go(AlarmState(), 40, judged(0.5))[1] == []
+    assert [turn for turn, _ in go(AlarmState(), 40, judged(0.5, key=2.5))[1]] == ["fired"]
+    assert go(AlarmState(), 40, judged(0.5, window=alone, key=2.5))[1] == []
 
 
 def test_a_lower_score_takes_longer() -> None:
     """Nearly enough for an hour is enough."""
-    _, turns = go(Progress(), 300, judged(POLICY.fire.slow))
+    _, turns = go(AlarmState(), 300, judged(POLICY.fire.slow))
 
     assert turns == [("fired", POLICY.fire.slow_for)]
 
 
 def test_a_release_eases_it_in_windows_that_began_after_it() -> None:
     """Soon after a release a lower score is enough, but not in a window that reaches back before it."""
-    quiet, _ = go(Progress(), POLICY.fire.before, judged(0.0))
+    quiet, _ = go(AlarmState(), POLICY.fire.before, judged(0.0))
     begin, length = quiet.at + 1, POLICY.windows[HOUR].length
     _, turns = go(quiet, 55, judged(POLICY.fire.released), release_at=begin)
 
@@ -78,7 +77,7 @@ def test_a_release_eases_it_in_windows_that_began_after_it() -> None:
 
 def test_a_release_into_trouble_eases_nothing() -> None:
     """What was slow before the release is not its doing."""
-    loud, _ = go(Progress(), POLICY.fire.before, judged(0.7))
+    loud, _ = go(AlarmState(), POLICY.fire.before, judged(0.7))
     _, turns = go(loud, 55, judged(POLICY.fire.released), release_at=loud.at + 1)
 
     assert turns == []
@@ -86,7 +85,7 @@ def test_a_release_into_trouble_eases_nothing() -> None:
 
 def test_it_resolves_when_calm_and_may_fire_again() -> None:
     """It is over after a calm stretch, and not before."""
-    progress, _ = go(Progress(), 60, judged(1.0))
+    progress, _ = go(AlarmState(), 60, judged(1.0))
     restless, none = go(progress, 100, judged(POLICY.fire.calm))
     calm, turns = go(restless, POLICY.fire.calm_for, judged(0.0))
 
@@ -97,8 +96,8 @@ def test_it_resolves_when_calm_and_may_fire_again() -> None:
 
 def test_no_data_changes_nothing() -> None:
     """Where nothing can be judged an alarm is held, and none begins."""
-    nothing = Judgement((None,) * len(POLICY.windows), {})
-    firing, _ = go(Progress(), 60, judged(1.0))
+    nothing = TailScore((None,) * len(POLICY.windows), {})
+    firing, _ = go(AlarmState(), 60, judged(1.0))
     held, turns = go(firing, 200, nothing)
 
     assert turns == []
@@ -108,6 +107,6 @@ def test_no_data_changes_nothing() -> None:
 @pytest.mark.parametrize("minutes", [0, 10, 60])
 def test_progress_survives_a_restart(minutes: int) -> None:
     """What is written is what is read, whether it fires or not."""
-    progress, _ = go(Progress(), minutes, judged(1.0), release_at=5)
+    progress, _ = go(AlarmState(), minutes, judged(1.0), release_at=5)
 
-    assert Progress.from_json(progress.to_json()) == progress
+    assert AlarmState.from_json(progress.to_json()) == progress

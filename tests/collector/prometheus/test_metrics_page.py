@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from stagelens.alerts.export import itself
+from stagelens.alerts.export import command
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
@@ -63,7 +63,7 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
 @pytest.mark.stacks
 def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path, told: set[str]) -> None:
     """A rule about a metric that is called otherwise would never fire."""
-    written = itself.write()
+    written = command.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
     file.write_text(written)
     code, said = prometheus_tool.run("check", "rules", file)
@@ -80,7 +80,7 @@ def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, st
     for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
         served.collector.metrics.include(others)
     lines = served.client.get("/metrics").text.splitlines()
-    rules = yaml.safe_load(itself.write())["groups"][0]["rules"]
+    rules = yaml.safe_load(command.write_self_monitoring_rules())["groups"][0]["rules"]
     growing = [re.search(r"(?:increase|delta)\((\w+)(?:\{(.*?)\})?\[", rule["expr"]) for rule in rules]
     asked = [(found[1], (found[2] or "").replace("!=", "=")) for found in growing if found is not None]
 

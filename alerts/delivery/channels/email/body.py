@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from html import escape
 
+from ....formatting import line
 from ...chart import WIDTH
 from ...message import Message
 from ...message_text import (
-    basis,
-    cause,
+    cause_text,
     chart_in_words,
-    examples,
-    facts,
+    comparison_basis,
     headline,
     icon,
-    impact,
-    picture,
+    impact_text,
+    message_facts,
+    slow_requests,
     small_print,
-    table,
+    sparkline_of,
+    stage_table,
     title,
 )
-from ...truncation import line
 
 # A mail should be read in one go; names are cut, not the list of facts.
 MAX_CELL_CHARS = 300
@@ -37,25 +37,29 @@ _DARK = """\
 }"""
 
 
-def text(message: Message) -> str:
+def mail_text(message: Message) -> str:
     """Return the mail as text."""
     finding = message.finding
-    parts = [[_line(headline(message))], _story(message), [f"{name}: {_line(value)}" for name, value in facts(message)]]
-    parts.append([f"{shape}  {_line(about)}" for shape, about in picture(message)])
+    parts = [
+        [_line(headline(message))],
+        _cause_and_impact(message),
+        [f"{name}: {_line(value)}" for name, value in message_facts(message)],
+    ]
+    parts.append([f"{shape}  {_line(about)}" for shape, about in sparkline_of(message)])
     if message.also:
         parts.append(["Also:", *(f"  {_line(each)}" for each in message.also)])
     if finding.growth and not message.resolved:
-        rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in table(finding)]
-        parts.append([f"What takes longer, {_line(basis(finding))}:", *rows])
+        rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in stage_table(finding)]
+        parts.append([f"What takes longer, {_line(comparison_basis(finding))}:", *rows])
     if finding.exemplars and not message.resolved:
-        rows = [f"  {_line(what)} {link}".rstrip() for what, link in examples(finding)]
+        rows = [f"  {_line(what)} {link}".rstrip() for what, link in slow_requests(finding)]
         parts.append(["Slow requests to look at:", *rows])
     parts.append([f"{name}: {href}" for name, href in _links(message)])
     parts.append([*(_line(each) for each in small_print(message)), f"Incident {_line(message.incident)}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def html(message: Message, chart: str = "") -> str:
+def mail_html(message: Message, chart: str = "") -> str:
     """Return the mail as HTML.
 
     Args:
@@ -64,7 +68,7 @@ def html(message: Message, chart: str = "") -> str:
     """
     body = "".join(
         (
-            _band(message),
+            _title_band(message),
             _paragraphs(message),
             _facts(message),
             _also(message),
@@ -72,7 +76,7 @@ def html(message: Message, chart: str = "") -> str:
             _stages(message),
             _examples(message),
             _buttons(message),
-            _foot(message),
+            _footer(message),
         )
     )
     head = (
@@ -91,12 +95,12 @@ def html(message: Message, chart: str = "") -> str:
     return f'<!doctype html><html lang="en"><head>{head}</head><body style="margin:0">{page}</body></html>'
 
 
-def _story(message: Message) -> list[str]:
+def _cause_and_impact(message: Message) -> list[str]:
     """Return why and how bad, and the SLO's own sentence."""
-    why = _line(cause(message))
+    why = _line(cause_text(message))
     lines = [why[:1].upper() + why[1:] + "."]
     if not message.resolved:
-        lines.append(_line(impact(message.finding)))
+        lines.append(_line(impact_text(message.finding)))
     if message.finding.description:
         lines.append(_line(message.finding.description))
     return lines
@@ -107,7 +111,7 @@ def _links(message: Message) -> list[tuple[str, str]]:
     return [(name, href) for name, href in links if href]
 
 
-def _band(message: Message) -> str:
+def _title_band(message: Message) -> str:
     colour = _BANDS[icon(message)]
     name = _text(title(message))
     return _row(
@@ -117,7 +121,7 @@ def _band(message: Message) -> str:
 
 
 def _paragraphs(message: Message) -> str:
-    first, *rest = _story(message)
+    first, *rest = _cause_and_impact(message)
     shown = f'<p class="ink" style="margin:0 0 6px;font-size:16px;font-weight:600;color:#1c2028">{_text(first)}</p>'
     for each in rest:
         shown += f'<p class="ink" style="margin:0 0 6px;font-size:15px;line-height:1.5;color:#1c2028">{_text(each)}</p>'
@@ -128,7 +132,7 @@ def _facts(message: Message) -> str:
     rows = "".join(
         f'<tr><td class="soft" style="padding:5px 16px 5px 0;font-size:13px;color:#5a6270;vertical-align:top;width:38%">'
         f'{_text(name)}</td><td class="ink" style="padding:5px 0;font-size:14px;color:#1c2028;vertical-align:top">{_text(value)}</td></tr>'
-        for name, value in facts(message)
+        for name, value in message_facts(message)
     )
     return _row(_table(rows), "padding:6px 24px")
 
@@ -139,7 +143,7 @@ def _also(message: Message) -> str:
 
 def _picture(message: Message, chart: str) -> str:
     if not chart:
-        return "".join(_row(_caption(f"{shape} {about}"), _BLOCK) for shape, about in picture(message))
+        return "".join(_row(_caption(f"{shape} {about}"), _BLOCK) for shape, about in sparkline_of(message))
     shown = (
         f'<img src="{escape(chart)}" alt="{_text(chart_in_words(message.finding))}" width="{WIDTH}" '
         'style="display:block;width:100%;height:auto;border:0;border-radius:8px">'
@@ -157,13 +161,13 @@ def _stages(message: Message) -> str:
         f'width:{max(1, min(100, round(100 * grown.share)))}%"></div></td>'
         f'<td class="ink" style="padding:4px 0 4px 12px;font-size:14px;color:#1c2028;text-align:right;white-space:nowrap">'
         f'{_text(growth)} <span class="soft" style="color:#5a6270">{_text(share)}</span></td></tr>'
-        for (stage, growth, share), grown in zip(table(finding), finding.growth, strict=False)
+        for (stage, growth, share), grown in zip(stage_table(finding), finding.growth, strict=False)
     )
-    return _row(_caption(f"What takes longer, {basis(finding)}:") + _table(rows), _BLOCK)
+    return _row(_caption(f"What takes longer, {comparison_basis(finding)}:") + _table(rows), _BLOCK)
 
 
 def _examples(message: Message) -> str:
-    found = [] if message.resolved else examples(message.finding)
+    found = [] if message.resolved else slow_requests(message.finding)
     if not found:
         return ""
     items = [_anchor(what, href) if href else _text(what) for what, href in found]
@@ -183,7 +187,7 @@ def _buttons(message: Message) -> str:
     return _row(f'<div style="font-size:15px">{shown}</div>', "padding:16px 24px 20px")
 
 
-def _foot(message: Message) -> str:
+def _footer(message: Message) -> str:
     lines = [*small_print(message), f"Incident {message.incident}"]
     shown = "<br>".join(_text(each) for each in lines)
     small = f'<p class="soft" style="margin:0;font-size:12px;line-height:1.6;color:#5a6270">{shown}</p>'

@@ -1,30 +1,135 @@
 """E-mail, by SMTP: text, and HTML with the chart in it, and all messages of an incident in one conversation.
 
 A message's id is made of the incident and the transition, so one that was sent twice is one to mail programs that look.
+
+SMTP to a server at an address that was looked up and judged here: what is judged is what is called, and TLS believes in the name.
 """
 
 from __future__ import annotations
 
+import os
 import smtplib
+import socket
 import ssl
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Literal
+from typing import BinaryIO, Literal
 
+from .....core.egress.addresses import MayCall
 from .....core.errors import ChannelError
-from ... import chart
+from ....formatting import line
 from ...channel import OutcomeUnknownError, Refresh
-from ...http import shown
+from ...chart import message_chart
+from ...http import redact
 from ...message import Message
 from ...message_text import headline, icon
-from ...truncation import line
-from . import body
-from .smtp import CheckedSmtp, CheckedSmtpTls
+from .body import mail_html, mail_text
+
+# Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
+DEADLINE_SECONDS = 30.0
+_MAX_REPLY_BYTES = 1_000_000
+
+
+class CheckedSmtp(smtplib.SMTP):
+    """SMTP client that connects to permitted addresses only, and closes after `DEADLINE_SECONDS` or `_MAX_REPLY_BYTES`.
+
+    Raises NotCalledError if the mail server may not be called, and else what `smtplib.SMTP` does.
+    """
+
+    # A second handle of the connection: during a TLS handshake `sock` is the closed one from before.
+    _line: socket.socket | None = None
+    _deadline: threading.Timer | None = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._line is not None:
+            self._line.close()
+        super().close()
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Return the next reply of the server."""
+        if self.file is None and self.sock is not None:
+            self.file = _Replies(self.sock.makefile("rb"))
+        return super().getreply()
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Connect; smtplib has this to be overridden, as its own TLS does."""
+        connected = self._connected(host, port, timeout)
+        self._line = connected.dup()
+        self._deadline = threading.Timer(DEADLINE_SECONDS, self._hang_up)
+        self._deadline.daemon = True
+        self._deadline.start()
+        return connected
+
+    def _hang_up(self) -> None:
+        # Not closed: another thread reads from it, and gets the end of the connection by this.
+        if self._line is not None:
+            with suppress(OSError):
+                self._line.shutdown(socket.SHUT_RDWR)
+
+    def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Return a connection to the first of the host's addresses that answers."""
+        may_call = MayCall.from_env(os.environ)
+        may_call.check(host, [host])
+        try:
+            found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except UnicodeError as error:
+            msg = f"{host} is no name of a host"
+            raise OSError(msg) from error
+        may_call.check(host, found)
+        for address in found[:-1]:
+            try:
+                return socket.create_connection((address, port), timeout)
+            except OSError:
+                continue
+        return socket.create_connection((found[-1], port), timeout)
+
+
+class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
+    """The same with TLS from the first byte on."""
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Connect and start TLS."""
+        try:
+            return super()._get_socket(host, port, timeout)
+        except BaseException:
+            # A failed handshake; nobody else has the connection.
+            self.close()
+            raise
+
+
+class _Replies:
+    """The replies of a server, limited to `_MAX_REPLY_BYTES` in all: smtplib collects the lines of a reply without a limit."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._read_bytes = 0
+
+    def readline(self, limit: int) -> bytes:
+        """Return the next line.
+
+        Raises:
+            OSError: The server has sent too much.
+        """
+        line = self._file.readline(limit)
+        self._read_bytes += len(line)
+        if self._read_bytes > _MAX_REPLY_BYTES:
+            msg = "the reply is too long"
+            raise OSError(msg)
+        return line
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
 
 Security = Literal["starttls", "tls", "none"]
 PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
@@ -37,7 +142,7 @@ _PERMANENT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
+class EmailChannel:
     """People with mail boxes.
 
     Args:
@@ -68,7 +173,7 @@ class Mail:
         Returns:
             The id of the incident's first mail, which all later ones answer.
         """
-        mail = compose(message, self.sender, self.recipients)
+        mail = compose_mail(message, self.sender, self.recipients)
         with self._server() as server, self._errors(sent=True):
             server.send_message(mail)
         return message.reference or str(mail["Message-ID"])
@@ -125,47 +230,47 @@ class Mail:
             if sent:
                 msg = f"the mail server took the message and gave no answer: {type(error).__name__}"
                 raise OutcomeUnknownError(msg) from error
-            msg = f"the mail server cannot be reached: {shown(str(error), [self.password])}"
+            msg = f"the mail server cannot be reached: {redact(str(error), [self.password])}"
             raise ChannelError(msg, permanent=False) from error
 
     def _refused(self, answer: tuple[int, bytes]) -> ChannelError:
         code, said = answer
-        text = shown(said.decode(errors="replace"), [self.password])
+        text = redact(said.decode(errors="replace"), [self.password])
         return ChannelError(f"the mail server answered {code}: {text}", permanent=code >= _PERMANENT)
 
 
-def compose(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
+def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
     """Return the mail."""
     mail = EmailMessage()
     mail["Subject"] = line(f"{icon(message)} {headline(message)}", MAX_SUBJECT_CHARS)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
     mail["Date"] = format_datetime(datetime.fromtimestamp(message.at, UTC))
-    mail["Message-ID"] = _id_of(message.key, sender)
+    mail["Message-ID"] = _message_id(message.key, sender)
     if message.reference:
         mail["In-Reply-To"] = mail["References"] = message.reference
     # RFC 3834: no holiday notes in answer.
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Stagelens-Incident"] = line(message.incident, MAX_SUBJECT_CHARS)
-    mail.set_content(body.text(message), cte="quoted-printable")
-    png = chart.of(message)
-    name = _id_of(f"{message.key}.chart", sender)
+    mail.set_content(mail_text(message), cte="quoted-printable")
+    png = message_chart(message)
+    name = _message_id(f"{message.key}.chart", sender)
     # RFC 2392: an address of a part of the same mail is its id without the brackets.
-    page = body.html(message, f"cid:{name.strip('<>')}" if png else "")
+    page = mail_html(message, f"cid:{name.strip('<>')}" if png else "")
     mail.add_alternative(page, subtype="html", cte="quoted-printable")
     if png:
-        _page_of(mail).add_related(png, "image", "png", cid=name, disposition="inline", filename="chart.png")
+        _html_part(mail).add_related(png, "image", "png", cid=name, disposition="inline", filename="chart.png")
     return mail
 
 
-def _page_of(mail: EmailMessage) -> EmailMessage:
+def _html_part(mail: EmailMessage) -> EmailMessage:
     """Return the part of *mail* that is HTML; what is related to it, programs that show text do not list."""
     page = mail.get_body(("html",))
     assert isinstance(page, EmailMessage)  # noqa: S101 - it was just added
     return page
 
 
-def _id_of(key: str, sender: str) -> str:
+def _message_id(key: str, sender: str) -> str:
     domain = sender.rstrip("> ").rpartition("@")[2] or "stagelens"
     return f"<{key.replace(':', '.')}@{domain}>"
 

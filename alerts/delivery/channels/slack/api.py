@@ -1,17 +1,43 @@
-"""Slack's Web API: one call, and what its answers mean. `ok: false` within a 200 is a refusal."""
+"""Pictures in Slack: uploaded as files of the bot's own, which are shown where a message of the bot names them.
+
+A picture is never worth a message: it is put into one that Slack has already, and whatever goes wrong leaves that as it is.
+
+Slack's Web API: one call, and what its answers mean. `ok: false` within a 200 is a refusal.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 from .....core.errors import ChannelError
-from ...channel import OutcomeUnknownError
-from ...http import post, shown
+from ....formatting import cut
+from ...channel import OutcomeUnknownError, find_hint
+from ...http import post_json, redact
 
 BASE_URL = "https://slack.com/api"
+# What the receiver answers, and what to do about it.
+HINTS = (
+    ("invalid_auth", "The token is not one of this workspace: copy the Bot User OAuth Token (xoxb-…) of the app."),
+    ("not_authed", "The token is empty: set the variable that token_env names."),
+    ("token_revoked", "The token was revoked: reinstall the app and copy its Bot User OAuth Token (xoxb-…)."),
+    ("account_inactive", "The token was revoked: reinstall the app and copy its Bot User OAuth Token (xoxb-…)."),
+    ("missing_scope", "The app lacks a scope: add it under OAuth & Permissions, then reinstall the app."),
+    ("not_in_channel", "The bot is not in the channel: write /invite @<its name> there."),
+    (
+        "channel_not_found",
+        "There is no such channel for the bot: give the channel's id, and invite the bot if it is private.",
+    ),
+    ("is_archived", "The channel is archived: take another one."),
+    ("no_service", "The webhook was deleted: add a new one to the app, under Incoming Webhooks."),
+    ("no_team", "The address of the webhook is not whole: copy it again, under Incoming Webhooks."),
+    ("invalid_token", "The address of the webhook is not whole: copy it again, under Incoming Webhooks."),
+    ("without its ok", "Something else than Slack is at that address: copy it again, under Incoming Webhooks."),
+)
 # https://docs.slack.dev/reference/methods/chat.postMessage#errors: these pass; all others come back as often as we ask.
 TRANSIENT_ERRORS = frozenset(
     {
@@ -42,7 +68,7 @@ class SlackError(ChannelError):
         self.word = word
 
 
-def call(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Call *method* and return the answer.
 
     Raises:
@@ -55,16 +81,16 @@ def call(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -
     body = json.dumps(arguments, ensure_ascii=False).encode()
     if method.startswith(_FORMS):
         headers["Content-Type"], body = "application/x-www-form-urlencoded", urlencode(arguments).encode()
-    answer = post(url, body, headers, receiver="Slack", secrets=[token])
+    answer = post_json(url, body, headers, receiver="Slack", secrets=[token])
     try:
         said = json.loads(answer.body)
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("ok"), bool):
-        msg = f"Slack answered {answer.status} with something that is not an answer of its API: {shown(answer.text, [token])}"
+        msg = f"Slack answered {answer.status} with something that is not an answer of its API: {redact(answer.text, [token])}"
         raise OutcomeUnknownError(msg)
     if not said["ok"]:
-        word = shown(str(said.get("error", "no reason")), [token])
+        word = redact(str(said.get("error", "no reason")), [token])
         raise SlackError(word, f"Slack answered {word} to {method}{_needed(said, token)}")
     return said
 
@@ -72,4 +98,90 @@ def call(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -
 def _needed(said: Mapping[str, Any], token: str) -> str:
     """Return what else Slack says about it, such as the scope the token lacks."""
     needed = said.get("needed")
-    return f" (needs {shown(needed, [token])})" if isinstance(needed, str) and needed else ""
+    return f" (needs {redact(needed, [token])})" if isinstance(needed, str) and needed else ""
+
+
+log = logging.getLogger(__name__)
+
+# https://docs.slack.dev/reference/methods/files.getUploadURLExternal#errors: alt_txt_too_large
+MAX_ALT_CHARS = 1000
+# Slack looks at a file for a moment before a message may show it, and calls the block invalid until then
+# (slackapi/python-slack-sdk#1521): waits between tries. [seconds]
+WAITS_SECONDS = (1.0, 1.0, 2.0)
+# What may be done about a picture in all, while other messages wait. [seconds]
+PATIENCE_SECONDS = 10.0
+# After trouble messages go without pictures for so long. [seconds]
+REST_SECONDS = 600.0
+_NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
+
+
+class ChartUploads:
+    """Tries to put pictures into the messages of one channel; trouble is said once in the log and costs no message.
+
+    Args:
+        clock: Says how long things take. [seconds]
+        sleep: Waits. [seconds]
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._rests_until = clock()
+        self._is_troubled = False
+
+    def put(self, channel: str, upload: Callable[[], str], show: Callable[[str], object]) -> str:
+        """Upload a picture and have it shown.
+
+        Args:
+            channel: The name of the channel, for the log.
+            upload: Uploads it and returns the file's id.
+            show: Brings the message up to date with that file in it.
+
+        Returns:
+            The file's id; nothing when the message stayed without a picture.
+        """
+        began = self._clock()
+        if began < self._rests_until:
+            return ""
+        try:
+            file = upload()
+            self._show(file, show, began + PATIENCE_SECONDS)
+        except ChannelError as trouble:
+            self._rests_until = self._clock() + (trouble.retry_after_seconds or REST_SECONDS)
+            if not self._is_troubled:
+                said = f"{trouble}. {find_hint(str(trouble), HINTS)}".strip()
+                log.warning("alerts: %s: messages go without their picture: %s", channel, said)
+            self._is_troubled = True
+            return ""
+        self._is_troubled = False
+        return file
+
+    def _show(self, file: str, show: Callable[[str], object], end: float) -> None:
+        for wait in WAITS_SECONDS:
+            try:
+                show(file)
+            except SlackError as refused:
+                if refused.word not in _NOT_READY or self._clock() + wait > end:
+                    raise
+                self._sleep(wait)
+            else:
+                return
+        show(file)
+
+
+def upload_file(base_url: str, token: str, png: bytes, name: str, alt: str) -> str:
+    """Upload *png* under *name*, seen by nobody until a message shows it, and return the file's id.
+
+    https://docs.slack.dev/messaging/working-with-files#uploading_files
+
+    Raises:
+        ChannelError: Slack did not take it; the bot needs the scope `files:write`.
+    """
+    wanted = {"filename": name, "length": len(png), "alt_txt": cut(alt, MAX_ALT_CHARS)}
+    offered = call_slack(base_url, token, "files.getUploadURLExternal", wanted)
+    file = str(offered.get("file_id", ""))
+    post_json(str(offered.get("upload_url", "")), png, {"Content-Type": "image/png"}, receiver="Slack", secrets=[token])
+    call_slack(base_url, token, "files.completeUploadExternal", {"files": [{"id": file, "title": name}]})
+    return file

@@ -1,4 +1,7 @@
-"""What a message looks like in Slack: Block Kit, within Slack's limits, the headline and the link always among it."""
+"""What a message looks like in Slack: Block Kit, within Slack's limits, the headline and the link always among it.
+
+Texts of others as Slack shows them: what they mean to Slack is taken away.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,58 @@ import json
 from typing import Any
 
 from .... import formatting
+from ....formatting import cut, line
 from ...message import Message
 from ...message_text import (
-    basis,
-    cause,
+    cause_text,
     chart_in_words,
-    examples,
-    facts,
+    comparison_basis,
     headline,
     icon,
-    impact,
-    picture,
+    impact_text,
+    message_facts,
+    slow_requests,
     small_print,
-    table,
+    sparkline_of,
+    stage_table,
     title,
 )
-from ...truncation import cut, line
-from .text import MAX_ROW_CHARS, escape, mild, sentence
+
+# A row of a message, not a page.
+MAX_ROW_CHARS = 400
+# Slack has no escape for its own marks; these look alike.
+_HARMLESS = str.maketrans({"*": "\N{ASTERISK OPERATOR}", "~": "\N{TILDE OPERATOR}", "`": "'"})
+
+
+def escape_entities(raw: str) -> str:
+    """Return *raw* so that Slack shows it as it is.
+
+    https://docs.slack.dev/messaging/formatting-message-text#escaping
+
+    >>> escape_entities("a<b & c")
+    'a&lt;b &amp; c'
+    """
+    return raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def escape_mrkdwn(raw: str, limit: int = MAX_ROW_CHARS) -> str:
+    """Return *raw* as one line that cannot end the bold, italic, struck or code text it may stand in.
+
+    >>> escape_mrkdwn("a`b` <!channel>")
+    "a'b' &lt;!channel&gt;"
+    """
+    return escape_entities(line(raw, limit).translate(_HARMLESS))
+
+
+def mrkdwn_sentence(said: str) -> str:
+    """Return *said*, half a sentence, as a whole one, and mild.
+
+    >>> mrkdwn_sentence("queue grew")
+    'Queue grew.'
+    """
+    said = line(said, MAX_ROW_CHARS)
+    return escape_mrkdwn(said[:1].upper() + said[1:] + ".")
+
 
 # https://docs.slack.dev/reference/block-kit/blocks
 MAX_HEADER_CHARS = 150
@@ -32,7 +70,7 @@ MAX_ALT_CHARS = 2000
 MAX_BLOCK_ID_CHARS = 255
 # https://docs.slack.dev/reference/block-kit/block-elements/button-element
 MAX_URL_CHARS = 3000
-# https://docs.slack.dev/reference/methods/chat.postMessage: recommended length of `text`
+# https://docs.slack.dev/reference/methods/chat.postMessage: recommended length of `notification_text`
 MAX_TEXT_CHARS = 4000
 # Undocumented: past 13.2 kB of blocks Slack answers msg_blocks_too_long (slackapi/bolt-js#2509).
 MAX_BLOCKS_BYTES = 10_000
@@ -41,23 +79,23 @@ MAX_STORY_CHARS = 1200
 MAX_ALSO = 5
 
 ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
-_REPEAT = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
+_REPEAT_NOTE = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
 # What goes first when a message is too long; headline, cause and link never do.
-_SPARE = ("promise", "examples", "stages", "also", "numbers")
+_DROP_ORDER = ("promise", "examples", "stages", "also", "numbers")
 
 
-def text(message: Message) -> str:
+def notification_text(message: Message) -> str:
     """Return the notification: one sentence."""
-    return cut(mild(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
+    return cut(escape_mrkdwn(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
 
 
-def plain(message: Message) -> str:
+def plain_text(message: Message) -> str:
     """Return all that matters as text alone, for when Slack does not take the blocks."""
     link = f"\n{_links(message)}" if message.finding.link or message.finding.runbook else ""
-    return cut(f"{text(message)}\n{escape(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
+    return cut(f"{notification_text(message)}\n{escape_entities(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
 
 
-def blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
+def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
     """Return how the incident stands, in full.
 
     Args:
@@ -66,28 +104,30 @@ def blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[d
             only a link with a warning.
         file: Slack's id of the chart of how it goes; without one, and of what is over, a row of bars shows it where it is known.
     """
-    found = [block for block in _all(message, buttons=buttons, file=file if picture(message) else "") if block]
-    for part in _SPARE:
+    found = [
+        block for block in _all_blocks(message, buttons=buttons, file=file if sparkline_of(message) else "") if block
+    ]
+    for part in _DROP_ORDER:
         if _size(found) <= MAX_BLOCKS_BYTES:
             break
         found = [block for block in found if block["block_id"] != _block_id(message, part)]
     return found
 
 
-def reply(message: Message) -> list[dict[str, Any]]:
+def reply_blocks(message: Message) -> list[dict[str, Any]]:
     """Return one turn of an incident, for its thread: what is new, in few lines."""
-    told = f"{icon(message)} *{mild(title(message))}*"
+    told = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
     if message.transition == "acknowledged":
         return [_section(message, "turn", told)]
-    why = sentence(cause(message))
-    lines = [told, why] if message.resolved else [told, why, escape(_impact(message))]
-    lines += [f"{mild(name)}: {mild(value)}" for name, value in facts(message)]
+    why = mrkdwn_sentence(cause_text(message))
+    lines = [told, why] if message.resolved else [told, why, escape_entities(_impact(message))]
+    lines += [f"{escape_mrkdwn(name)}: {escape_mrkdwn(value)}" for name, value in message_facts(message)]
     if message.repeat:
-        lines.append(_REPEAT)
+        lines.append(_REPEAT_NOTE)
     return [_section(message, "turn", "\n".join(lines))]
 
 
-def _all(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
+def _all_blocks(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
     heading = line(f"{icon(message)} {title(message)}", MAX_HEADER_CHARS)
     also = message.also[:MAX_ALSO]
     return [
@@ -96,10 +136,10 @@ def _all(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
             "block_id": _block_id(message, "headline"),
             "text": {"type": "plain_text", "text": heading, "emoji": True},
         },
-        _section(message, "cause", _story(message, bars=not file), MAX_STORY_CHARS),
+        _section(message, "cause", _cause_and_impact(message, bars=not file), MAX_STORY_CHARS),
         _chart(message, file) if file else {},
         {"type": "section", "block_id": _block_id(message, "numbers"), "fields": _fields(message)},
-        _section(message, "also", "\n".join(["Also:", *(f"• {mild(each)}" for each in also)]) if also else ""),
+        _section(message, "also", "\n".join(["Also:", *(f"• {escape_mrkdwn(each)}" for each in also)]) if also else ""),
         _section(message, "stages", _stage_table(message)),
         _section(message, "examples", _examples(message)),
         _buttons(message) if buttons else _section(message, "links", _links(message)),
@@ -116,38 +156,42 @@ def _chart(message: Message, file: str) -> dict[str, Any]:
     }
 
 
-def _story(message: Message, *, bars: bool) -> str:
+def _cause_and_impact(message: Message, *, bars: bool) -> str:
     """Return why and how bad; what is over is struck through."""
     finding = message.finding
-    why = sentence(cause(message))
+    why = mrkdwn_sentence(cause_text(message))
     lines = [f"~{why}~" if message.resolved else f"*{why}*"]
     if not message.resolved:
-        lines.append(escape(_impact(message)))
-        lines += [f"`{shape}` {mild(about)}" for shape, about in picture(message) if bars]
+        lines.append(escape_entities(_impact(message)))
+        lines += [f"`{shape}` {escape_mrkdwn(about)}" for shape, about in sparkline_of(message) if bars]
     if finding.description:
-        lines.append(f"_{mild(finding.description)}_")
+        lines.append(f"_{escape_mrkdwn(finding.description)}_")
     return "\n".join(lines)
 
 
 def _fields(message: Message) -> list[dict[str, str]]:
-    return [_mrkdwn(f"*{mild(name)}*\n{mild(value)}", MAX_FIELD_CHARS) for name, value in facts(message)]
+    return [
+        _mrkdwn(f"*{escape_mrkdwn(name)}*\n{escape_mrkdwn(value)}", MAX_FIELD_CHARS)
+        for name, value in message_facts(message)
+    ]
 
 
 def _stage_table(message: Message) -> str:
     if message.resolved or not message.finding.growth:
         return ""
-    rows = [[line(cell, MAX_ROW_CHARS) for cell in row] for row in table(message.finding)]
+    rows = [[line(cell, MAX_ROW_CHARS) for cell in row] for row in stage_table(message.finding)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{stage:<{widths[0]}}  {growth:>{widths[1]}}  {share:>{widths[2]}}" for stage, growth, share in rows]
-    body = cut(escape("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
-    return f"What takes longer, {mild(basis(message.finding))}:\n```{body}```"
+    body = cut(escape_entities("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
+    return f"What takes longer, {escape_mrkdwn(comparison_basis(message.finding))}:\n```{body}```"
 
 
 def _examples(message: Message) -> str:
     if message.resolved:
         return ""
     rows = [
-        f"• <{escape(link)}|{mild(what)}>" if link else f"• {mild(what)}" for what, link in examples(message.finding)
+        f"• <{escape_entities(link)}|{escape_mrkdwn(what)}>" if link else f"• {escape_mrkdwn(what)}"
+        for what, link in slow_requests(message.finding)
     ]
     return "\n".join(["Slow requests to look at:", *rows]) if rows else ""
 
@@ -155,7 +199,11 @@ def _examples(message: Message) -> str:
 def _links(message: Message) -> str:
     finding = message.finding
     links = [(finding.link, "Where the time goes"), (finding.runbook, "Runbook")]
-    shown = [f"<{escape(href)}|{name}>" for href, name in links if href and len(escape(href)) < MAX_SECTION_CHARS // 2]
+    shown = [
+        f"<{escape_entities(href)}|{name}>"
+        for href, name in links
+        if href and len(escape_entities(href)) < MAX_SECTION_CHARS // 2
+    ]
     return "   ·   ".join(shown) or "No dashboard address is set (dashboard_url in slo.yaml)."
 
 
@@ -192,17 +240,17 @@ def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
 
 
 def _context(message: Message) -> list[dict[str, str]]:
-    lines = [mild(each) for each in small_print(message)]
+    lines = [escape_mrkdwn(each) for each in small_print(message)]
     # A time Slack shows in the reader's zone; elsewhere the text after the bar is shown.
     at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{formatting.moment_of(message.opened_at)}>"
-    lines.append(f"Incident {mild(message.incident)}, opened {at}")
+    lines.append(f"Incident {escape_mrkdwn(message.incident)}, opened {at}")
     if message.repeat:
-        lines.append(_REPEAT)
+        lines.append(_REPEAT_NOTE)
     return [_mrkdwn(each, MAX_FIELD_CHARS) for each in lines]
 
 
 def _impact(message: Message) -> str:
-    return line(impact(message.finding), MAX_ROW_CHARS)
+    return line(impact_text(message.finding), MAX_ROW_CHARS)
 
 
 def _section(message: Message, part: str, said: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:

@@ -15,20 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .....core.errors import ChannelError
-from ... import chart
 from ...channel import OutcomeUnknownError, Refresh
+from ...chart import message_chart
 from ...message import Message
 from ...message_text import chart_in_words
-from . import api, blocks, files
-from .api import SlackError
-from .files import Pictures
+from .api import BASE_URL, ChartUploads, SlackError, call_slack, upload_file
+from .blocks import incident_blocks, notification_text, plain_text, reply_blocks
 
 EVENT_TYPE = "stagelens_incident"
 # https://docs.slack.dev/reference/methods/chat.update#errors: the message is not there, or not ours to change.
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
 _BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
 # The bot may not look: then the message is sent and says that it may be a repeat.
-_MAY_NOT_LOOK = frozenset(
+_NO_READ_ACCESS = frozenset(
     {
         "missing_scope",
         "not_in_channel",
@@ -44,7 +43,7 @@ _PAGE, _MAX_PAGES = 100, 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _MessageRef:
     """Where the incident's message is: what the outbox keeps as the reference.
 
     Args:
@@ -58,7 +57,7 @@ class _Place:
     file: str = ""
 
     @classmethod
-    def of(cls, reference: str) -> _Place:
+    def of(cls, reference: str) -> _MessageRef:
         """Read back what `__str__` wrote."""
         channel, stamp, file = [*reference.split(":"), "", ""][:3]
         return cls(channel, stamp, file)
@@ -84,11 +83,11 @@ class SlackBot:
     token: str = field(repr=False)
     channel: str
     buttons: bool = False
-    base_url: str = api.BASE_URL
+    base_url: str = BASE_URL
     # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
     gap_seconds: float = 1.0
     refresh: Refresh | None = None
-    pictures: Pictures = field(default_factory=Pictures, repr=False, compare=False)
+    pictures: ChartUploads = field(default_factory=ChartUploads, repr=False, compare=False)
 
     def send(self, message: Message) -> str:
         """Post *message*, or bring the incident's message up to date and add the turn to its thread; then draw its chart.
@@ -101,7 +100,7 @@ class SlackBot:
             try:
                 found = self._sought(message)
             except SlackError as refused:
-                if refused.word not in _MAY_NOT_LOOK:
+                if refused.word not in _NO_READ_ACCESS:
                     raise
             else:
                 message = replace(message, repeat=False)
@@ -115,7 +114,7 @@ class SlackBot:
 
     def _follow(self, parent: str, message: Message) -> str:
         """Update the incident's message, then reply in its thread; where it is gone, begin anew."""
-        place, known = _Place.of(parent), replace(message, repeat=False)
+        place, known = _MessageRef.of(parent), replace(message, repeat=False)
         # With the chart it has, if Slack still has that one.
         shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
         try:
@@ -128,32 +127,32 @@ class SlackBot:
         if not replied:
             # Only who could not look has to say that this may be a repeat.
             turn = replace(message, repeat=replied is None)
-            self._post(turn, blocks.reply(turn), thread_ts=place.stamp)
+            self._post(turn, reply_blocks(turn), thread_ts=place.stamp)
         return self._illustrated(parent, known)
 
     def _illustrated(self, reference: str, message: Message) -> str:
         """Put a new chart into the incident's message; when all that is new is who looks after it, the one there is kept."""
-        place = _Place.of(reference)
-        png = None if place.file and message.transition == "acknowledged" else chart.of(message)
+        place = _MessageRef.of(reference)
+        png = None if place.file and message.transition == "acknowledged" else message_chart(message)
         if png is None or not reference:
             return reference
         file = self.pictures.put(
             self.name,
-            lambda: files.upload(
+            lambda: upload_file(
                 self.base_url, self.token, png, f"{message.incident}.png", chart_in_words(message.finding)
             ),
             lambda file: self._call(
                 "chat.update",
                 channel=place.channel,
                 ts=place.stamp,
-                text=blocks.text(message),
+                text=notification_text(message),
                 blocks=self._blocks(message, file),
             ),
         )
         return str(replace(place, file=file or place.file))
 
     def _blocks(self, message: Message, file: str = "") -> list[dict[str, Any]]:
-        return blocks.blocks(message, buttons=self.buttons, file=file)
+        return incident_blocks(message, buttons=self.buttons, file=file)
 
     def _post(self, message: Message, shown: list[dict[str, Any]], **where: str) -> str:
         payload = {"incident": message.incident, "key": message.key}
@@ -173,13 +172,13 @@ class SlackBot:
         """Call *method* with the first of *ways*, which are blocks, that Slack takes; else say it in words, once."""
         for shown in ways:
             try:
-                return self._call(method, text=blocks.text(message), blocks=shown, **arguments)
+                return self._call(method, text=notification_text(message), blocks=shown, **arguments)
             except SlackError as refused:
                 if refused.word not in _BLOCK_ERRORS:
                     raise
-        return self._call(method, text=blocks.plain(message), **arguments)
+        return self._call(method, text=plain_text(message), **arguments)
 
-    def _sought(self, message: Message) -> _Found | None:
+    def _sought(self, message: Message) -> _OwnMessage | None:
         """Return the incident's message in the channel, if it is there."""
         oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
         return next(
@@ -191,7 +190,7 @@ class SlackBot:
             None,
         )
 
-    def _replied(self, place: _Place, message: Message) -> bool | None:
+    def _replied(self, place: _MessageRef, message: Message) -> bool | None:
         """Say whether this very turn is in the thread already; None when the bot may not look."""
         try:
             return any(
@@ -199,22 +198,22 @@ class SlackBot:
                 for found in self._pages("conversations.replies", channel=place.channel, ts=place.stamp)
             )
         except SlackError as refused:
-            if refused.word not in _MAY_NOT_LOOK:
+            if refused.word not in _NO_READ_ACCESS:
                 raise
             return None
 
-    def _pages(self, method: str, **arguments: str) -> Iterator[_Found]:
+    def _pages(self, method: str, **arguments: str) -> Iterator[_OwnMessage]:
         cursor = ""
         for _ in range(_MAX_PAGES):
             answer = self._call(method, limit=_PAGE, include_all_metadata="true", cursor=cursor, **arguments)
-            yield from _found(answer, arguments["channel"])
+            yield from _own_messages(answer, arguments["channel"])
             cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
             if not cursor:
                 return
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
         try:
-            return api.call(self.base_url, self.token, method, arguments)
+            return call_slack(self.base_url, self.token, method, arguments)
         except OutcomeUnknownError as error:
             if method == "chat.postMessage":
                 raise
@@ -223,7 +222,7 @@ class SlackBot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _OwnMessage:
     """A message of ours that Slack has."""
 
     incident: str
@@ -232,11 +231,11 @@ class _Found:
     is_reply: bool
 
 
-def _found(answer: dict[str, Any], channel: str) -> Iterator[_Found]:
+def _own_messages(answer: dict[str, Any], channel: str) -> Iterator[_OwnMessage]:
     for each in answer.get("messages") or ():
         metadata = each.get("metadata") or {}
         if metadata.get("event_type") != EVENT_TYPE:
             continue
         payload, stamp = metadata.get("event_payload") or {}, str(each.get("ts", ""))
         is_reply = str(each.get("thread_ts", stamp)) != stamp
-        yield _Found(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)
+        yield _OwnMessage(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)

@@ -13,16 +13,16 @@ from typing import Any
 
 from .....core.errors import ChannelError
 from ...channel import Refresh
-from ...http import Answer, post
+from ...http import HttpResponse, post_json
 from ...message import Message
-from .blocks import blocks, plain, text
+from .blocks import incident_blocks, notification_text, plain_text
 
 # What Slack says of blocks it does not take: the message is worth another try without them.
 BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "invalid_payload"})
 
 
 @dataclass(frozen=True, slots=True)
-class Slack:
+class SlackWebhook:
     """A Slack channel.
 
     Args:
@@ -39,20 +39,20 @@ class Slack:
     def send(self, message: Message) -> str:
         """Post *message*; Slack says `ok` when it took it, and nothing to remember it by."""
         try:
-            answer = self._post(payload(message))
+            answer = self._post(webhook_payload(message))
         except ChannelError as refused:
             if not (refused.permanent and any(word in str(refused) for word in BLOCK_ERRORS)):
                 raise
-            answer = self._post({"text": plain(message)})
+            answer = self._post({"text": plain_text(message)})
         if answer.text.strip() != "ok":
             msg = f"Slack answered {answer.status} without its ok; is the address that of an incoming webhook?"
             raise ChannelError(msg, permanent=False)
         return ""
 
-    def _post(self, said: dict[str, Any]) -> Answer:
-        return post(self.webhook_url, json.dumps(said, ensure_ascii=False).encode(), {}, receiver="Slack")
+    def _post(self, said: dict[str, Any]) -> HttpResponse:
+        return post_json(self.webhook_url, json.dumps(said, ensure_ascii=False).encode(), {}, receiver="Slack")
 
 
-def payload(message: Message) -> dict[str, Any]:
+def webhook_payload(message: Message) -> dict[str, Any]:
     """Return what is posted."""
-    return {"text": text(message), "blocks": blocks(message)}
+    return {"text": notification_text(message), "blocks": incident_blocks(message)}
