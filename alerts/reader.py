@@ -15,8 +15,8 @@ from .delivery.message import BudgetOverrun, Ending, Message
 from .delivery.message_text import headline, impact_text, worst_impact
 from .evaluation.slo_status import URGENCY, SloStatus, read_slo_status
 from .incidents.journal import build_message
+from .incidents.lifecycle import IncidentRecord, get_incident, newest_incidents
 from .incidents.notification_rules import group_lead
-from .incidents.record import IncidentRecord, get_incident, newest_incidents
 from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveFile
 from .policies import BurnRatePolicy, default_burn_rate_policy

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from ..alerts.delivery import chart
 from ..alerts.delivery import chart as chart_address
-from ..alerts.incidents import record, silences
+from ..alerts.incidents import lifecycle, silences
 from ..alerts.incidents.journal import acknowledge
 from ..alerts.incidents.silences import Silence
 from ..alerts.objectives.slo_file import LiveFile
@@ -42,7 +42,7 @@ class Care:
         with self._store.engine.connect() as connection:
             if not chart_address.is_chart_signature(connection, name, signature):
                 return None
-            found = record.get_incident(connection, name)
+            found = lifecycle.get_incident(connection, name)
         return None if found is None else chart.draw_chart(found.finding)
 
     def silences(self) -> list[Silence]:

@@ -20,9 +20,16 @@ from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
 from ..policies import BurnRatePolicy, NoData
 from .burn_rate import Budget, Counts, Onset, Tier, find_onset
-from .evidence import burn_rate_trend, counts_by_step, dashboard_link, filters_of, slow_requests, stage_excess
+from .evidence import (
+    burn_rate_trend,
+    counts_by_step,
+    dashboard_link,
+    filters_of,
+    slow_requests,
+    stage_budgets,
+    stage_excess,
+)
 from .measurement import Measurement, as_requests, measure_slo
-from .stage_budgets import stage_budgets
 
 # How far back the beginning of the trouble, and its cause, are looked for.
 _LOOK_BACK = timedelta(hours=6)

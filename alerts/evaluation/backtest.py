@@ -21,9 +21,8 @@ from ...store import Reader
 from .. import formatting
 from ..delivery.message import Burn, Finding
 from ..incidents.journal import write_update
-from ..incidents.lifecycle import Step, next_step
+from ..incidents.lifecycle import IncidentRecord, Step, next_step
 from ..incidents.notification_rules import IncidentUpdate
-from ..incidents.record import IncidentRecord
 from ..objectives.slo import Slo
 from ..policies import BurnRatePolicy, Severity
 from .alert_rules import cause_of_slo

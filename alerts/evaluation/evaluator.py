@@ -21,9 +21,17 @@ from .. import lease
 from ..delivery.message import Finding
 from ..delivery.message_text import headline
 from ..incidents.journal import message_for, write_update
-from ..incidents.lifecycle import Step, close_incident, next_step
+from ..incidents.lifecycle import (
+    IncidentRecord,
+    Step,
+    by_cause,
+    close_incident,
+    delete_old_incidents,
+    find_last_incident,
+    find_open_incidents,
+    next_step,
+)
 from ..incidents.notification_rules import IncidentUpdate, decide_notifications
-from ..incidents.record import IncidentRecord, by_cause, delete_old_incidents, find_last_incident, find_open_incidents
 from ..incidents.silences import active_silences, delete_old_silences, silence_reason
 from ..objectives.slo_file import Definitions
 from ..policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy

@@ -18,7 +18,7 @@ from ..config import DEFAULT_FILE
 from ..objectives import slo_file
 from ..policies import default_burn_rate_policy
 from . import grafana, rules
-from .expressions import Histograms
+from .rules import Histograms
 
 SELF_MONITORING_RULES = Path(__file__).parent / "itself.yaml"
 # Where the runbook is in the repository; an installation names its own copy.

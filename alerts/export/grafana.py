@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
-from .expressions import METRIC_NAMES, Histograms
-from .rules import ALERT, BURN
+from .rules import ALERT, BURN, METRIC_NAMES, Histograms
 
 # In Grafana's own spelling: at least four scrapes.
 _WINDOW = "$__rate_interval"

@@ -20,8 +20,8 @@ from ..delivery.message import Message, Transition
 from ..delivery.message_text import title
 from ..schema import outbox as deliveries
 from ..schema import transitions
+from .lifecycle import IncidentRecord, get_incident, save_incident
 from .notification_rules import IncidentUpdate
-from .record import IncidentRecord, get_incident, save_incident
 
 
 def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..policies import Fleet
-from .lifecycle import Step
-from .record import ChannelState, IncidentRecord
+from .lifecycle import ChannelState, IncidentRecord, Step
 
 
 def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:

@@ -20,16 +20,7 @@ from typing import Any, Literal
 from ...core.settings.yaml_document import Document, Place, Problem
 from ...core.settings.yaml_fields import Fields, meant
 from ..formatting import latency, percent
-from .slo import Slo
-from .slo_fields import (
-    MAX_WINDOW,
-    MIN_WINDOW,
-    THRESHOLDS,
-    SloEntry,
-    check_names,
-    check_threshold,
-    read_indicator_fields,
-)
+from .slo import MAX_WINDOW, MIN_WINDOW, THRESHOLDS, Slo, SloEntry, check_names, check_threshold, read_indicator_fields
 
 SOURCE = "stagelens"
 # Stands for a threshold that is written elsewhere.

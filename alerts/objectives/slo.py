@@ -1,11 +1,19 @@
-"""What a service level objective is: a promise about a share of requests over a window."""
+"""Reading one entry of `slos`: which kind of promise it is, and what goes with that kind.
+
+What a service level objective is: a promise about a share of requests over a window.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal, cast
 
+from ...core.names import DEFINITIONS
+from ...core.settings.yaml_document import Document, Place, Problem
+from ...core.settings.yaml_fields import Fields, meant
+from ...core.stages import BY_KEY
 from ...store import Indicator, Selection
 from ...store.selection import Kind
 from ..formatting import duration, latency, percent
@@ -126,3 +134,199 @@ def _span(length: timedelta) -> str:
     """Return a threshold: 90 s is better read as 90 s than as 2 minutes."""
     seconds = length.total_seconds()
     return duration(length) if seconds >= 120 and seconds % 60 == 0 else latency(seconds)  # noqa: PLR2004 - two minutes
+
+
+# Below a week the policy's windows are as long as the SLO's own; above a quarter nothing is kept that long.
+MIN_WINDOW, MAX_WINDOW = timedelta(days=7), timedelta(days=90)
+MAX_NAME_CHARS = 200
+_HOUR = timedelta(hours=1)
+# Data come every ten seconds, and minutes are what freshness is counted in.
+_MIN_AGE, _MAX_AGE = timedelta(minutes=1), timedelta(days=7)
+# An example of the threshold of each kind that has one.
+THRESHOLDS: Mapping[Kind, str] = {
+    "latency": "250ms",
+    "ttft": "500ms",
+    "tpot": "50ms",
+    "stage": "50ms",
+    "freshness": "5m",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SloEntry:
+    """One entry of `slos`.
+
+    Args:
+        place: Where it is written.
+        name: What it is called there.
+        slos: What it promises: one for each of its thresholds.
+    """
+
+    place: Place
+    name: str
+    slos: tuple[Slo, ...]
+
+
+def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | None:
+    """Read one entry; None when it is nothing that could be one. What is wrong is in the document's problems."""
+    fields = Fields(document, place, item)
+    if fields.broken:
+        return None
+    name, service = fields.text("name", example="checkout-latency"), fields.text("service", example="checkout")
+    base = read_indicator_fields(fields, document, Slo(name, service, 0.5, _window(fields)))
+    base = replace(
+        base,
+        description=fields.text("description"),
+        runbook=fields.address("runbook"),
+        reset=fields.moment("reset"),
+    )
+    slos = _with_budgets(fields, document, _objectives(fields, document, base), base.kind)
+    check_names(fields, slos)
+    fields.finish()
+    return SloEntry(place, name, slos)
+
+
+def read_indicator_fields(fields: Fields, document: Document, base: Slo) -> Slo:
+    """Return *base* with what is promised about whose requests, which stands in *fields*; a threshold not yet."""
+    kind = _kind(fields)
+    return replace(
+        base,
+        watched="request" if kind in ("latency", "availability") else kind,
+        # Any threshold tells latency from availability until the one that is written is read.
+        threshold=_HOUR if kind in THRESHOLDS else None,
+        stage=_stage(fields, kind, document),
+        definition=_definition(fields, kind),
+        route=fields.optional("route"),
+        model=fields.optional("model"),
+        version=fields.optional("version"),
+        environment=fields.optional("environment"),
+    )
+
+
+def _kind(fields: Fields) -> Kind:
+    if fields.has("kind"):
+        return cast(Kind, fields.one_of("kind", KINDS) or "latency")
+    if fields.has("stage"):
+        return "stage"
+    return "latency" if fields.has("threshold") or fields.has("thresholds") else "availability"
+
+
+def _window(fields: Fields) -> timedelta:
+    window = fields.duration("window", example="30d") or timedelta(days=30)
+    if not MIN_WINDOW <= window <= MAX_WINDOW:
+        fields.complain(
+            f"{fields.name('window')} is {window.total_seconds() / 86_400:g}d; write a window from "
+            f"{MIN_WINDOW.days}d to {MAX_WINDOW.days}d, such as 30d",
+            "window",
+        )
+    return window
+
+
+def _stage(fields: Fields, kind: Kind, document: Document) -> str | None:
+    stage = fields.text("stage", example="queue" if kind == "stage" else "")
+    if stage and kind != "stage":
+        fields.complain(
+            f"{fields.name('stage')} does not go with kind {kind}; write `kind: stage`, or leave it out", "stage"
+        )
+        return None
+    _warn_of_typo(fields, "stage", stage, document)
+    return stage or None
+
+
+def _warn_of_typo(fields: Fields, key: str, stage: str, document: Document) -> None:
+    """Warn of a *stage*, written at *key*, that looks like a slip: one of the user's own may have any name."""
+    question = meant(stage, BY_KEY)
+    if stage and stage not in BY_KEY and question:
+        text = f"{fields.name(key)} names {stage!r}, which is none of Stagelens' own{question}"
+        document.warnings.append(Problem(fields.line_of(key), text))
+
+
+def _definition(fields: Fields, kind: Kind) -> str | None:
+    if not fields.has("definition"):
+        return None
+    definition = fields.one_of("definition", tuple(DEFINITIONS))
+    if kind not in ("ttft", "tpot"):
+        fields.complain(f"{fields.name('definition')} goes with kind ttft and tpot only; leave it out", "definition")
+        return None
+    return definition or None
+
+
+def _objectives(fields: Fields, document: Document, base: Slo) -> tuple[Slo, ...]:
+    """Return one SLO for each threshold: `threshold` and `objective`, or a list of both."""
+    if not fields.has("thresholds"):
+        return (_objective(fields, base),)
+    for key in ("threshold", "objective"):
+        if fields.has(key):
+            fields.value(key)
+            fields.complain(f"{fields.name(key)} is given beside thresholds; write it into each of them", key)
+    made: list[Slo] = []
+    for place, item in fields.items("thresholds"):
+        each = Fields(document, place, item, example="threshold: 250ms")
+        if each.broken:
+            continue
+        slo = _objective(each, base)
+        label = each.text("name", default=latency((slo.threshold or _HOUR).total_seconds()))
+        each.finish()
+        if slo.threshold in [other.threshold for other in made]:
+            each.complain(f"{each.name('threshold')} is there twice; one objective for each threshold", "threshold")
+            continue
+        made.append(replace(slo, name=f"{base.name} ({label})"))
+    if not made and isinstance(fields.value("thresholds"), list):
+        fields.complain(
+            f"{fields.name('thresholds')} is empty; write `- {{objective: 0.99, threshold: 250ms}}`", "thresholds"
+        )
+    return tuple(made)
+
+
+def _objective(fields: Fields, base: Slo) -> Slo:
+    kind = base.kind
+    example = THRESHOLDS.get(kind)
+    threshold = fields.duration("threshold", example=example or "", required=example is not None)
+    if threshold is not None and example is None:
+        fields.complain(f"{fields.name('threshold')} does not go with kind {kind}; leave it out", "threshold")
+        threshold = None
+    if threshold is not None:
+        check_threshold(fields, "threshold", threshold, kind)
+    return replace(base, objective=fields.ratio("objective", example=0.99), threshold=threshold)
+
+
+def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) -> None:
+    """Complain about a *threshold*, written at *key*, that no request can be meant by."""
+    name = fields.name(key)
+    if kind == "freshness" and not _MIN_AGE <= threshold <= _MAX_AGE:
+        fields.complain(f"{name} is not from 1m to 7d; write how old data may be, such as 5m", key)
+    if kind != "freshness" and threshold > _HOUR:
+        fields.complain(f"{name} is over an hour; write the latency of one request", key)
+
+
+def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kind: Kind) -> tuple[Slo, ...]:
+    """Return *slos* with the budgets of their stages, which must fit into the shortest threshold."""
+    written = fields.mapping("budgets", example="queue: 50ms")
+    if written is None or written.broken:
+        return slos
+    if kind != "latency":
+        fields.complain(
+            f"{fields.name('budgets')} goes with kind latency only: the time of a request is what stages share",
+            "budgets",
+        )
+        return slos
+    for stage in written.keys:
+        _warn_of_typo(written, stage, stage, document)
+    found = [(stage, written.duration(stage, example="50ms")) for stage in written.keys]
+    budgets = tuple((stage, length) for stage, length in found if length is not None)
+    shortest = min((slo.threshold for slo in slos if slo.threshold is not None), default=None)
+    total = sum((length for _, length in budgets), timedelta(0))
+    if shortest is not None and total > shortest:
+        fields.complain(
+            f"{fields.name('budgets')} add up to {latency(total.total_seconds())}, more than the threshold of "
+            f"{latency(shortest.total_seconds())}; make them smaller, or the threshold longer",
+            "budgets",
+        )
+    return tuple(replace(slo, budgets=budgets) for slo in slos)
+
+
+def check_names(fields: Fields, slos: tuple[Slo, ...]) -> None:
+    """Complain about names that are too long to be the cause of an incident."""
+    longest = max((len(slo.name) for slo in slos), default=0)
+    if longest > MAX_NAME_CHARS:
+        fields.complain(f"{fields.name('name')} has {longest} characters; {MAX_NAME_CHARS} are the most", "name")

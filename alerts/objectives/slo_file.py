@@ -24,8 +24,7 @@ from ..delivery import channels
 from ..delivery.channels import ChannelEntry
 from . import openslo
 from .maintenance import MaintenanceEntry, calendar_of, read_maintenance
-from .slo import Slo
-from .slo_fields import SloEntry, read_slo_entry
+from .slo import Slo, SloEntry, read_slo_entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,8 @@ from ...store.schema import storable
 from .. import formatting
 from ..delivery.message import Finding
 from ..incidents.journal import IncidentError, notified_channels, person_name, require_incident, write_update
-from ..incidents.lifecycle import close_incident
+from ..incidents.lifecycle import IncidentRecord, close_incident, find_open_incidents
 from ..incidents.notification_rules import IncidentUpdate, group_lead
-from ..incidents.record import IncidentRecord, find_open_incidents
 from . import state_store
 from .canary import canary_cause
 from .policy import TailPolicy, default_watch_policy

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.stage_budgets import BudgetSplit, StageUse, stage_budgets
+from ...alerts.evaluation.evidence import BudgetSplit, StageUse, stage_budgets
 from ...alerts.objectives.slo import Slo
 from ...core.stages import label
 from ..components import Node, Nodes, card, empty, link_tabs, stage_name, table

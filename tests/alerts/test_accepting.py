@@ -15,10 +15,10 @@ from stagelens.alerts.delivery.message import Finding, LatencyRegression, Missin
 from stagelens.alerts.delivery.message_text import headline, icon, small_print
 from stagelens.alerts.evaluation.alert_rules import Verdict
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.incidents import journal, record
+from stagelens.alerts.incidents import journal, lifecycle
 from stagelens.alerts.incidents.journal import IncidentError
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
-from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression import state_store
 from stagelens.alerts.regression.acceptance import accept_regression
@@ -234,9 +234,9 @@ def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: d
     """With since when, or where those are that there are."""
     opened(store, "sl-1", slower)
     with store.transaction() as connection:
-        found = record.get_incident(connection, "sl-1")
+        found = lifecycle.get_incident(connection, "sl-1")
         assert found is not None
-        record.save_incident(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
+        lifecycle.save_incident(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
     with pytest.raises(IncidentError, match=r"sl-1 is over since 03:04 UTC on 20 November; there is nothing to accept"):
         accept_regression(store, "sl-1", "ann", now)
     with pytest.raises(IncidentError, match="there is no incident 'sl-2'"):

@@ -18,7 +18,7 @@ from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import backtest, replay
 from stagelens.alerts.evaluation.measurement import History, load_history, measure_slo, tiers_of
 from stagelens.alerts.incidents import lifecycle
-from stagelens.alerts.incidents.record import IncidentRecord
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import read_slo_file

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stagelens.alerts.evaluation.stage_budgets import stage_budgets
+from stagelens.alerts.evaluation.evidence import stage_budgets
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.store import Store
 

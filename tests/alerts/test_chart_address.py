@@ -13,8 +13,8 @@ from stagelens.alerts.delivery import chart, outbox
 from stagelens.alerts.delivery.channels import pagerduty
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.schema import keys
 from stagelens.store import Store
 

@@ -17,8 +17,8 @@ from stagelens.alerts import commands
 from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.journal import IncidentError
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.store import Store
 
 NAME = "sl-0123456789abcdef0123"

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.incidents.lifecycle import Step, close_incident, next_step
+from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, close_incident, next_step
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, decide_notifications
-from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.policies import Severity, default_burn_rate_policy, default_incident_policy
 
 FLEET, PATIENCE = default_incident_policy().fleet, default_burn_rate_policy().patience

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import select
 
 from stagelens.alerts.delivery.message import Finding, Message
-from stagelens.alerts.incidents import journal, record
+from stagelens.alerts.incidents import journal, lifecycle
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.alerts.schema import incidents, transitions
 from stagelens.store import Store
 from stagelens.store.engines import database
@@ -52,7 +52,7 @@ def test_an_incident_of_an_older_version_is_read_as_it_was(store: Store, message
         flat_message = connection.execute(select(transitions.c.message)).scalar_one()
     database.migrate(store.engine)
     with store.engine.connect() as connection:
-        kept = record.find_last_incident(connection, "slo:x")
+        kept = lifecycle.find_last_incident(connection, "slo:x")
         kept_message = Message.from_json(connection.execute(select(transitions.c.message)).scalar_one())
 
     assert flat == as_it_was(finding) == flat_message["finding"]

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Burn, Finding, Trend
 from stagelens.alerts.incidents import journal, silences
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.incidents.record import IncidentRecord
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.store import Store
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.chart import HEIGHT, WIDTH
-from stagelens.alerts.incidents import journal, record
+from stagelens.alerts.incidents import journal, lifecycle
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
 from stagelens.store import Store
@@ -43,7 +43,7 @@ def client(store: Store) -> FlaskClient:
 def path_of(store: Store, name: str) -> str:
     """Return the path of the address that the alerts send."""
     with store.transaction() as connection:
-        found = record.get_incident(connection, name)
+        found = lifecycle.get_incident(connection, name)
         assert found is not None
         message = journal.build_message(found, "opened", NOW.timestamp())
         linked = replace(message, finding=replace(message.finding, link="https://lens.example.com/s/checkout"))
@@ -69,12 +69,12 @@ def test_an_incident_that_goes_on_is_drawn_as_it_is_now(store: Store, client: Fl
     path = path_of(store, notified_store.OPEN)
     before = client.get(path, headers=HERE).data
     with store.transaction() as connection:
-        found = record.get_incident(connection, notified_store.OPEN)
+        found = lifecycle.get_incident(connection, notified_store.OPEN)
         assert found is not None
         assert found.finding.course is not None
         values = (*found.finding.course.values, 60.0)
         finding = replace(found.finding, course=replace(found.finding.course, values=values))
-        record.save_incident(connection, replace(found, finding=finding))
+        lifecycle.save_incident(connection, replace(found, finding=finding))
 
     assert client.get(path, headers=HERE).data != before
 
@@ -107,9 +107,9 @@ def test_what_has_no_chart_is_not_found(store: Store, client: FlaskClient) -> No
     """Also with the right signature."""
     path = path_of(store, notified_store.OPEN)
     with store.transaction() as connection:
-        found = record.get_incident(connection, notified_store.OPEN)
+        found = lifecycle.get_incident(connection, notified_store.OPEN)
         assert found is not None
-        record.save_incident(connection, replace(found, finding=replace(found.finding, course=None)))
+        lifecycle.save_incident(connection, replace(found, finding=replace(found.finding, course=None)))
 
     assert client.get(path, headers=HERE).status_code == 404
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from flask.testing import FlaskClient
 
-from stagelens.alerts.evaluation.stage_budgets import stage_budgets
+from stagelens.alerts.evaluation.evidence import stage_budgets
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig

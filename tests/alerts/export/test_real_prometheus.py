@@ -17,7 +17,7 @@ import pytest
 from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.export import grafana, rules
-from stagelens.alerts.export.expressions import METRIC_NAMES, Histograms
+from stagelens.alerts.export.rules import METRIC_NAMES, Histograms
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy

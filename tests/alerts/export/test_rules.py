@@ -14,7 +14,7 @@ from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.burn_rate import Counts, Tier
 from stagelens.alerts.evaluation.measurement import History, tiers_of
 from stagelens.alerts.export import rules
-from stagelens.alerts.export.expressions import Histograms, prometheus_duration
+from stagelens.alerts.export.rules import Histograms, prometheus_duration
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
