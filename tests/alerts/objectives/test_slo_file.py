@@ -26,7 +26,7 @@ slos:
     threshold: 250ms
     window: 30d
 """
-EXAMPLE = Path(__file__).parents[2] / "examples" / "slo.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "slo.yaml"
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 # The fixture of conftest.py.
