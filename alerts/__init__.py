@@ -1,1 +1,1 @@
-"""SLOs, burn rates, incidents, and their delivery: who is told, when, and which stage is to blame."""
+"""SLOs, burn rates, latency regressions, incidents, and the delivery of notifications."""

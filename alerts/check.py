@@ -1,8 +1,6 @@
-"""`stagelens check slo.yaml`: say what an SLO file promises and when it will page, or everything that is wrong with it.
+"""`stagelens check slo.yaml`: validate an SLO file, and print its objectives with the alert tiers of each.
 
-Where there is a store, it also says when it would have paged in the last 30 days.
-
-The words of a backtest: when an SLO would have told somebody in the last 30 days.
+With a store, the command also replays the last 30 days and prints when each SLO would have alerted.
 """
 
 from __future__ import annotations

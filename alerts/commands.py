@@ -1,7 +1,4 @@
-"""`stagelens alerts list`, `show`, `ack`, `accept`, `silence`, `silences`, `unsilence`, `test`: incidents from the shell.
-
-Incidents and silences as a terminal shows them.
-"""
+"""`stagelens alerts`: list, show, acknowledge, accept and silence incidents, and test channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of the alerts, read once from the environment; core/settings/schema.py lists them."""
+"""Settings of the alerts, read once from the environment; core/options.py lists them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Numbers, times and durations as the messages write them: three significant digits, a true minus, units spelt.
+"""Text of numbers, times and durations in notifications, and truncation to the limits of receivers.
 
-Texts cut to what a receiver takes, so that what is left is still valid and still says the beginning.
+Numbers have three significant digits, a true minus sign and written-out units.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lease: the right to do something alone, held in the database, lost when its holder stops renewing it."""
+"""Leases in the database: exclusive rights of one process, lost when the holder stops renewing them."""
 
 from __future__ import annotations
 

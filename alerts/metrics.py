@@ -1,14 +1,12 @@
-"""What the alerts say about themselves, for Prometheus: read from the database when it asks.
+"""Self-monitoring of the alerts: metrics for Prometheus and health probes over HTTP.
 
-It is the state of the database: every process that shares one says the same, whichever of them evaluates and sends.
+Metrics are read from the database at each scrape, so all processes that share a database report the same values.
 
-Whether the alerts can do their work, for whatever watches over them. It says nothing of what they found.
+GET /livez    200 while all threads run; after a failure only a restart helps
+GET /readyz   200 while the database responds and the last evaluation succeeded, else 503 with the reason
 
-GET /livez    200 while everything that should runs: only a restart helps once it does not
-GET /readyz   200 while the database answers and the last evaluation was whole, 503 with the reason while not
-
-Who stands by is ready: it takes over as soon as the one that evaluates is gone. Reasons go to anybody who asks, so they name no
-address and no statement; the log does.
+A process on standby is ready: it takes over as soon as the evaluating process is gone. Anyone may read the reasons, so they
+contain no addresses and no SQL; the log does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The numbers that come with Stagelens, read from `policy/NAME.yaml` into the dataclass that says what they mean.
+"""Policies shipped with Stagelens: the numbers of `policy/*.yaml`, read into dataclasses that define their meaning.
 
-The burn-rate policy, read from `policy/multiwindow.yaml`: which windows, which thresholds, which patience.
-
-The policy of incidents, read from `policy/incidents.yaml`: what is one story, when silence is trouble, what is caught up.
+The burn-rate policy (`multiwindow.yaml`) and the incident policy (`incidents.yaml`) are defined here, the two policies of the
+regression search in `regression.policy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the dashboard may ask about alerts: how each SLO stands now, and the incidents with what was sent about them."""
+"""Read access to alerts for the dashboard and the command line: SLO status, incidents and their deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alert tables: incidents, what happened to them, what is to be sent, and who may act. Times are Unix seconds."""
+"""Tables of the alerts: incidents, their history, the outbox, baselines and leases. Times are Unix seconds."""
 
 from __future__ import annotations
 

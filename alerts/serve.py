@@ -1,4 +1,4 @@
-"""The alerts as a running part: evaluate every few seconds, deliver all the time, stop cleanly."""
+"""The alerts service: evaluates on an interval, runs the delivery threads, and stops them cleanly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Is B slower than A at this quantile, and which stage is to blame? Histograms in, verdict out; no assumption on the shape.
+"""Comparison of two latency distributions at a quantile, the stage that grew most, and the periods to compare.
 
-How sure a quantile is, and what that takes for granted, says `core.order_statistics`.
-
-The times over which two versions of one service are compared: the same time, or one time after the other.
+Histograms in, result out, without assumptions on the distribution. `core.order_statistics` defines the error bounds.
 """
 
 from __future__ import annotations

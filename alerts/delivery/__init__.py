@@ -1,1 +1,1 @@
-"""Telling people: messages, the channels they go to, and the outbox that loses none."""
+"""Delivery of notifications: messages, channels, and an outbox that sends each message at least once."""

@@ -1,6 +1,6 @@
-"""What people do about an incident from within Slack or PagerDuty: proved to come from there, and read. Bytes in, action out.
+"""Actions of people in Slack and PagerDuty: signature checks and parsing. Bytes in, action out.
 
-Both vendors sign the raw body. Check that first; a body that is not theirs is not read at all.
+Both vendors sign the raw body. Check the signature first; a body with a wrong signature is not parsed.
 """
 
 from __future__ import annotations

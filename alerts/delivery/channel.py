@@ -1,6 +1,6 @@
-"""The contract of a channel: `send(message)` returns when the receiver accepted the message, or raises ChannelError.
+"""The channel contract: `send(message)` returns once the receiver accepted the message, or raises ChannelError.
 
-A channel is only a payload and the receiver's rules; when to send, how often and in which order is the outbox's business.
+A channel knows the payload and the rules of its receiver. The outbox decides when, how often and in which order to send.
 """
 
 from __future__ import annotations

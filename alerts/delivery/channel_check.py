@@ -1,4 +1,4 @@
-"""`stagelens alerts test`: a sample incident to one channel, opened and resolved, and what the receiver made of it."""
+"""`stagelens alerts test`: send a sample incident to one channel, opened and resolved, and report the responses."""
 
 from __future__ import annotations
 

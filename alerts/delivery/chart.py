@@ -1,14 +1,10 @@
-"""How an incident goes as a small picture, for channels that take one: the course, when it began, and from where it alerts.
+"""Chart of an incident as PNG: trend, onset and alert threshold; and the signed address where it can be fetched.
 
-Drawn by Pillow with the one font it brings along, so that a server needs neither a browser nor fonts; that font has little
-beyond ASCII. The same finding is the same picture.
+Pillow draws it with its built-in font, so the server needs no browser and no fonts; that font covers little beyond ASCII.
+Equal findings give equal images.
 
-The axes of a chart: where a moment and a value stand, and the round numbers that are written beside them.
-
-Where a receiver without a sign-in fetches the chart of an incident: an address that only we can make.
-
-It ends with a signature of the incident's id, by a key that lies in the database: who sends messages makes the address, and
-any dashboard over the same database recognises it. It shows the chart of that incident, as it is then, and opens nothing else.
+The address ends with a signature of the incident's id under a key in the database. The sender makes the address, and every
+dashboard on the same database verifies it. It opens the current chart of that incident and nothing else.
 """
 
 from __future__ import annotations

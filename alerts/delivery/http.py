@@ -1,4 +1,4 @@
-"""One HTTP request to a receiver that may be slow, broken or hostile: bounded in time and size, and its errors tell no secret."""
+"""One HTTP request to a receiver that may be slow, broken or hostile: limits of time and size, no secrets in errors."""
 
 from __future__ import annotations
 

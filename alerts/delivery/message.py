@@ -1,7 +1,4 @@
-"""What is known about an incident, once for all channels: plain facts, kept as JSON. `wording` makes sentences of them.
-
-What a finding is made of: plain facts, each part as JSON keeps it.
-"""
+"""Findings and messages: the facts about an incident, common to all channels and stored as JSON."""
 
 from __future__ import annotations
 

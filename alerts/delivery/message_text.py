@@ -1,13 +1,7 @@
-"""The sentences of a message, once for all channels.
+"""Sentences of a message, common to all channels.
 
-A message can be acted on without opening anything: what, how bad, since when, which stage, since which release, what is
-left of the budget, three slow requests, and one link that opens exactly this view.
-
-How requests that do not come any more are told.
-
-How a burning budget is told.
-
-How a tail that became slower is told.
+A message can be acted on without opening anything: what, how bad, since when, which stage, since which release, how much of
+the budget is left, three slow requests, and one link to exactly this view.
 """
 
 from __future__ import annotations

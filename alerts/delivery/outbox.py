@@ -1,14 +1,15 @@
-"""The outbox: what is to be sent, to whom, and what became of it. One row for each transition and channel.
+"""The outbox: messages to send, one row per transition and channel, with their delivery state.
 
 Rows are written in the transaction that decides the transition, so a message exists exactly when its cause does. A row is
-leased before it is sent, so a process that dies is followed by another that sends it again: at least once. The keys in
-the message (PagerDuty's dedup key, the webhook's idempotency key) make that once at the receiver.
+leased before it is sent; when the process dies, another one sends the row again: at least once. The keys in the message
+(PagerDuty's dedup key, the webhook's idempotency key) let the receiver drop duplicates.
 
-Per incident and channel the order is kept, and a newer transition supersedes an older one that was not sent yet: after
-an hour of no network people want to know how it stands, not how it went.
+Order is kept per incident and channel, and a newer transition supersedes an older one that was not sent yet: after an hour
+without network, people need the current state and not the history.
 
-A channel whose receiver forgets has what it sent last sent again while it holds: those rows stay `mark_sent`, with the time
-that is due in `next_at`, which is 0 in all others. What a receiver returned is kept with the row and handed out with the incident's next message.
+Some receivers forget. Their last message is sent again while it holds: such rows stay `sent`, with the next due time in
+`next_at`, which is 0 in all other rows. The reference that a receiver returned is stored with the row and passed to the
+channel with the incident's next message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The delivery worker: one thread for each channel, so that a slow receiver delays nobody else.
+"""Delivery threads: one per channel, so that a slow receiver delays no other channel.
 
-The lease is taken before a message is sent and the outcome written after; whatever dies in between is sent again.
-
-A thread of the alerts, which leaves a store that cannot be used alone for a while.
+The lease is taken before a message is sent and the outcome is written afterwards; after a crash in between it is sent again.
 """
 
 from __future__ import annotations

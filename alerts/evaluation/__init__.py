@@ -1,1 +1,1 @@
-"""Error budgets: how fast they burn, which tiers fire, and what is told about it."""
+"""Evaluation of SLOs: counts, burn rates, alert rules, and the evidence that notifications show."""

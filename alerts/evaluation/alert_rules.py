@@ -1,8 +1,7 @@
-"""Services without requests: never good, and where there usually are some, trouble of its own.
+"""Alert rules and their verdicts: SLO burn rate, and missing traffic.
 
-What one evaluation says of one cause.
-
-From "it burns" to what people are told: since when, which stage, with which release, and where to look.
+A rule names each cause it watches and returns a verdict for it. The verdict of a firing burn rate carries the finding that
+notifications describe: onset, stages, release and links.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""What happened while nobody evaluated: trouble that began and ended meanwhile is written down, and told to nobody.
+"""Replay of an SLO over past data: for `stagelens check`, and for incidents missed while no process evaluated.
 
-What still goes on is found by the next evaluation, which judges now; nobody is paged for the past.
-
-What an SLO would have told in the past: the rules of `burning` and `incidents`, minute by minute over the store.
-
-The same functions judge here and in `evaluate`, on the same counts; where nothing is open and no burn rate is near any
-threshold, nothing can happen, and those minutes are left out.
+The replay uses the functions of the evaluator on the same counts. Minutes with no open incident and no burn rate near a
+threshold cannot change anything and are skipped. Missed incidents that have already ended are recorded and not notified;
+those that continue are found by the next evaluation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""When trouble began: the change point of the share of bad requests, with how far it can be wrong.
+"""Burn rates: how fast an error budget is spent, which tiers fire, what is left, and when the problem began.
 
-Burn rates: how fast an error budget is spent, which tiers fire, and what is left. Counts in, verdicts out.
+Pure functions of counts. The thresholds are in `policy/multiwindow.yaml`.
 
-Source: Google, The Site Reliability Workbook, ch. 5 "Alerting on SLOs" (multiwindow, multi-burn-rate alerts). The
-numbers are in `policy/multiwindow.yaml`; this module is the arithmetic.
+Source: Google, The Site Reliability Workbook, ch. 5 "Alerting on SLOs" (multiwindow, multi-burn-rate alerts).
 """
 
 from __future__ import annotations

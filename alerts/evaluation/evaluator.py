@@ -1,7 +1,7 @@
-"""One evaluation: judge every cause, decide what becomes of its incident, write it down. One process at a time.
+"""The evaluator: runs all alert rules, advances incidents and writes the result. One process at a time.
 
-Everything an evaluation decides is written in one transaction, with the messages: a process that dies leaves all of it or
-nothing, and the next one goes on from there.
+The result of one evaluation, with its messages, is written in one transaction. A process that dies leaves all of it or
+nothing, and the next process continues from there.
 """
 
 from __future__ import annotations

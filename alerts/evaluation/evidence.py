@@ -1,11 +1,4 @@
-"""The requests that broke an objective: which stages they spend more time in than those that kept it.
-
-What a message shows beside its numbers: how it went so far, and a few slow requests to look at.
-
-Where the dashboard shows what a message speaks of: the service, the window, the percentile and the filters of the SLO.
-
-Stage budgets: the threshold of an SLO split among stages, which of them took more than its part, and what is left.
-"""
+"""Evidence of a firing SLO: dashboard links, burn-rate trend, slow requests, stages that grew, and stage budgets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What an SLO counted minute by minute, added up, so that any window ending at any minute is two look-ups.
+"""Counts of an SLO: of all windows up to now, and minute by minute over the past.
 
-Measuring an SLO: the counts of every window its tiers look at, and of the window it is about.
+`measure_slo` reads the windows that the tiers need. `load_history` reads cumulative counts per minute, so that any window
+that ends at any minute is one subtraction.
 """
 
 from __future__ import annotations

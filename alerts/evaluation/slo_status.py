@@ -1,4 +1,4 @@
-"""How an SLO stands, for people: one word, how urgent that is, and the numbers behind it."""
+"""Status of an SLO for people: one state, and the numbers it follows from."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The same promises for others: rules for Prometheus and a dashboard for Grafana, over what the collector tells on /metrics."""
+"""Export for other tools: Prometheus rules and a Grafana dashboard over the collector's /metrics."""

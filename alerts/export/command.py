@@ -1,7 +1,4 @@
-"""`stagelens export rules|itself|grafana`: what others need to show and watch what the collector tells Prometheus.
-
-Alerting rules about Stagelens itself, each with the place in the runbook that says what to do.
-"""
+"""`stagelens export rules|itself|grafana`: write rules for Prometheus or a dashboard for Grafana."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""A dashboard for Grafana over what the collector tells on /metrics, and what the exported rules make of it.
+"""Grafana dashboard over the collector's /metrics and the exported recording rules.
 
-The JSON is that of schema version 39, which Grafana 10.4 and later read; it holds nothing of one installation: the data source
-and the services are chosen on the page.
+The JSON follows schema version 39 (Grafana 10.4 and later). It depends on no installation: the reader chooses the data
+source and the services on the page.
 
 Source: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
-
-What the dashboard for Grafana shows: rows of charts, each with what it asks of Prometheus.
 """
 
 from __future__ import annotations

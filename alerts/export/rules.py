@@ -1,8 +1,6 @@
-"""Recording and alerting rules for Prometheus, made from an SLO file: the burn rates and tiers of `burning.burn`.
+"""Recording and alerting rules for Prometheus, made from an SLO file with the tiers of `evaluation.burn_rate`.
 
-What our own evaluation knows and a rule cannot is said in a comment, where it concerns the promise.
-
-What a promise counts, as expressions of Prometheus over the collector's latency histograms.
+The expressions read the collector's latency histograms. Comments in the file name what Stagelens evaluates and a rule cannot.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Incidents: from the first finding to the end."""
+"""Incidents: life cycle, grouping, silences and history."""

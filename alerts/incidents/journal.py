@@ -1,6 +1,6 @@
-"""Somebody looks after an incident: written down, and told to the channels that heard of it.
+"""Writes incident updates: the record, its history and the messages, in one transaction of the caller.
 
-Writing down what happened to an incident, and what is to be told: in the caller's one transaction.
+`acknowledge` records that a person handles an incident, and notifies the channels that know of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The life of an incident: opened, resolved with hysteresis, reopened when it comes back soon. Values in, values out.
+"""Incident records and their life cycle: opened, resolved with hysteresis, reopened after a short pause.
 
-What happens to it is decided here; whether anybody is told is decided in `telling`.
-
-An incident as it is kept: one row, read and written whole.
+The transitions are pure functions; `notification_rules` decides which of them are notified. Each record is one table row.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Whether anybody is told: one rule for silences, planned work and incidents that are told with another.
+"""Notification rules: silences, maintenance windows and grouped incidents.
 
-An incident that is muted is kept, judged and shown with the reason, and nobody is told of it. Channels hear that it is over
-if they heard that it began. When the reason goes away and it still goes on, it is opened to the channels then. So every
-channel sees openings and ends in turn, whatever comes between. Values in, values out.
-
-What is told as one: the incidents of one service, and those of many services that began together.
-
-A story keeps the incidents it has: once in it, an incident stays until it is over.
+A muted incident is recorded, evaluated and shown with the reason, but not notified. A channel is notified of the end only if
+it was notified of the opening. When the reason ends and the incident continues, it is opened to the channels then, so each
+channel sees openings and ends alternate. Incidents of one service form a group, and so do incidents that began together in
+many services; an incident stays in its group until it ends. Pure functions.
 """
 
 from __future__ import annotations

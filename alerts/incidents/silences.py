@@ -1,4 +1,4 @@
-"""Silences: what people do not want to be told for a while, who said so and why."""
+"""Silences: mute the notifications of matching incidents for a while."""
 
 from __future__ import annotations
 

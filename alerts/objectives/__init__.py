@@ -1,1 +1,1 @@
-"""Service level objectives: what they promise, and the file they are written in."""
+"""Service level objectives and the file that defines them."""

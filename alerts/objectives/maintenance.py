@@ -1,7 +1,4 @@
-"""Reading the planned work of an SLO file.
-
-When work is planned: requests of that time count for no promise, and nobody is told of them.
-"""
+"""Maintenance windows: their requests count for no SLO, and incidents within them are not notified."""
 
 from __future__ import annotations
 

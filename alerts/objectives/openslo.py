@@ -1,12 +1,10 @@
-"""OpenSLO v1 documents as promises: SLO and SLI are read, of the other kinds is said what becomes of them.
+"""OpenSLO v1 documents as SLOs. SLO and SLI are read; for other kinds a warning says what replaces them.
 
 A metric comes from a source of type `stagelens`, whose `spec` has the keys of an entry of `slos`: kind, stage, definition,
-service, route, model, version, environment and, in a ratioMetric, threshold. Of a thresholdMetric, the threshold is the
+service, route, model, version, environment and, in a ratioMetric, threshold. The threshold of a thresholdMetric is the
 `value` of the objective, in seconds.
 
 Source: https://github.com/OpenSLO/OpenSLO, specification of apiVersion openslo/v1.
-
-What an OpenSLO indicator counts: a thresholdMetric or a ratioMetric, of a source of type `stagelens`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reading one entry of `slos`: which kind of promise it is, and what goes with that kind.
-
-What a service level objective is: a promise about a share of requests over a window.
-"""
+"""Service level objectives: the definition of an SLO, and reading one entry of `slos`."""
 
 from __future__ import annotations
 

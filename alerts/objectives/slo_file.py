@@ -1,11 +1,7 @@
-"""Why nobody is watched, and the cure: whoever starts Stagelens without an SLO must not think that alerts would come.
+"""Reading the SLO file: all mistakes at once, each with line, key, value and fix.
 
-Reading the SLO file: every mistake at once, each with its line, key, value and cure.
-
-The file has promises, channels and planned work; it may hold OpenSLO v1 documents beside them or alone, or include files
-of such.
-
-Whose latency is watched for regressions: nobody's, unless the file says so; the search still alarms too often unasked.
+The file holds SLOs, channels, maintenance windows and regression settings. It may contain OpenSLO v1 documents, or include
+files of them.
 """
 
 from __future__ import annotations

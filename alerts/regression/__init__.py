@@ -1,1 +1,1 @@
-"""Slower than before: two distributions compared at their tail, with the stage to blame."""
+"""Detection of latency regressions: compares the tail of each series with its own baseline."""

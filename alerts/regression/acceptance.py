@@ -1,13 +1,11 @@
-"""Somebody takes a slower tail for the new normal: its incident is over, and only what is slower still is told again.
+"""Acceptance of a regression as the new baseline: its incident ends, and only a further rise is notified.
 
-Of a service it is taken of its routes, models and versions too; of a route or a model of that alone, and of what was told
-with it.
+Accepting a regression of a service includes its routes, models and versions; accepting one of a route or model includes only
+incidents grouped with it.
 
-A level that somebody took for normal: what was learnt before goes on, but is asked about the level as it is now.
-
-How load and time of day move a tail, and how far chance goes, does not change with its level: it is kept from the days
-before. The thresholds are moved to where the accepted requests have as many beyond. So the same level does not fire again,
-and a further regression does from the first hour on; after a day all is learnt anew, from the accepted level alone.
+Load and time-of-day effects and scatter do not depend on the level, so they are kept from the days before. The thresholds
+move to where the accepted requests have as many beyond. So the same level does not fire again, a further regression does
+from the first hour on, and after a day the baseline is learnt from the accepted level alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Two versions of a service that serve together, compared minute by minute.
+"""Canary comparison: two versions of a service that serve together, minute by minute.
 
-Two versions that serve together, compared minute by minute: what slows both down cancels out.
-
-There is no history of the pair to learn from, so chance is known from theory: in units of its own scatter each block is
-standard normal, and what a window makes of so many normal blocks is drawn once.
+Effects on both versions cancel out. A pair has no history to learn from, so the null distribution is theoretical: in units of
+its scatter each block is standard normal, and the statistic of a window of such blocks is simulated once.
 """
 
 from __future__ import annotations

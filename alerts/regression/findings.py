@@ -1,9 +1,4 @@
-"""From "its tail is strange" to what people are told: how much slower, since when, which stage, with which release.
-
-What a message about a slower tail shows beside its numbers: how it went so far, and a few slow requests to look at.
-
-The verdict: how much slower where, how sure that is, which stage, and whether the traffic is still the same.
-"""
+"""Findings of the regression search: how much slower, how certain, since when, which stage, with which release."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The tail policy, read from `policy/tail.yaml`: windows, thresholds and patience of the search for regressions.
-
-What the search for regressions does with a store, read from `policy/watching.yaml`.
-"""
+"""Policies of the regression search: `policy/tail.yaml` for the statistics, `policy/watching.yaml` for their use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Learning what is normal for a series from its last days, day by day, so that never more than one is in memory.
+"""Reference of a series, learnt from its last days: thresholds, expectation, scatter, and how far chance alone goes.
 
-What is normal for one series, learnt from its last days: thresholds, rhythm, scatter, and how far chance alone goes.
-
-Small and plain, so that it can be kept in the database as JSON and another process can go on with it.
+It is small and stored as JSON, so that another process can continue with it. Days are read one by one, so that only one is in
+memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Minute by minute: whether to say that the last hours are strange, and when that is over.
-
-How strange the last hours of a series are, beside what its reference knows.
-"""
+"""Scores of the last hours of a series against its reference, and the alarm state that follows minute by minute."""
 
 from __future__ import annotations
 

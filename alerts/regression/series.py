@@ -1,7 +1,4 @@
-"""Learning what is normal for one group from what the store has kept of it.
-
-One series as it is watched: the hours before now in memory, judged minute by minute.
-"""
+"""One watched series: its last hours in memory, scored minute by minute, and the baseline learnt from the store."""
 
 from __future__ import annotations
 

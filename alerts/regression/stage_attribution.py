@@ -1,8 +1,8 @@
-"""Who is to blame: where the slowest requests spend more time than the slowest requests of the same hours did before.
+"""Stage attribution: where the slowest requests spend more time than the slowest requests of the same hours before.
 
-The largest difference alone misleads: a stage that always moves has large ones by chance, and a queue grows whenever
-anything behind it does. So a stage's difference counts in full only when it is far out of its own habit, and a stage
-that follows the others is named first only when no other moved on its own.
+The largest difference alone misleads: a variable stage has large ones by chance, and a queue grows whenever any later stage
+does. A difference therefore counts in full only when it is far outside the stage's own variation, and a stage that follows
+others is named first only when no other stage moved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must survive a restart: what was learnt of each series, where it stands, and what somebody took for normal."""
+"""Persistent state of the regression search: learnt baselines, alarm states, and accepted latency levels."""
 
 from __future__ import annotations
 

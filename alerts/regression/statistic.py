@@ -1,17 +1,13 @@
-"""The arithmetic of the search: how far blocks of minutes are from what was to be expected, and what a window makes of it.
+"""Statistics of the regression search: counts beyond fixed thresholds, and how far they exceed their expectation.
 
-A block's excess is the log of how many requests were beyond the threshold against how many were to be expected there, at
-this load and this time of day. In units of its own scatter (the reference's, and that of counting) it is the block's
-statistic; a window's is the mean of its smallest blocks, so that a blip, however high, cannot move it.
+Thresholds are quantiles of the reference. A `Row` is one question: end-to-end latency or the time in one stage, beyond one
+quantile or in the mean. The mean is a count too: seconds divided by (mean square / mean), a number that scatters like a
+count of requests. Values beyond the 99th percentile count as that percentile: a few cold starts would otherwise outweigh
+thousands of requests, and the quantile rows see them anyway.
 
-What is kept of a minute: how many requests there were, and how many beyond fixed thresholds.
-
-The thresholds are the quantiles of the reference. A row is one question: the whole or a stage, beyond one quantile or in
-the mean. The mean is a count too: seconds in units of the mean square over the mean, whose number scatters about as much
-as that of so many requests would. What is slower than nearly all counts in it as those do: a few cold starts would
-otherwise outweigh thousands of requests, and the quantiles see them anyway.
-
-What the search for regressions reads: requests step by step, as counts by bucket of the histogram.
+The excess of a block of minutes is the log of the requests beyond the threshold over those expected at this load and time of
+day. Divided by its scatter (that of the reference, and of counting) it is the statistic of the block. The statistic of a
+window is the mean of its smallest blocks, so that one spike cannot move it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a window is compared to: the same hours of the days before, and whether the traffic was the same then.
-
-Has the traffic itself changed? Then slower requests may be nobody's fault, and must be compared like with like.
-"""
+"""Traffic changes: the mix and load of a window against the same hours of the days before, and latency on a common mix."""
 
 from __future__ import annotations
 

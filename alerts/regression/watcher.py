@@ -1,9 +1,7 @@
-"""Watches the tail of every service, of its routes and models, and of versions that serve together.
+"""Regression watcher: reads all series once a minute, and evaluates services, routes, models and version pairs.
 
-Once a minute the store says what all of them did, in one question; what follows from it is kept in the database. A verdict
-says whether a series fires, not that it has begun to: whoever goes on after a crash says it again, and nobody is told twice.
-
-All series that are watched, as this process knows them: read from the store, learnt, judged, and kept for the next one.
+The store returns all series in one query; the state is kept in the database. A verdict says whether a series fires, not that
+it has started to: a process that continues after a crash returns it again, and nothing is notified twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Prometheus Alertmanager, by its API v2: ours is one alert of many there, routed, grouped and silenced as all others are.
+"""Prometheus Alertmanager, API v2: an incident becomes one alert, routed, grouped and silenced like all others.
 
-Alertmanager forgets: it takes an alert it does not hear of again for resolved. So a firing alert says that it ends soon and
-is sent again before that; one that is over is sent for a while as ended, for an Alertmanager that was not there.
-Labels are the alert's identity and hold no number; a ticket that becomes a page is another alert, and the first one ends by itself.
+Alertmanager resolves an alert that is not repeated. A firing alert therefore has an end soon, and is sent again before it;
+a resolved one is repeated for a while as ended, for an Alertmanager that was down. Labels are the identity of an alert and
+hold no numbers; a ticket that becomes a page is a new alert, and the first one expires.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The dead man's switch: an address outside that is pinged while alerts really work, and that tells people when pings stop.
+"""Heartbeat (dead man's switch): pings an external address while alerts work; the receiver alerts when pings stop.
 
-A ping stands for the whole path. It leaves from where messages are sent, and only while the last evaluation without an
-error is young and no page waits in the outbox for longer than it may; so it stops when nothing is evaluated, when the
-database cannot be used, when messages do not get out, and when nobody is left to send it.
+A ping covers the whole path. It is sent from the process that delivers messages, and only while the last successful
+evaluation is recent and no page has waited too long in the outbox. Pings stop when nothing is evaluated, the database
+fails, messages are not delivered, or no process is left.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""PagerDuty, by the Events API v2. The incident's id is the dedup key, so an event sent twice is one alert.
+"""PagerDuty, Events API v2. The incident's id is the dedup key, so an event sent twice is one alert.
 
-A ticket is severity `warning`, a page `critical`; a resolved incident resolves the alert, and one that was over before
-PagerDuty could be told pages nobody: PagerDuty drops a resolve without an open alert. Somebody who looks after it
-acknowledges the alert there, too. A new version of a service is a change event, which pages nobody and stands beside incidents.
+A ticket has severity `warning`, a page `critical`. A resolved incident resolves the alert; one that ended before it could be
+sent pages nobody, because PagerDuty drops a resolve without an open alert. An acknowledgement acknowledges the alert.
 PagerDuty fetches the chart itself, from a dashboard that it can reach.
 
-Releases, told to channels that want to know: one event for each new version of a watched service.
-
-A release is told under a lease of its own: whoever holds it tells, and once it is told the lease lasts until nobody can see
-the release any more. So it is told once however many processes run; a process that dies while it tells is followed by
-another, and then the receiver may hear of it twice: it pages nobody.
+A new version of a service becomes a change event, which pages nobody and is shown beside incidents. Each release is sent
+under a lease that lasts until the release is too old to be sent: once, however many processes run, or twice if a process
+dies while it sends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A plain webhook: the incident as JSON, signed, with a key that names the message however often it comes.
+"""Generic webhook: the incident as signed JSON, with a key that identifies the message across retries.
 
-The receiver checks `X-Stagelens-Signature: sha256=<hex>`: HMAC-SHA256 by the shared secret over the timestamp header, a
-dot and the raw body. It refuses a timestamp more than five minutes off, and takes an `Idempotency-Key` it has seen for done.
+The receiver checks `X-Stagelens-Signature: sha256=<hex>`: HMAC-SHA256 with the shared secret over the timestamp header, a
+dot and the raw body. It should refuse a timestamp more than five minutes off, and ignore an `Idempotency-Key` it has seen.
 """
 
 from __future__ import annotations

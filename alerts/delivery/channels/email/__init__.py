@@ -1,4 +1,4 @@
-"""E-mail over SMTP: settings of the channel and hints for errors of mail servers."""
+"""E-mail over SMTP: settings of the channel, and hints for errors of mail servers."""
 
 from __future__ import annotations
 

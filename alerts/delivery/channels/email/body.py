@@ -1,4 +1,4 @@
-"""What a mail says: as text, and as HTML that mail programs show alike, from tables and inline styles; the chart comes with it."""
+"""Body of a mail: as text, and as HTML of tables and inline styles, which mail programs render alike."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""E-mail, by SMTP: text, and HTML with the chart in it, and all messages of an incident in one conversation.
+"""E-mail over SMTP: text and HTML with the chart, all mails of an incident in one thread.
 
-A message's id is made of the incident and the transition, so one that was sent twice is one to mail programs that look.
-
-SMTP to a server at an address that was looked up and judged here: what is judged is what is called, and TLS believes in the name.
+The message id is made of incident and transition, so mail programs can recognise a mail that was sent twice. The mail server
+is resolved and checked against the egress allow-list here; TLS verifies its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Pictures in Slack: uploaded as files of the bot's own, which are shown where a message of the bot names them.
+"""Slack Web API: calls, their errors, and chart uploads. `ok: false` in a 200 response is an error.
 
-A picture is never worth a message: it is put into one that Slack has already, and whatever goes wrong leaves that as it is.
-
-Slack's Web API: one call, and what its answers mean. `ok: false` within a 200 is a refusal.
+A chart is optional: it is added to a message that Slack already has, and a failed upload leaves that message unchanged.
 """
 
 from __future__ import annotations

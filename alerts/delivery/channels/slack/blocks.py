@@ -1,7 +1,4 @@
-"""What a message looks like in Slack: Block Kit, within Slack's limits, the headline and the link always among it.
-
-Texts of others as Slack shows them: what they mean to Slack is taken away.
-"""
+"""Block Kit layout of Slack messages, within Slack's size limits; headline and link are always included."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Slack, by a bot token: one message for each incident that always shows how it stands, and its turns in a thread below.
+"""Slack bot: one message per incident that always shows the current state, with its transitions in a thread.
 
-A message whose fate is unknown is looked for before it is sent again, by the name it carries as metadata. That makes it
-once, but for one case: Slack takes a request after we looked, which takes a connection that was cut and lived on. A bot
-that may not read the channel (`channels:history`, private ones `groups:history`) says that it may be a repeat instead.
+Before a message with an unknown outcome is sent again, the bot searches the channel for it, by the key in its metadata. A
+duplicate remains possible only if Slack processes the first request after the search. A bot without permission to read the
+channel (`channels:history`, private ones `groups:history`) adds a note that the message may be a repeat.
 
-The chart (`files:write`) is put into the incident's message once Slack has it, so that no page waits for a picture, and so
-that each message that was taken uploads one at most, however often it was tried.
+The chart (`files:write`) is added once Slack has the message, so that no page waits for an image, and each accepted message
+uploads at most one however often it was tried.
 """
 
 from __future__ import annotations

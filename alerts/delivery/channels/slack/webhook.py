@@ -1,8 +1,8 @@
-"""Slack, by an incoming webhook: one message for each transition, as blocks, with the sentence as the notification.
+"""Slack incoming webhook: one message per transition, as blocks, with the headline as the notification.
 
-Slack's webhook has no way to recognise a message it has seen. Losing a page is worse than seeing it twice, so a message
-whose fate is unknown (the process died while it was being sent, or no answer came) is sent again and says that it may
-be a repeat; its block ids, made of the incident and the transition, are those of the first. A bot can do better: `slack_bot`.
+A webhook cannot find out whether Slack already has a message. Losing a page is worse than a duplicate, so a message with an
+unknown outcome (the process died, or no response came) is sent again with a note that it may be a repeat; its block ids are
+those of the first. A bot can do better, see `bot`.
 """
 
 from __future__ import annotations
