@@ -28,12 +28,12 @@ from .objectives.slo_file import Definitions, read_slo_file
 from .policies import BurnRatePolicy, default_burn_rate_policy
 
 LOOK_BACK = timedelta(days=30)
-# More of them say nothing more; the worst are shown.
+# Number of incidents shown, the worst first.
 _SHOWN = 5
 
 
 class Seen:
-    """What the store has seen, to tell a service that is quiet from one that is misspelt.
+    """Services in the store, to tell a service without traffic from a misspelt name.
 
     Args:
         read: The store's queries.
@@ -49,14 +49,14 @@ class Seen:
 
 
 def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iterator[str]:
-    """Yield lines about what *slo* would have told in the last 30 days before *now*.
+    """Yield lines about the alerts of *slo* in the last 30 days before *now*.
 
     Raises:
         StoreError: The store cannot be read.
     """
     if slo.service not in seen.services:
-        cure = meant(slo.service, seen.services) or f"; known are {', '.join(seen.services) or 'none yet'}"
-        yield f"The store has never seen a service {slo.service!r}{cure}"
+        fix = meant(slo.service, seen.services) or f"; known are {', '.join(seen.services) or 'none yet'}"
+        yield f"The store has never seen a service {slo.service!r}{fix}"
         return
     yield from _course(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
     yield from _definitions(seen.read, slo, now)
@@ -106,7 +106,7 @@ def _moment(at: datetime) -> str:
 
 
 def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
-    """Say when first tokens were found in several ways, and the promise takes them all."""
+    """Warn when first tokens were measured by several definitions and the SLO includes all of them."""
     if slo.kind not in ("ttft", "tpot") or slo.definition is not None:
         return
     found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
@@ -140,17 +140,17 @@ def main(argv: Sequence[str]) -> int:
         store = _store(options.store, os.environ)
         if isinstance(store, Store):
             stack.callback(store.close)
-        # Looking back takes seconds for each SLO: what is known already is shown meanwhile.
+        # The replay takes seconds per SLO, so each line is printed as soon as it is known.
         for line in summary(options.file, definitions, store, _note):
             print(line, flush=True)
     return 0
 
 
 def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
-    """Return the store to look back on, or why there is none.
+    """Return the store to replay, or the reason why there is none.
 
     Raises:
-        StoreError: The one that was named on the command line cannot be opened.
+        StoreError: The store named on the command line cannot be opened.
     """
     config = StoreConfig.from_env(env)
     try:
@@ -162,7 +162,7 @@ def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
 
 
 def _note(text: str) -> None:
-    """Show what is being done in a terminal, until the next line is there."""
+    """Show progress in a terminal until the next line is printed."""
     if sys.stderr.isatty():
         # Carriage return, and "erase to the end of the line" of ECMA-48.
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
@@ -171,13 +171,13 @@ def _note(text: str) -> None:
 def summary(
     path: Path, definitions: Definitions, store: Store | str = "", note: Callable[[str], None] = lambda _: None
 ) -> Iterator[str]:
-    """Say what *definitions* promise, tier by tier, what that would have meant lately, and where messages go.
+    """Yield the summary of an SLO file: objectives, tiers, past alerts, and channels.
 
     Args:
         path: The file.
-        definitions: What it says.
-        store: Where requests are, or why it is not known.
-        note: Told what is being done when that takes a while, and nothing when it is done.
+        definitions: Its content.
+        store: The store, or the reason why there is none.
+        note: Called with a progress text before slow steps, and with "" after them.
     """
     slos, channels = definitions.slos, definitions.channels
     yield f"{path}: {_plural(len(slos), 'SLO')}, {_plural(len(channels), 'channel')}"

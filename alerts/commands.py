@@ -26,7 +26,7 @@ from .regression.acceptance import accept_regression
 
 
 def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
-    """Return one line for each incident; *everything* says whether those that are over are among them."""
+    """Return one line per incident; *everything* says whether resolved incidents are included."""
     if not found:
         return "No incident yet." if everything else "No incident is open; --all shows those that are over."
     rows = [
@@ -37,7 +37,7 @@ def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
 
 
 def format_incident(found: Incident) -> str:
-    """Return one incident, with its history and what was sent to whom."""
+    """Return one incident with its history and deliveries."""
     facts = [
         ("state", _incident_state(found)),
         ("since", f"{formatting.moment(found.since)}, noticed {formatting.moment(found.opened_at)}"),
@@ -62,7 +62,7 @@ def format_incident(found: Incident) -> str:
 
 
 def format_silences(found: Sequence[Silence], now: datetime) -> str:
-    """Return one line for each silence."""
+    """Return one line per silence."""
     if not found:
         return "Nothing is silenced."
     rows = [
@@ -81,7 +81,7 @@ def format_silences(found: Sequence[Silence], now: datetime) -> str:
 
 
 def format_matchers(silence: Silence) -> str:
-    """Return what is silenced, such as `service=shop, severity=ticket`."""
+    """Return the matchers of a silence, such as `service=shop, severity=ticket`."""
     return ", ".join(f"{key}={value}" for key, value in silence.matchers.items())
 
 
@@ -138,15 +138,15 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
     """Run `stagelens alerts` with *words*.
 
     Args:
-        words: What follows `alerts`.
-        environment: The settings.
-        now: The time.
+        words: Arguments after `alerts`.
+        environment: Environment variables.
+        now: Current time.
 
     Returns:
         The exit code.
 
     Raises:
-        StagelensError: It could not be done.
+        StagelensError: The command failed.
     """
     options = _parser(environment).parse_args(words)
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}

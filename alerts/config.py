@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from ..core.egress.addresses import EgressPolicy
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
 
@@ -19,15 +18,15 @@ MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class AlertsConfig:
-    """How alerts run.
+    """Settings of the alerts.
 
     Args:
-        slo_file: The SLOs and channels; None when there is no file, and nothing is watched.
-        interval: How often SLOs are evaluated.
-        dashboard_url: What links in messages begin with, unless the SLO file says.
-        env: Where the secrets named in the SLO file are.
-        metrics_host: Where Prometheus may read the metrics of the alerts.
-        metrics_port: The port of that, 0 for a free one; None to listen nowhere.
+        slo_file: The SLO file; None when there is none, and nothing is evaluated.
+        interval: Evaluation interval.
+        dashboard_url: Base address of links in messages, unless the SLO file gives one.
+        env: Environment with the secrets that the SLO file names.
+        metrics_host: Listen address of the metrics endpoint.
+        metrics_port: Its port, 0 for a free one; None for no endpoint.
     """
 
     slo_file: Path | None = None
@@ -42,7 +41,7 @@ class AlertsConfig:
         """Read STAGELENS_SLO_FILE, STAGELENS_ALERT_INTERVAL, STAGELENS_DASHBOARD_URL and STAGELENS_ALERTS_METRICS_….
 
         Raises:
-            ConfigError: One of them is wrong.
+            ConfigError: A value is invalid.
         """
         interval = parse_duration(env.get("STAGELENS_ALERT_INTERVAL") or "10s", "STAGELENS_ALERT_INTERVAL")
         if interval < timedelta(seconds=1):
@@ -52,7 +51,7 @@ class AlertsConfig:
         if not url.startswith(("http://", "https://")):
             msg = f"STAGELENS_DASHBOARD_URL is {url!r}; write a web address, such as {DEFAULT_DASHBOARD}"
             raise ConfigError(msg)
-        EgressPolicy.from_env(env)  # what is wrong with it is said now, and not with the first page
+        MayCall.from_env(env)  # reports errors at startup and not with the first page
         host = env.get("STAGELENS_ALERTS_METRICS_HOST") or DEFAULT_METRICS_HOST
         return cls(_slo_file(env), interval, url.rstrip("/"), dict(env), host, _metrics_port(env))
 

@@ -26,7 +26,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def line(text: str, limit: int) -> str:
-    r"""Return *text* as one line of at most *limit* characters, without characters that end or hide one.
+    r"""Return *text* as one line of at most *limit* characters, without control characters.
 
     >>> line("a\r\nBcc: b", 80), line("too long", 5)
     ('a Bcc: b', 'too …')
@@ -42,7 +42,7 @@ def sparkline(values: Sequence[float | None], widest: int = 30) -> str:
     '▁▁ ▄█'
     """
     step = math.ceil(len(values) / widest) if values else 1
-    # From the end, so that the last bar is always of as many as the others.
+    # From the end, so that the last bar covers a full step.
     ends = range(len(values), 0, -step)
     groups = [[value for value in values[max(0, end - step) : end] if value is not None] for end in ends][::-1]
     top = max((max(group) for group in groups if group), default=0.0)
@@ -63,13 +63,13 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
 def percent(ratio: float) -> str:
-    """Return *ratio* in percent, without digits that say nothing.
+    """Return *ratio* in percent with the significant digits only.
 
     >>> percent(0.999), percent(0.92), percent(0.034), percent(0.00012)
     ('99.9 %', '92 %', '3.4 %', '0.012 %')
     """
     value = 100 * ratio
-    # What is near 100 is told apart by its distance from it: 99.95 must not read as 100.
+    # Near 100 the distance from 100 decides the digits: 99.95 must not become 100.
     distance = min(abs(value), abs(100 - value)) if value > 50 else abs(value)  # noqa: PLR2004 - nearer to 100 than to 0
     digits = 0 if distance == 0 else max(0, 1 - math.floor(math.log10(distance)))
     text = f"{value:.{min(digits, 6)}f}"
@@ -83,7 +83,7 @@ def times(factor: float) -> str:
 
 
 def duration(length: timedelta) -> str:
-    """Return *length* in the unit a person would choose.
+    """Return *length* in a suitable unit.
 
     >>> duration(timedelta(milliseconds=250)), duration(timedelta(minutes=90)), duration(timedelta(days=30))
     ('250 ms', '90 minutes', '30 days')
@@ -95,7 +95,7 @@ def duration(length: timedelta) -> str:
         if seconds >= 2 * size or size in (seconds, _MINUTE):
             count = round(seconds / size)
             return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    raise AssertionError  # minutes take whatever is left
+    raise AssertionError  # minutes cover all other lengths
 
 
 def latency(seconds: float, *, signed: bool = False) -> str:
@@ -125,7 +125,7 @@ def count(number: float) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Return a time of day in UTC, with the zone, because whoever is paged may be anywhere.
+    """Return a time of day in UTC with the zone, because the reader may be in any time zone.
 
     >>> moment(datetime(2026, 11, 20, 3, 4, tzinfo=UTC))
     '03:04 UTC on 20 November'
@@ -140,12 +140,12 @@ def moment_of(seconds: float) -> str:
 
 
 def whole(ratio: float) -> float:
-    """Return a share without the decimals nobody needs, except where it would vanish."""
+    """Return a share in whole percent, unless it is below one percent."""
     return round(ratio, 2) if ratio >= 0.01 else ratio  # noqa: PLR2004 - one percent
 
 
 def part(share: float) -> str:
-    """Return a share of a whole that other parts may have made smaller again: then one part can be more than all of it.
+    """Return a share as text; a share above 1, possible when other parts shrank, is "all".
 
     >>> part(0.92), part(0.998), part(1.02)
     ('92 %', 'all', 'all')

@@ -11,22 +11,22 @@ from .schema import leases
 
 
 def new_holder() -> str:
-    """Return a name for this process that no other has."""
+    """Return a unique holder name for this process."""
     return f"{os.getpid()}-{secrets.token_hex(6)}"
 
 
 def hold(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
-    """Take or renew lease *name*, within a write transaction.
+    """Acquire or renew lease *name* within a write transaction.
 
     Args:
-        connection: An open write transaction; what else is written in it is written by the holder or not at all.
-        name: What the lease is for.
-        holder: Who wants it.
-        now: The time. [Unix seconds]
-        seconds: How long it is kept without renewal. [seconds]
+        connection: An open write transaction; all its writes happen as the holder or not at all.
+        name: Name of the lease.
+        holder: Holder name of this process.
+        now: Current time. [Unix seconds]
+        seconds: Validity without renewal. [seconds]
 
     Returns:
-        Whether *holder* has it now.
+        Whether *holder* has the lease now.
     """
     free_or_mine = or_(leases.c.holder == holder, leases.c.until <= now)
     taken = connection.execute(
@@ -41,40 +41,40 @@ def hold(connection: Connection, name: str, holder: str, now: float, seconds: fl
 
 
 def renew(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
-    """Keep lease *name*, if *holder* was the last to have it: whoever slept does not go on with what another has taken over.
+    """Renew lease *name* if *holder* was its last holder, so that a paused process does not continue after a takeover.
 
-    The arguments are those of `hold`, and so is what is returned.
+    Arguments and result are those of `hold`.
     """
     mine = update(leases).where(leases.c.name == name, leases.c.holder == holder)
     return bool(connection.execute(mine.values(until=now + seconds)).rowcount)
 
 
 def release(connection: Connection, name: str, holder: str) -> None:
-    """Give lease *name* back, if *holder* has it, so that the next one need not wait for its end."""
+    """Release lease *name* if *holder* has it, so that the next process need not wait until it expires."""
     connection.execute(update(leases).where(leases.c.name == name, leases.c.holder == holder).values(until=0.0))
 
 
 def done_at(connection: Connection, name: str) -> float | None:
-    """Return when what lease *name* is for was last done, by whom ever, in Unix seconds; None for never."""
+    """Return when the work under lease *name* last finished, in any process, in Unix seconds; None for never."""
     return connection.execute(select(leases.c.done_at).where(leases.c.name == name)).scalar()
 
 
 def note_done(connection: Connection, name: str, now: float) -> None:
-    """Note that it was done, in the transaction that did it; *now* is in Unix seconds."""
+    """Record that the work finished, in the same transaction; *now* is in Unix seconds."""
     connection.execute(update(leases).where(leases.c.name == name).values(done_at=now))
 
 
 def holder_of(connection: Connection, name: str, now: float) -> str | None:
-    """Return who has lease *name* at *now*, in Unix seconds; None for nobody."""
+    """Return the holder of lease *name* at *now* (Unix seconds), or None."""
     return connection.execute(select(leases.c.holder).where(leases.c.name == name, leases.c.until > now)).scalar()
 
 
 def held(connection: Connection, prefix: str, now: float) -> set[str]:
-    """Return the names beginning with *prefix* of the leases that somebody has at *now*, in Unix seconds."""
+    """Return the names of the leases held at *now* (Unix seconds) that begin with *prefix*."""
     mine = leases.c.name.startswith(prefix, autoescape=True), leases.c.until > now
     return set(connection.scalars(select(leases.c.name).where(*mine)))
 
 
 def forget(connection: Connection, prefix: str, now: float) -> None:
-    """Delete the leases whose names begin with *prefix* and that nobody has at *now*, in Unix seconds."""
+    """Delete the leases that begin with *prefix* and have expired at *now* (Unix seconds)."""
     connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), leases.c.until <= now))

@@ -31,22 +31,22 @@ from .delivery import outbox
 from .delivery.channels.heartbeat import EVALUATED_LEASE
 from .evaluation.evaluator import LEASE
 
-# Says whether all is well, and more in words.
+# Returns whether the check passed, and a text.
 Probe = Callable[[], tuple[bool, str]]
 
 
 class Probes:
-    """Answers what is asked about one process of the alerts.
+    """Health probes of one process of the alerts.
 
     Args:
         store: The database.
         holder: The name of this process, for leases.
-        threads: Returns the threads that have to live.
-        trouble: Says why the last evaluation was not whole; "" where it was.
-        clock: Says the time. [Unix seconds]
+        threads: Returns the threads that must be running.
+        trouble: Returns why the last evaluation failed; "" if it did not.
+        clock: Returns the time. [Unix seconds]
 
     Attributes:
-        by_path: What answers, by path.
+        by_path: Probes by path.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class AlertMetrics(Collector):
 
     Args:
         store: The database.
-        clock: Says the time. [Unix seconds]
-        channels: Says which channels there are; those that had no message yet have their zeros.
+        clock: Returns the time. [Unix seconds]
+        channels: Returns the configured channels, so that those without messages report zero.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class AlertMetrics(Collector):
         self._channels = channels
 
     def collect(self) -> Iterable[Metric]:
-        """Read them; while the database cannot be read there are none, which Prometheus knows as `absent`."""
+        """Read the metrics; none while the database cannot be read, which Prometheus sees as `absent`."""
         try:
             with self._store.engine.connect() as connection:
                 return list(_read(connection, self._clock(), self._channels()))
@@ -118,16 +118,16 @@ class AlertMetrics(Collector):
 
 
 class Exposition:
-    """Serves metrics, and answers probes, over HTTP in a thread of its own.
+    """HTTP server of metrics and probes, in its own thread.
 
     Args:
-        metrics: What to serve, beside what is known of the process.
-        host: Where to listen.
-        port: The port; 0 takes a free one.
-        probes: By path, what says whether all is well, and more in words: the answer is 200 or 503.
+        metrics: Metrics to serve, beside those of the process.
+        host: Listen address.
+        port: Port; 0 for a free one.
+        probes: Probes by path; their status is 200 or 503.
 
     Raises:
-        StagelensError: It cannot be listened on.
+        StagelensError: The address cannot be bound.
     """
 
     def __init__(self, metrics: AlertMetrics, host: str, port: int, probes: Mapping[str, Probe]) -> None:
@@ -147,7 +147,7 @@ class Exposition:
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -190,11 +190,11 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def _messages(connection: Connection, channels: Iterable[str]) -> dict[tuple[str, str], int]:
-    """Return how many there are by channel and state; those that are being sent wait still."""
+    """Return the number of messages by channel and state; those being sent count as waiting."""
     sent = schema.outbox.c
     counted = select(sent.channel, sent.state, func.count()).group_by(sent.channel, sent.state)
     rows = connection.execute(counted).all()
-    # What there is none of is there as well: an alert on it needs its zero, before the first message is refused.
+    # Zeros are reported too: an alert needs them before the first message is refused.
     named = dict.fromkeys([*channels, *(row.channel for row in rows)])
     found = {(channel, state): 0 for channel in named for state in ("waiting", "sent", "dead")}
     for channel, state, number in rows:

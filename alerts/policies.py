@@ -20,7 +20,7 @@ from ..core.settings.values import parse_duration
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """When many services are one story: so many of them, with trouble that began *within*."""
+    """Incidents of at least *services* services that began *within* this time form one group."""
 
     services: int
     within: timedelta
@@ -28,13 +28,13 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """When the silence of a service is trouble.
+    """When missing traffic of a service is an incident.
 
     Args:
-        after: It lasts for so long,
-        expected: in a time in which there were so many requests before. [count]
-        before: How long before; looked at as far as the service was known.
-        severity: Who is told.
+        after: Duration without requests.
+        expected: Minimum number of requests in the same window earlier. [count]
+        before: How much earlier to look; only times at which the service was known count.
+        severity: Severity of the incident; `none` disables the rule.
     """
 
     after: timedelta
@@ -45,7 +45,7 @@ class NoData:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What an evaluator that was away looks up: after a *gap*, what happened within *reach*."""
+    """After a *gap* without evaluations, incidents within *reach* are replayed."""
 
     gap: timedelta
     reach: timedelta
@@ -53,13 +53,13 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class IncidentPolicy:
-    """All of it.
+    """Policy of incidents.
 
     Args:
-        fleet: When many services are one story.
-        no_data: When silence is trouble.
-        catch_up: What is looked up after an absence.
-        kept: How long what is over can be looked up.
+        fleet: When incidents of many services form one group.
+        no_data: When missing traffic is an incident.
+        catch_up: What is replayed after a gap.
+        kept: Retention of resolved incidents.
     """
 
     fleet: Fleet
@@ -92,7 +92,7 @@ Severity = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True)
 class BurnRateRule:
-    """One line of the policy: *budget* of the error budget spent within *long*, and still being spent in *short*."""
+    """One tier: share *budget* of the error budget spent within *long*, and still being spent in *short*."""
 
     severity: Severity
     budget: float
@@ -102,12 +102,12 @@ class BurnRateRule:
 
 @dataclass(frozen=True, slots=True)
 class MinimumBadRequests:
-    """How many bad requests it takes before anybody is told.
+    """Minimum number of bad requests for an alert.
 
     Args:
         bad: In the long window. [count]
         all_bad: Or in the short window, when nothing in it was good. [count]
-        seen: What was seen for less than so many short windows has the rest of them counted as good.
+        seen: Number of short windows a service must have been seen for; until then the rest counts as good.
     """
 
     bad: float
@@ -117,11 +117,11 @@ class MinimumBadRequests:
 
 @dataclass(frozen=True, slots=True)
 class CalmRule:
-    """When slow tiers are not believed any more.
+    """When a slow tier is suppressed because the problem is over.
 
     Args:
-        window: Over which the burn rate must be below one.
-        evidence: Bad requests to be expected in it at the tier's burn rate, for its silence to mean something. [count]
+        window: Window over which the burn rate must be below one.
+        evidence: Minimum number of bad requests expected in it at the tier's burn rate. [count]
     """
 
     window: timedelta
@@ -130,14 +130,14 @@ class CalmRule:
 
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
-    """How an incident holds still.
+    """Hysteresis of incidents.
 
     Args:
-        keep: What fires goes on down to this share of the threshold. [ratio]
-        quiet: How long nothing may fire before it is resolved.
-        reopen: The same trouble so soon after the end is the same incident.
-        abandon: Without any data for so long, it is closed as unknown.
-        update: The least time between two messages about a change of cause.
+        keep: A firing tier continues down to this share of its threshold. [ratio]
+        quiet: Time without a firing tier before the incident is resolved.
+        reopen: Within this time after its end, the same cause reopens the incident.
+        abandon: Time without data after which the incident is closed as unknown.
+        update: Minimum time between two messages about a changed stage.
     """
 
     keep: float
@@ -149,14 +149,14 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class BurnRatePolicy:
-    """All of it.
+    """Burn-rate policy.
 
     Args:
         rules: The tiers.
-        guard: How many bad requests it takes.
-        calm: When slow tiers are not believed any more.
-        patience: How an incident holds still.
-        stale: How long the collector may do nothing before nothing is judged by what it has collected.
+        guard: Minimum number of bad requests.
+        calm: When slow tiers are suppressed.
+        patience: Hysteresis of incidents.
+        stale: Time without collector activity after which nothing is evaluated.
     """
 
     rules: tuple[BurnRateRule, ...]
@@ -200,7 +200,7 @@ def _length(raw: dict[str, Any], key: str) -> timedelta:
 
 T = TypeVar("T")
 
-# The type of a field that is written as a duration and kept in whole minutes.
+# Type of a field that is written as a duration and stored in whole minutes.
 InMinutes = Annotated[int, "written as a duration"]
 
 
@@ -211,13 +211,13 @@ def shipped_policy(kind: type[T], name: str) -> T:
 
 
 def read_policy_fields(kind: type[T], raw: Mapping[str, Any]) -> T:
-    """Return the dataclass *kind* whose fields *raw* has as keys.
+    """Return the dataclass *kind* with the values of *raw*.
 
-    Fields that are dataclasses are read alike, tuples of one kind from lists, and durations from texts such as `5m`.
+    Nested dataclasses are read recursively, tuples from lists, and durations from texts such as `5m`.
 
     Raises:
-        TypeError: A key is missing, or none of its fields.
-        ConfigError: What should be a duration is none.
+        TypeError: A key is missing, or unknown.
+        ConfigError: A duration is invalid.
     """
     kinds = get_type_hints(kind, include_extras=True)
     return kind(**{key: _value(kinds.get(key), value, key) for key, value in raw.items()})

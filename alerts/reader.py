@@ -27,16 +27,16 @@ DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of one message to one channel.
+    """Delivery state of one message to one channel.
 
     Args:
-        channel: The channel's name.
+        channel: Name of the channel.
         transition: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`.
-        state: `dead` was given up, `superseded` was overtaken by a newer message before it could be sent.
-        attempts: How often it was tried.
-        at: When it reached that state.
-        error: What the receiver said last; empty when it accepted.
-        next_attempt: When it is tried again, while it waits.
+        state: `dead` was given up; `superseded` was replaced by a newer message before it was sent.
+        attempts: Number of attempts.
+        at: Time of the last change of state.
+        error: Last error of the receiver; empty once accepted.
+        next_attempt: Time of the next attempt while it waits.
     """
 
     channel: str
@@ -50,14 +50,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One thing that happened to an incident.
+    """One transition of an incident.
 
     Args:
         event: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`; `muted` and `unmuted` where only that changed.
-        at: When.
-        headline: What was true then, in one sentence.
-        note: Who did it, or why nobody was told; may be empty.
-        told: How many channels were to hear it.
+        at: Time.
+        headline: State at that time in one sentence.
+        note: Person who did it, or reason for muting; may be empty.
+        told: Number of channels that were notified.
     """
 
     event: str
@@ -69,34 +69,34 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One cause of trouble, from its opening to its end.
+    """An incident, from its opening to its end.
 
     Args:
-        id: Its name everywhere, PagerDuty included.
-        name: Of the SLO that burns, or what became slower.
-        service: Whose.
-        severity: `page` or `ticket`, as it is now.
+        id: Id, also used in PagerDuty.
+        name: Name of the SLO, or of what became slower.
+        service: The service.
+        severity: Current severity, `page` or `ticket`.
         state: `open` or `resolved`.
-        opened_at: When it was noticed.
-        since: When the trouble began, as far as the counts show.
-        resolved_at: When it was over.
-        headline: One sentence: what, how bad, which stage.
-        worst: How bad it has been, in words.
-        stages: What the slow requests spend more time in, worst first; empty when no stage stands out.
-        version: The release it came with, or empty.
-        link: The dashboard page that shows it.
-        deliveries: What was sent to whom and when, oldest first.
-        kind: What was promised, such as `latency`; `tail` when percentiles moved.
-        impact: How bad it is, in a sentence.
-        acked_at: Since when somebody looks after it; None while nobody does.
-        acked_by: Who.
-        muted: Why nobody is told; empty when people are.
-        told_with: The incident it is told with, if that is why.
-        story: The incident that began the story it belongs to; incidents of a story are told as one.
-        transitions: What happened to it, oldest first.
-        ending: How it ended: `recovered`, `no_data` nothing came to judge it by, `removed` it is not watched any more.
-        overruns: The stages that broke their budgets, worst first.
-        where: What it is about where that is not all of the service: of `environment`, `route`, `model` and `version`.
+        opened_at: Time of detection.
+        since: Estimated onset.
+        resolved_at: Time of its end.
+        headline: One sentence with object, size and stage.
+        worst: Worst impact so far as text.
+        stages: Stages in which slow requests spend more time, worst first; empty when none stands out.
+        version: Release that coincides with its onset; or empty.
+        link: Dashboard page of the incident.
+        deliveries: Messages by channel, oldest first.
+        kind: Kind of the objective, such as `latency`; `tail` for a latency regression.
+        impact: Current impact in one sentence.
+        acked_at: Time of acknowledgement; None if not acknowledged.
+        acked_by: Person who acknowledged it.
+        muted: Reason for muting; empty when it is notified.
+        told_with: The incident it is grouped with, if that is the reason.
+        story: First incident of its group; a group is notified as one.
+        transitions: Transitions, oldest first.
+        ending: `recovered`, `no_data` (nothing to evaluate), `removed` (no longer defined) or `accepted`.
+        overruns: Stages that exceeded their budgets, worst first.
+        where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
     """
 
     id: str
@@ -127,12 +127,12 @@ class Incident:
 
 
 class AlertsReader:
-    """Reads alerts for people; writes nothing.
+    """Reads SLO status and incidents; writes nothing.
 
     Args:
-        store: Where requests and incidents are.
-        file: The SLO file; a dashboard that runs alone gives its own.
-        policy: What burning means.
+        store: The store.
+        file: The SLO file; a standalone dashboard passes its own.
+        policy: The burn-rate policy.
     """
 
     def __init__(self, store: Store, file: LiveFile, policy: BurnRatePolicy | None = None) -> None:
@@ -141,20 +141,20 @@ class AlertsReader:
         self.file = file
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:
-        """Return how every SLO stands at *now*, worst first.
+        """Return the status of all SLOs at *now*, worst first.
 
         Raises:
             StoreError: The store cannot be read.
         """
         now = now or datetime.now(UTC)
-        # Where no alerts run in this process, as beside a dashboard that runs alone, nobody else reads the file.
+        # In a standalone dashboard nothing else reloads the file.
         self.file.refresh(now)
         found = self.file.current.slos if self.file.current else ()
         stood = (read_slo_status(self._store.read, slo, self._policy, now) for slo in found)
         return sorted(stood, key=lambda status: (URGENCY[status.state], -status.burn_1h))
 
     def problems(self) -> tuple[str, ...]:
-        """Return what is wrong with the SLO file as it is now, one line each; what was read before stays in force."""
+        """Return the errors of the current SLO file, one line each; the last valid version stays in force."""
         return self.file.errors
 
     def incidents(self, limit: int = 50, open_only: bool = False) -> list[Incident]:
@@ -163,13 +163,13 @@ class AlertsReader:
             return _whole(connection, newest_incidents(connection, limit, open_only=open_only))
 
     def incident(self, name: str) -> Incident | None:
-        """Return the incident with the id *name*, None where there is none."""
+        """Return the incident with id *name*, or None."""
         with self._store.engine.connect() as connection:
             found = get_incident(connection, name)
             return None if found is None else _whole(connection, [found])[0]
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
-        """Return the silences in force and to come, with *over* also those that ended."""
+        """Return active and future silences, with *over* also past ones."""
         with self._store.engine.connect() as connection:
             return list_silences(connection, now or datetime.now(UTC), over=over)
 

@@ -6,7 +6,7 @@ from sqlalchemy import JSON, Boolean, Column, Float, ForeignKey, Index, Integer,
 
 metadata = MetaData()
 
-# One row for each cause of trouble. `finding` is what the last evaluation found; `cause` has one open incident at most.
+# Incidents. `finding` is the result of the last evaluation; a `cause` has at most one open incident.
 incidents = Table(
     "incidents",
     metadata,
@@ -24,22 +24,22 @@ incidents = Table(
     Column("sequence", Integer, nullable=False),
     Column("peak", Float, nullable=False),
     Column("finding", JSON, nullable=False),
-    # Who looks after it since when; nobody while `acked_at` is null.
+    # Acknowledgement; not acknowledged while `acked_at` is null.
     Column("acked_at", Float),
     Column("acked_by", String(200), nullable=False, server_default=""),
-    # Why nobody is told (a silence, maintenance, an incident above it); empty when people are.
+    # Why the incident is muted (a silence, maintenance, another incident of its group); empty when it is not.
     Column("muted", Text, nullable=False, server_default=""),
-    # What channels know of it: nothing, that it is open, or that it is over.
+    # What channels were notified of: "" nothing, "open" the opening, "over" the end.
     Column("heard", String(8), nullable=False, server_default=""),
-    # The incident that began the story it belongs to: what is told as one.
+    # The first incident of its group; a group is notified as one.
     Column("story", String(32), nullable=False, server_default=""),
     Index("incidents_by_time", "opened_at"),
 )
 _still_open = incidents.c.resolved_at.is_(None)
 Index("incidents_one_open", incidents.c.cause, unique=True, sqlite_where=_still_open, postgresql_where=_still_open)
 
-# Every transition, with the message made at that moment: what is sent later is what was true then. `note` says who
-# acknowledged it, or why nobody is told of it.
+# Transitions, with the message as of that moment, which is also what later attempts send. `note` is the person who
+# acknowledged, or the reason for muting.
 transitions = Table(
     "incident_transitions",
     metadata,
@@ -51,7 +51,7 @@ transitions = Table(
     Column("note", Text, nullable=False, server_default=""),
 )
 
-# One row for each transition and channel: waiting, sending (leased), sent, dead (given up), superseded (overtaken).
+# One row per transition and channel: waiting, sending (leased), sent, dead (given up), superseded (by a newer one).
 outbox = Table(
     "outbox",
     metadata,
@@ -70,13 +70,13 @@ outbox = Table(
     Column("created_at", Float, nullable=False),
     Column("changed_at", Float, nullable=False),
     Column("error", Text, nullable=False),
-    # What the channel wants to be told with the next message of the incident, such as Slack's thread.
+    # Reference that the channel needs for the next message of the incident, such as a Slack thread.
     Column("reference", Text, nullable=False, server_default=""),
     Index("outbox_once", "incident", "channel", "sequence", unique=True),
     Index("outbox_to_do", "channel", "state"),
 )
 
-# What people do not want to be told for a while. `matchers` is a JSON object of an incident's dimensions to their values.
+# Silences. `matchers` is a JSON object of incident dimensions and their values.
 silences = Table(
     "silences",
     metadata,
@@ -89,7 +89,7 @@ silences = Table(
     Index("silences_by_end", "ends_at"),
 )
 
-# What is normal for each series whose tail is watched, learnt from its last days, as JSON; `learnt_at` is a minute since the epoch.
+# Learnt baseline of each watched series as JSON; `learnt_at` is in minutes since the epoch.
 tail_references = Table(
     "tail_references",
     metadata,
@@ -99,8 +99,8 @@ tail_references = Table(
     Column("habits", Text, nullable=False),
 )
 
-# Where each of them, and each pair of versions, stands; `at` is the minute up to which it was judged. Written every minute:
-# that is why it is not in the same row.
+# Alarm state of each series and version pair; `at` is the last evaluated minute. A table of its own, because it is written
+# every minute.
 tail_progress = Table(
     "tail_progress",
     metadata,
@@ -109,8 +109,8 @@ tail_progress = Table(
     Column("progress", Text, nullable=False),
 )
 
-# What somebody took for normal, of a series or of a pair of versions: the minutes from `since` on show it, and `at` is the first
-# minute after it was accepted.
+# Accepted latency levels of series and version pairs: the minutes from `since` on show the level; `at` is the first minute
+# after its acceptance.
 tail_accepted = Table(
     "tail_accepted",
     metadata,
@@ -119,7 +119,7 @@ tail_accepted = Table(
     Column("at", Integer, nullable=False),
 )
 
-# Random keys that all processes over this database share, as hexadecimal digits.
+# Random keys shared by all processes on this database, as hexadecimal digits.
 keys = Table(
     "keys",
     metadata,
@@ -127,7 +127,7 @@ keys = Table(
     Column("value", String(64), nullable=False),
 )
 
-# Who evaluates: one process at a time. `done_at` is when it was last done, by whom ever.
+# Leases: one holder at a time. `done_at` is when the work last finished, in any process.
 leases = Table(
     "leases",
     metadata,

@@ -27,25 +27,25 @@ from .regression.watcher import RegressionRule
 
 log = logging.getLogger(__name__)
 
-# Three missed evaluations, and another process takes over.
+# After three missed evaluations another process takes over.
 _MISSED_TICKS = 3
 _MIN_LEASE_SECONDS = 30.0
 
 
 class Alerts:
-    """Watches the SLOs of one file and tells its channels.
+    """Evaluates the SLOs of one file and notifies its channels.
 
     Args:
         config: The settings.
-        store: The database; also holds incidents and the outbox.
-        clock: Says the time.
-        delivery_lease_seconds: How long a message is kept from other processes while it is being sent. [seconds]
+        store: The database, with requests, incidents and the outbox.
+        clock: Returns the time.
+        delivery_lease_seconds: Lease of a message while it is being sent. [seconds]
 
     Attributes:
-        file: The SLO file as it is in force.
-        reader: What is known of SLOs and incidents.
-        metrics: What they say about themselves.
-        holder: The name of this process, for leases.
+        file: The SLO file in force.
+        reader: Read access to SLOs and incidents.
+        metrics: Metrics of the alerts.
+        holder: Holder name of this process for leases.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Alerts:
         self._thread = threading.Thread(target=self._run, name="stagelens-alerts", daemon=True)
 
     def start(self) -> None:
-        """Start to evaluate and to deliver; without an SLO file, say so and do nothing.
+        """Start evaluation and delivery; without an SLO file, log that and do nothing.
 
         Raises:
-            StagelensError: The address of the metrics cannot be listened on.
+            StagelensError: The metrics address cannot be bound.
         """
         if self._config.metrics_port is not None:
             probes = Probes(self._store, self.holder, self._running, self._unfit)
@@ -91,7 +91,7 @@ class Alerts:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is being evaluated and sent, then stop; what is still in the outbox is sent by the next start."""
+        """Finish the current evaluation and messages, then stop; the next start sends what is left in the outbox."""
         self._stopping.set()
         self._thread.join()
         for name in list(self._employees):
@@ -103,12 +103,12 @@ class Alerts:
 
     @property
     def place(self) -> str:
-        """What is watched, and where the metrics are, in words."""
+        """The SLO file and the metrics address as text."""
         watched = unwatched_line(self.file) or str(self.file.path)
         return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
     def tick(self) -> None:
-        """Read the file if it changed, evaluate once, and wake the workers if there is something to send.
+        """Reload the file if it changed, evaluate once, and wake the delivery threads after a transition.
 
         Raises:
             StoreError: The store cannot be used.
@@ -132,7 +132,7 @@ class Alerts:
         return replace(definitions, dashboard_url=definitions.dashboard_url or self._config.dashboard_url)
 
     def _note_whole(self, now: datetime) -> None:
-        """Note that everything was evaluated without an error, if it was this process: heartbeats and metrics go by it."""
+        """Record a successful evaluation if this process made it; heartbeats and metrics depend on it."""
         at = now.timestamp()
         with self._store.transaction() as connection:
             if lease.renew(connection, LEASE, self.holder, at, self._lease_seconds):
@@ -140,22 +140,22 @@ class Alerts:
                 lease.note_done(connection, EVALUATED_LEASE, at)
 
     def _employ(self, definitions: Definitions) -> None:
-        """Have each channel of the file served: keep who did not change, stop and start the others."""
+        """Run the threads of each channel of the file: keep unchanged ones, restart the others."""
         wanted = {entry.name: entry for entry in definitions.channels}
         for name, (entry, _) in list(self._employees.items()):
             if wanted.get(name) != entry:
                 self._dismiss(name)
         for entry in definitions.channels:
             if entry.lacking:
-                cure = "a file is read again when it changes, a variable when alerts start again"
-                log.error("alerts: channel %s waits: %s holds no secret; %s", entry.name, entry.lacking, cure)
+                fix = "a file is read again when it changes, a variable when alerts start again"
+                log.error("alerts: channel %s waits: %s holds no secret; %s", entry.name, entry.lacking, fix)
             elif entry.name not in self._employees:
                 self._employees[entry.name] = (entry, self._loops(entry))
         with self._store.transaction() as connection:
             outbox.abandon_removed_channels(connection, definitions.channel_names, self._clock().timestamp())
 
     def _loops(self, entry: ChannelEntry) -> list[AlertsThread]:
-        """Start what serves *entry*: messages, releases where it wants them, or a pulse."""
+        """Start the threads of *entry*: delivery, release announcements, or heartbeat."""
         loops: list[AlertsThread] = []
         if entry.channel is not None:
             lease_seconds = self._delivery_lease_seconds
@@ -176,18 +176,18 @@ class Alerts:
         return self.file.current.channel_names if self.file.current is not None else ()
 
     def _watched(self) -> tuple[frozenset[str], str]:
-        """Return the services with an SLO, and where the dashboard is."""
+        """Return the services with an SLO, and the dashboard address."""
         definitions = self._linked(self.file.current or Definitions())
         return frozenset(slo.service for slo in definitions.slos), definitions.dashboard_url
 
     def _unfit(self) -> str:
-        """Say why not everything is evaluated; "" where it is. A file that was never right watches nothing."""
+        """Return why not everything is evaluated; "" if it is. A file that was never valid defines nothing."""
         if self.file.errors and self.file.current is None:
             return "nothing is watched, the SLO file has mistakes"
         return self._trouble[0]
 
     def _running(self) -> list[threading.Thread]:
-        """Return the threads that have to live, while nobody stops them."""
+        """Return the threads that must be running; none while stopping."""
         if self._stopping.is_set():
             return []
         return [self._thread, *(loop.thread for _, loops in list(self._employees.values()) for loop in loops)]
@@ -198,7 +198,7 @@ class Alerts:
             self._stopping.wait(self._config.interval.total_seconds())
 
     def _guarded(self, work: Callable[[], object]) -> None:
-        """Do *work*; trouble is logged once, and again when it changes or is over."""
+        """Run *work*; log an error once, and again when it changes or ends."""
         try:
             work()
         except (StoreError, SQLAlchemyError) as error:
@@ -210,7 +210,7 @@ class Alerts:
             self._say("", "")
 
     def _say(self, trouble: str, reason: str) -> bool:
-        """Log *trouble* with its *reason* if it is news, and say whether it was."""
+        """Log *trouble* with its *reason* if it changed, and return whether it did."""
         if (trouble, reason) == self._trouble:
             return False
         if trouble:

@@ -20,9 +20,9 @@ from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, 
 def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None = None) -> str:
     """Return what became slower, in which part of the service and where it is deployed.
 
-    >>> regression_subject(Shift(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"environment": "prod", "route": "/search"})
+    >>> regression_subject(LatencyRegression(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"environment": "prod", "route": "/search"})
     'p99.9 of route /search in prod'
-    >>> regression_subject(Shift("mean", 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0))
+    >>> regression_subject(LatencyRegression("mean", 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0))
     'mean latency'
     """
     what = "mean latency" if shift.at == "mean" else f"p{100 * shift.at:g}"
@@ -35,7 +35,7 @@ def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None
 def regression_change(shift: LatencyRegression) -> str:
     """Say from what to what, and slower than what.
 
-    >>> regression_change(Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
+    >>> regression_change(LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
     'slower than on the days before: 252 ms → 312 ms (+24 %)'
     """
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
@@ -183,7 +183,7 @@ def absence_cause(absence: MissingTraffic) -> str:
 def absence_impact(absence: MissingTraffic) -> str:
     """Say what there should be.
 
-    >>> absence_impact(Absence(usual=1240, before_seconds=86400, window_seconds=900))
+    >>> absence_impact(MissingTraffic(usual=1240, before_seconds=86400, window_seconds=900))
     'No request in 15 minutes; 1,240 came in as long a time 1 day before. Nothing else about the service can be judged.'
     """
     missed, before = _format_seconds(absence.window_seconds), _format_seconds(absence.before_seconds)

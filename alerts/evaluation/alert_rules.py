@@ -30,24 +30,23 @@ from .evidence import (
 )
 from .measurement import Measurement, as_requests, measure_slo
 
-# How far back the beginning of the trouble, and its cause, are looked for.
+# How far back to search for the onset and its cause.
 _LOOK_BACK = timedelta(hours=6)
-# Trouble that begins so long before or after the first requests of a release came with it; a release that was fine for
-# longer is not what made it slow.
+# An onset within this time before or after the first request of a release is attributed to that release.
 _BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
 
 
 def describe_burn(
     read: Reader, measured: Measurement, now: datetime, *, before: Finding | None, dashboard_url: str
 ) -> Finding | None:
-    """Return what is to be told about *measured*, or None when nothing fires.
+    """Return the finding of *measured*, or None when no tier fires.
 
     Args:
         read: The store's queries.
-        measured: The counts and the tiers that fire.
+        measured: Counts and firing tiers.
         now: The end of the windows.
-        before: What was found last, if it is open: when the trouble began is known then.
-        dashboard_url: Where the dashboard is; empty for no link.
+        before: Last finding of the open incident, which has the onset; None if there is none.
+        dashboard_url: Dashboard address; empty for no links.
     """
     if not measured.firing:
         return None
@@ -77,7 +76,7 @@ def describe_burn(
 
 
 def _known_onset(before: Finding) -> Onset:
-    """Return when the trouble of an open incident began, as it was found then."""
+    """Return the onset of an open incident as determined at its opening."""
     early, late = before.between or (before.since, before.since)
     at, earliest, latest = (datetime.fromtimestamp(each, UTC) for each in (before.since, early, late))
     return Onset(at, earliest, latest)
@@ -107,15 +106,15 @@ def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[B
 def _onset(read: Reader, slo: Slo, tier: Tier, now: datetime) -> Onset:
     reach = min(tier.long, _LOOK_BACK)
     buckets = counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
-    # Half of what fires: the first bad minute is rarely bad as a whole.
+    # Half of the threshold: the first bad minute is rarely bad as a whole.
     return find_onset(buckets, slo.objective, tier.burn / 2, otherwise=now - min(reach, tier.short))
 
 
 def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> str:
-    """Return the newest version if the trouble came with it; else "".
+    """Return the newest version if the problem began with it; else "".
 
-    It came when the trouble began, as far as that is known; more of its requests are bad than of the version before, and that one,
-    where it still serves, did not become worse at the same time.
+    It does if its first request is near the onset, it has more bad requests than the version before, and that version, where it
+    still serves, did not become worse at the same time.
     """
     if slo.version is not None or slo.kind == "freshness":
         return ""
@@ -145,14 +144,14 @@ def _has_more_failures(a: Counts, b: Counts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one evaluation says of one cause.
+    """Result of evaluating one cause.
 
     Args:
         cause: The cause.
-        finding: What fires, or None when nothing does.
-        has_data: Whether there was anything to judge by; without it nothing is good and nothing is bad.
-        excuse: Why nobody is told of it whatever it is, such as planned work; empty for nothing of the kind.
-        budget: What is left of the error budget, for the end to tell; None where there is none.
+        finding: The firing finding; None when nothing fires.
+        has_data: Whether there were requests to evaluate; without them the state is unknown.
+        excuse: Reason for muting, such as a maintenance window; empty for none.
+        budget: Remaining error budget, shown when the incident ends; None if there is none.
     """
 
     cause: str
@@ -162,21 +161,21 @@ class Verdict:
     budget: Budget | None = None
 
 
-# Names every cause it watches and how to judge it, so that one that cannot be judged does not stop the others. It is given
-# what is watched, the time, and the findings of what is open, by cause. A verdict of None is "nothing can be said now": all
-# stays as it is. An open incident whose cause no judge names any more is closed.
+# Yields each cause with a function that evaluates it, so that a failing cause does not stop the others. Arguments: the
+# definitions, the time, and the findings of open incidents by cause. A verdict of None means "unknown": the incident stays
+# unchanged. An open incident whose cause no rule yields any more is closed.
 AlertRule = Callable[[Definitions, datetime, Mapping[str, Finding]], Iterable[tuple[str, Callable[[], Verdict | None]]]]
 
 
 def cause_of_slo(slo: Slo) -> str:
-    """Return the cause an incident of *slo* is opened for."""
+    """Return the incident cause of *slo*."""
     return f"slo:{slo.name}"
 
 
 def evaluate_slo(
     read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, before: Finding | None, dashboard_url: str
 ) -> Verdict | None:
-    """Judge *slo*; *before* is what was found last, if it is open."""
+    """Evaluate *slo*; *before* is the last finding of its open incident, if any."""
     measured = measure_slo(read, slo, policy, now, already=before is not None)
     if measured.stale_since is not None:
         return None
@@ -190,7 +189,7 @@ def evaluate_slo(
 
 
 def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
-    """Return which planned work is under way, or nothing."""
+    """Return the maintenance window in progress as text, or ""."""
     work = calendar.under_way(now)
     if work is None:
         return ""
@@ -198,7 +197,7 @@ def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
 
 
 def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
-    """Return one cause for each service and environment that *slos* are about, with one of its SLOs."""
+    """Return one cause per service and environment of *slos*, with one of its SLOs."""
     found: dict[str, Slo] = {}
     for slo in slos:
         found.setdefault(f"no_data:{slo.environment or ''}:{slo.service}", slo)
@@ -206,12 +205,12 @@ def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
 
 
 class AbsenceRule:
-    """Judges whether requests still come.
+    """Alert rule for missing traffic: fires when a service with an SLO receives no requests where it usually does.
 
     Args:
         read: The store's queries.
-        policy: When their absence is trouble.
-        patience: When the collector is not believed, and when a service is given up.
+        policy: When missing traffic is an incident.
+        patience: When collector data are stale, and when an incident is abandoned.
     """
 
     def __init__(self, read: Reader, policy: NoData, patience: BurnRatePolicy) -> None:
@@ -222,7 +221,7 @@ class AbsenceRule:
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
-        """Judge every service that has an SLO."""
+        """Yield one evaluation per service and environment with an SLO."""
         if self._policy.severity == "none":
             return
         for cause, slo in absence_causes(definitions.slos).items():
@@ -242,7 +241,7 @@ class AbsenceRule:
         return now.timestamp() - finding.since > self._patience.patience.abandon.total_seconds()
 
     def _missed(self, slo: Slo, now: datetime, url: str) -> Finding | None:
-        """Return what is missed, where there were requests at all the times that are looked at and known."""
+        """Return the finding if there were requests in the same window at all known earlier times."""
         policy, first = self._policy, self._first_seen(slo, now)
         backs = [back for back in policy.before if first is not None and first <= now - back - policy.after]
         counts = {back: self._requests(slo, now - back - policy.after, now - back) for back in backs}
@@ -276,5 +275,5 @@ class AbsenceRule:
 
 
 def _without_filters(slo: Slo) -> Slo:
-    """Return *slo* about all requests of its service and environment."""
+    """Return *slo* for all requests of its service and environment."""
     return Slo(slo.name, slo.service, slo.objective, slo.window, environment=slo.environment)

@@ -27,20 +27,20 @@ from .burn_rate import FAST, Counts, Tier, burn_rate, find_onset, firing_tiers, 
 from .evidence import dashboard_link, filters_of
 from .measurement import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
 
-# Rounding must not hide a minute in which something fires; `burn.fires` decides.
+# Rounding must not hide a firing minute; `is_firing` decides.
 _ROUNDING_MARGIN = 1 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class PastIncident:
-    """An incident that would have been.
+    """An incident of the replay.
 
     Args:
-        opened_at: When it would have been told: after planned work, if it began within.
-        resolved_at: When it would have been over; None if it still is not.
-        severity: The highest it would have had.
-        peak: The highest burn rate.
-        spent: The share of the error budget that went from its beginning to its end. [ratio]
+        opened_at: Time of its notification: after the maintenance window, if it began within one.
+        resolved_at: Time of its end; None if it is still open.
+        severity: Highest severity.
+        peak: Highest burn rate.
+        spent: Share of the error budget spent from onset to end. [ratio]
     """
 
     opened_at: datetime
@@ -52,16 +52,16 @@ class PastIncident:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an SLO would have told.
+    """Result of replaying an SLO.
 
     Args:
-        slo: Which.
-        since: From when on.
-        until: Up to when.
-        seen_from: The first minute that has anything to count; None where there is none.
-        incidents: In order of time.
-        budget_left: What is left now, of the whole window; None without requests. [ratio]
-        coarse_until: Before it only hours are kept, and shorter trouble may be missed; None where minutes are.
+        slo: The SLO.
+        since: Start of the replay.
+        until: End of the replay.
+        seen_from: First minute with requests; None without any.
+        incidents: Incidents in order of time.
+        budget_left: Remaining budget of the whole window now; None without requests. [ratio]
+        coarse_until: Before this time only hourly data exist, and short incidents may be missed; None if there are minutes.
     """
 
     slo: Slo
@@ -74,7 +74,7 @@ class Preview:
 
 
 def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, length: timedelta) -> Preview:
-    """Return what *slo* would have told in the last *length* before *now*.
+    """Replay *slo* over the last *length* before *now*.
 
     Raises:
         StoreError: The store cannot be read.
@@ -84,7 +84,7 @@ def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, leng
     since = history.edge_of(now - length)
     measured = measure_slo(read, slo, policy, now)
     counts = measured.counts[slo.window]
-    # What is left says how large the budget of the whole window is at this traffic.
+    # The remaining budget gives the size of the whole window's budget at this traffic.
     allowed = counts.bad + measured.budget.bad_left
     seen = np.flatnonzero(np.diff(history.total))
     return Preview(
@@ -101,7 +101,7 @@ def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, leng
 
 
 def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -> list[IncidentRecord]:
-    """Return the incidents of *history* from the edge *since* on, as the evaluator would have kept them."""
+    """Return the incidents of *history* from the edge *since* on, as the evaluator would have recorded them."""
     watched = tiers_of(slo, policy)
     windows = {length: history.windows(length) for length in needed_windows(policy, watched)}
     near = np.flatnonzero(_near(windows, watched, slo.objective, policy.patience.keep))
@@ -110,7 +110,7 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
     while edge < history.edges:
         record = kept[-1] if kept else None
         if record is None or not record.is_open:
-            # Where nothing is open, only what is near a threshold can begin something.
+            # Without an open incident, only a minute near a threshold can open one.
             ahead = near[np.searchsorted(near, edge) :]
             if not len(ahead):
                 break
@@ -127,7 +127,7 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
 def _near(
     windows: Mapping[timedelta, WindowSeries], watched: Sequence[Tier], objective: float, keep: float
 ) -> np.ndarray:
-    """Return at which edges any tier may fire."""
+    """Return a mask of the edges at which a tier may fire."""
     rates = {length: found.burn(objective) for length, found in windows.items()}
     either = [
         np.minimum(rates[tier.long], rates[tier.short]) >= tier.burn * keep * _ROUNDING_MARGIN for tier in watched
@@ -148,7 +148,7 @@ def _step(
     *,
     seen: timedelta,
 ) -> Step | None:
-    """Return what the evaluator would have done at one moment."""
+    """Return the evaluator's step at one moment."""
     already = record is not None and record.is_open
     firing = firing_tiers(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
     return next_step(
@@ -172,12 +172,12 @@ def _finding(at: datetime, slo: Slo, tier: Tier, counts: Mapping[timedelta, Coun
 def _past_incidents(
     history: History, slo: Slo, records: Iterable[IncidentRecord], allowed: float
 ) -> Iterator[PastIncident]:
-    """Yield the incidents that anybody would have been told of."""
+    """Yield the incidents that would have been notified."""
     for record in records:
         opened = datetime.fromtimestamp(record.opened_at, UTC)
         resolved = None if record.resolved_at is None else datetime.fromtimestamp(record.resolved_at, UTC)
         until = resolved or history.at(history.edges - 1)
-        # What is over before the planned work is, nobody hears of.
+        # An incident that ends within a maintenance window is not notified.
         heard = slo.maintenance.without(opened, until) if slo.maintenance.at(opened) else [(opened, until)]
         if heard:
             began, ended = _began(history, slo, record, opened), history.edge_of(until)
@@ -187,7 +187,7 @@ def _past_incidents(
 
 
 def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime) -> int:
-    """Return the edge at which the trouble began, as the page would have said."""
+    """Return the edge of the onset, as the page would have shown it."""
     spent = record.finding.burn
     reach = timedelta(seconds=spent.long_seconds) if spent is not None else timedelta(hours=1)
     low, high = history.edge_of(opened - reach), history.edge_of(opened)
@@ -198,7 +198,7 @@ def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime)
 def find_missed_incidents(
     read: Reader, slo: Slo, policy: BurnRatePolicy, since: datetime, now: datetime, *, dashboard_url: str
 ) -> list[IncidentRecord]:
-    """Return the incidents of *slo* that began after *since* and are over *now*, as they would have been kept."""
+    """Return the incidents of *slo* that began after *since* and have ended by *now*, as they would have been recorded."""
     longest = max(needed_windows(policy, tiers_of(slo, policy)), default=timedelta(0))
     history = load_history(read, slo, since - longest, now)
     over = [record for record in replay(history, slo, policy, history.edge_of(since)) if not record.is_open]
@@ -206,7 +206,7 @@ def find_missed_incidents(
 
 
 def write_missed_incident(connection: Connection, record: IncidentRecord) -> None:
-    """Write the whole life of *record*, of which nobody was told."""
+    """Write *record*, opened and resolved, without notifying anybody."""
     ended = record.resolved_at or record.seen_at
     begun = replace(record, resolved_at=None, ending="", sequence=1)
     write_update(connection, IncidentUpdate(begun, "opened", note=record.muted), (), record.opened_at)

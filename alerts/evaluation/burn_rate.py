@@ -21,11 +21,11 @@ FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The requests of one window.
+    """Request counts of one window.
 
     Args:
-        total: All of them. [count]
-        bad: Those that broke the promise; not whole when the threshold splits a bucket. [count]
+        total: All requests. [count]
+        bad: Requests that violated the objective; fractional when the threshold splits a bucket. [count]
     """
 
     total: float
@@ -34,13 +34,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A burn rate to watch for: *burn* over both windows.
+    """One alert tier: fires at burn rate *burn* over both windows.
 
     Args:
-        severity: Who is to be told, and when.
-        burn: The threshold: how many times too fast.
-        long: The window that must prove it.
-        short: The window that must prove it still goes on, so that the alert resets.
+        severity: `page` or `ticket`.
+        burn: Burn rate threshold.
+        long: Long window, which shows that the problem is significant.
+        short: Short window, which shows that it continues, so that the alert resets quickly.
     """
 
     severity: Severity
@@ -51,11 +51,11 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is left of an error budget.
+    """Remaining error budget.
 
     Args:
-        left: The unspent share; below zero when overspent. [ratio]
-        bad_left: How many more bad requests it bears. [count]
+        left: Unspent share; below zero when overspent. [ratio]
+        bad_left: Bad requests that still fit into it. [count]
     """
 
     left: float
@@ -63,15 +63,14 @@ class Budget:
 
 
 def burn_rate(bad: float, total: float, objective: float) -> float:
-    """Say how many times too fast the error budget is being spent.
+    """Return how many times faster than sustainable the error budget is being spent.
 
-    1.0 spends exactly the whole budget by the end of the SLO's window. No traffic spends none: silence is the
-    business of another alert.
+    1.0 spends exactly the whole budget by the end of the SLO's window. No traffic spends none; missing traffic has its own alert.
 
     Args:
-        bad: Requests of the window that broke the promise. [count, >= 0]
-        total: All requests of the same window. [count, >= bad]
-        objective: The share of good requests promised. [ratio, 0 < x < 1]
+        bad: Requests in the window that violated the objective. [count, >= 0]
+        total: All requests in the window. [count, >= bad]
+        objective: Share of good requests required. [ratio, 0 < x < 1]
 
     >>> burn_rate(bad=2, total=4, objective=0.75)
     2.0
@@ -94,12 +93,12 @@ def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[Tier, ...]:
 
 
 def is_reachable(tier: Tier, objective: float) -> bool:
-    """Say whether *tier* can ever fire: with every request bad the burn rate is 1 / (1 - objective), and no higher."""
+    """Return whether *tier* can fire at all: with only bad requests the burn rate is 1 / (1 - objective)."""
     return tier.burn * (1 - objective) <= 1
 
 
 def needed_windows(policy: BurnRatePolicy, watched: Collection[Tier]) -> tuple[timedelta, ...]:
-    """Return every window whose counts are needed to judge *watched* tiers, shortest first."""
+    """Return all windows whose counts are needed to evaluate *watched* tiers, shortest first."""
     lengths = {tier.long for tier in watched} | {tier.short for tier in watched}
     return tuple(sorted(lengths | {policy.calm.window, FAST, RECENT}))
 
@@ -113,15 +112,15 @@ def is_firing(
     keep: float = 1.0,
     seen: timedelta = timedelta.max,
 ) -> bool:
-    """Say whether *tier* fires: both windows at or above its burn rate, and enough bad requests to be sure.
+    """Return whether *tier* fires: both windows at or above its burn rate, with enough bad requests.
 
     Args:
         tier: The tier.
-        counts: The counts of its two windows.
-        objective: The share of good requests promised. [ratio]
-        guard: How many bad requests are enough.
-        keep: The share of the threshold that is enough to go on, for a tier that fires already. [ratio]
-        seen: How long ago the first of the requests was; until the short window is whole, the rest of it counts as good.
+        counts: Counts of its two windows.
+        objective: Share of good requests required. [ratio]
+        guard: Minimum number of bad requests.
+        keep: Share of the threshold that keeps a firing tier firing. [ratio]
+        seen: Time since the first request; until it covers the short window, the rest of that window counts as good.
     """
     long, short = counts[tier.long], counts[tier.short]
     whole = min(1.0, seen / (guard.seen * tier.short))
@@ -132,9 +131,9 @@ def is_firing(
 
 
 def is_pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: MinimumBadRequests) -> bool:
-    """Say whether *tier* is about to fire: its short window burns fast enough, by enough bad requests, its long one not yet.
+    """Return whether *tier* is about to fire: its short window reaches the burn rate, its long window not yet.
 
-    A tier at the sustainable rate never is: services spend their budget a little faster for some hours of every day.
+    A tier at the sustainable rate is never pending: services spend their budget slightly faster in some hours of every day.
     """
     long, short = counts[tier.long], counts[tier.short]
     rates = burn_rate(long.bad, long.total, objective), burn_rate(short.bad, short.total, objective)
@@ -143,7 +142,7 @@ def is_pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float,
 
 
 def is_calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: CalmRule) -> bool:
-    """Say whether the trouble is over although *tier* still remembers it."""
+    """Return whether the problem is over although the windows of *tier* still contain it."""
     recent = counts[rule.window]
     expected_bad = recent.total * min(1.0, tier.burn * (1 - objective))
     return (
@@ -165,12 +164,12 @@ def firing_tiers(
     """Return the tiers that fire and are not calm, in the order of *watched*.
 
     Args:
-        watched: The tiers to judge.
-        counts: The counts of all their `needed_windows`.
-        objective: The share of good requests promised. [ratio]
-        policy: Guard, calm and hysteresis.
-        already: Whether an incident is open, so that less is enough to go on.
-        seen: How long ago the first of the requests was.
+        watched: The tiers to evaluate.
+        counts: Counts of their `needed_windows`.
+        objective: Share of good requests required. [ratio]
+        policy: Minimum counts, suppression and hysteresis.
+        already: Whether an incident is open, which lowers the threshold.
+        seen: Time since the first request.
     """
     keep, seen = (policy.patience.keep, timedelta.max) if already else (1.0, seen)
     return tuple(
@@ -182,7 +181,7 @@ def firing_tiers(
 
 
 def time_to_fire(tier: Tier, objective: float, error_ratio: float) -> timedelta | None:
-    """Return how long a constant *error_ratio* lasts before *tier* fires, from a clean history; None when it never does.
+    """Return the time until *tier* fires at a constant *error_ratio* from a clean history; None if it never does.
 
     (1 - objective) / error ratio * burn * long window.
     """
@@ -192,13 +191,13 @@ def time_to_fire(tier: Tier, objective: float, error_ratio: float) -> timedelta 
 
 
 def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) -> Budget:
-    """Return what is left of the error budget.
+    """Return the remaining error budget.
 
     Args:
-        counts: The requests of the SLO's window.
-        objective: The share of good requests promised. [ratio]
-        covered: The share of the window in which the service was seen: one that is younger than the window has the
-            budget of a whole one at its traffic so far, or its first minute would look like its ruin. [ratio, 0 < x <= 1]
+        counts: Counts of the SLO's window.
+        objective: Share of good requests required. [ratio]
+        covered: Share of the window in which the service was seen: a newer service gets the budget of a whole window at
+            its traffic so far, so that its first minute cannot spend everything. [ratio, 0 < x <= 1]
 
     >>> remaining_budget(Counts(total=1000, bad=4), objective=0.99)
     Budget(left=0.6, bad_left=6.0)
@@ -210,7 +209,7 @@ def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) 
 
 
 def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | None:
-    """Return when the budget is spent at this pace: zero when it is, None when nothing is being spent.
+    """Return the time until the budget is spent at this rate: zero if it is spent, None if nothing is being spent.
 
     >>> exhausted_in(left=0.5, burn=10, window=timedelta(days=30))
     datetime.timedelta(days=1, seconds=43200)
@@ -223,7 +222,7 @@ def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | Non
     return timedelta(days=days) if days < _FOREVER_DAYS else None
 
 
-# Ten years at this pace is "never" to everyone who reads it.
+# Ten years or more count as "never".
 _FOREVER_DAYS = 3650
 
 
@@ -231,23 +230,23 @@ def _threshold(rule: BurnRateRule, window: timedelta) -> float:
     return rule.budget * (window / rule.long)
 
 
-# Two bad stretches with less between them are one.
+# Bad stretches closer than this are one stretch.
 _MAX_GAP = timedelta(minutes=5)
 # Half the 95 % quantile of chi squared with one degree of freedom: change points that are likelier than that below the likeliest one
 # are in the interval. D. V. Hinkley, "Inference about the change-point in a sequence of random variables", Biometrika 57 (1970).
 _LOG_LIKELIHOOD = 1.92
-# The chance of a bad request is never taken for 0 or 1: the likelihood of one more would be none.
+# Shares of exactly 0 or 1 would give a likelihood of zero.
 _DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """When trouble began.
+    """Estimated onset of a problem.
 
     Args:
-        at: The likeliest time.
-        earliest: Not before this time, with 95 % confidence.
-        latest: Not after this time.
+        at: Most likely time.
+        earliest: Lower bound with 95 % confidence.
+        latest: Upper bound.
     """
 
     at: datetime
@@ -255,7 +254,7 @@ class Onset:
     latest: datetime
 
 
-# The start of a step of time, its requests, and how many of them broke the objective; not whole when the threshold splits a bucket.
+# Start of a step, its requests, and its bad requests (fractional when the threshold splits a bucket).
 Counted = tuple[datetime, float, float]
 
 
@@ -266,35 +265,35 @@ def find_onset(
     otherwise: datetime,
     step: timedelta = timedelta(minutes=1),
 ) -> Onset:
-    """Return when the last stretch of trouble began: from when on more requests were bad than before.
+    """Return the onset of the last bad stretch: the time from which more requests were bad than before.
 
     Args:
-        buckets: In order of time, those with requests; from before the trouble until now.
-        objective: The share of requests that must be good. [ratio]
-        threshold: The burn rate from which a bucket is bad.
-        otherwise: The answer when no bucket is.
-        step: The length of a bucket.
+        buckets: Steps with requests in order of time, from before the problem until now.
+        objective: Share of good requests required. [ratio]
+        threshold: Burn rate from which a step counts as bad.
+        otherwise: Result when no step is bad.
+        step: Length of a step.
     """
     known = _last_stretch(list(buckets), objective, threshold)
     if not known:
         return Onset(otherwise, otherwise, otherwise)
     total, bad = (np.array(column, float) for column in tuple(zip(*known, strict=True))[1:])
-    # Split k: the trouble began with bucket k; 0 where it went on all the time.
+    # Split k: the problem began with step k; 0 if it covers all steps.
     total_after, bad_after = np.cumsum(total[::-1])[::-1], np.cumsum(bad[::-1])[::-1]
     total_before, bad_before = total_after[0] - total_after, bad_after[0] - bad_after
     likelihood = _log_likelihood(total_before, bad_before) + _log_likelihood(total_after, bad_after)
     likelihood[bad_after * total_before < bad_before * total_after] = -np.inf
     best = int(np.argmax(likelihood))
-    # A split has two shares to fit, and one of as many is the best by chance (Bayesian information criterion).
+    # A split fits two shares, and the best of many splits may fit by chance (Bayesian information criterion).
     if likelihood[best] - likelihood[0] < math.log(len(known)):
         best = 0
     near = np.flatnonzero(likelihood >= likelihood[best] - _LOG_LIKELIHOOD)
-    # It may have begun within the first bad bucket, or late in the one before.
+    # The onset may be within the first bad step, or late in the one before.
     return Onset(known[best][0], known[min(best, int(near[0]))][0] - step, known[max(best, int(near[-1]))][0] + step)
 
 
 def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float) -> Sequence[Counted]:
-    """Return the buckets since the trouble before the last one was over; nothing where no bucket is bad."""
+    """Return the steps since the end of the previous bad stretch; none if no step is bad."""
     over, last = 0, None
     for number, (at, total, bad) in enumerate(buckets):
         if burn_rate(bad, total, objective) < threshold:
@@ -306,6 +305,6 @@ def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float
 
 
 def _log_likelihood(total: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the binomial likelihood of *bad* among *total*, at the share that was seen."""
+    """Return the binomial log-likelihood of *bad* among *total* at the observed share."""
     share = np.clip(bad / np.maximum(total, _DUST), _DUST, 1 - _DUST)
     return bad * np.log(share) + (total - bad) * np.log1p(-share)

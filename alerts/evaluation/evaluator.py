@@ -42,21 +42,21 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LEASE = "evaluate"
-# The right to evaluate is renewed when this share of its time has gone by: many SLOs on a slow store take long.
+# The lease is renewed after this share of its validity: many SLOs on a slow store take long.
 _RENEW_SHARE = 1 / 3
 
 
 class Evaluator:
-    """Judges what is watched against the store.
+    """Evaluates all alert rules against the store.
 
     Args:
-        store: Where requests, incidents and the outbox are.
-        holder: The name of this process.
-        lease_seconds: How long this process keeps the right to evaluate without renewing it. [seconds]
-        policy: Tiers, guard and patience.
-        incident_policy: Stories, silence, and what is caught up.
-        judges: What is judged beside the SLOs.
-        stopwatch: Says how long an evaluation takes. [seconds]
+        store: The store, with requests, incidents and the outbox.
+        holder: Holder name of this process.
+        lease_seconds: Validity of the evaluation lease without renewal. [seconds]
+        policy: Burn-rate policy.
+        incident_policy: Grouping, missing traffic, and replay after a gap.
+        judges: Alert rules beside those of the SLOs.
+        stopwatch: Measures the duration of an evaluation. [seconds]
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Evaluator:
         """Evaluate everything once.
 
         Returns:
-            What happened to incidents, told or not; empty when another process evaluates.
+            Transitions of incidents, notified or not; empty when another process evaluates.
 
         Raises:
-            StoreError: The store cannot be used; what was not written will be found again by the next tick.
-            Exception: Something could not be judged; the rest was, and is written.
+            StoreError: The store failed; the next tick finds again what was not written.
+            Exception: A rule failed; the results of all others are written.
         """
         with self._store.transaction() as connection:
             if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):
@@ -106,7 +106,7 @@ class Evaluator:
         return told
 
     def release(self) -> None:
-        """Let another process evaluate."""
+        """Release the evaluation lease."""
         with self._store.transaction() as connection:
             lease.release(connection, LEASE, self._holder)
 
@@ -124,7 +124,7 @@ class Evaluator:
     def _judged(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
     ) -> dict[str, Verdict | None]:
-        """Judge everything, by cause; what cannot be is None and left as it is, and why goes into *broken*."""
+        """Return the verdicts by cause; None for a failed one, whose error is added to *broken*."""
         found: dict[str, Verdict | None] = {}
         began = renewed = self._stopwatch()
         for judge in self._judges:
@@ -139,7 +139,7 @@ class Evaluator:
     def _missed(
         self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
     ) -> list[IncidentRecord]:
-        """Return what began and ended since the last evaluation, if that was long ago."""
+        """Return incidents that began and ended since the last evaluation, if that was long ago."""
         policy = self._incident_policy.catch_up
         gap_seconds = max(policy.gap.total_seconds(), self._lease_seconds)
         if before is None or now.timestamp() - before <= gap_seconds:
@@ -161,10 +161,9 @@ class Evaluator:
         took_seconds: float,
         judged: Collection[str],
     ) -> list[IncidentUpdate]:
-        """Commit what follows from *verdicts*, unless another process took over while they were made.
+        """Commit the result of *verdicts*, unless another process took over meanwhile.
 
-        What was open when they were made, by the causes *judged*, and is not any more was accepted meanwhile: nothing follows
-        from what was said of it.
+        A cause of *judged* whose incident is no longer open was accepted meanwhile; its verdict is ignored.
         """
         at = now.timestamp()
         with self._store.transaction() as connection:
@@ -230,12 +229,12 @@ def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:
 
 
 def _close_removed(before: Sequence[IncidentRecord], watched: Collection[str], at: float) -> list[Step]:
-    """End the incidents of what is not watched any more, such as an SLO taken out of its file: nobody would resolve them."""
+    """Close the incidents of causes that no rule yields any more, such as an SLO removed from its file."""
     return [close_incident(each, "removed", at) for each in before if each.cause not in watched]
 
 
 def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[Step]:
-    """Return the open incidents to which nothing happened."""
+    """Return the open incidents without a step."""
     moved = {step.record.id for step in steps}
     return [Step(each) for each in before if each.id not in moved]
 
@@ -243,14 +242,14 @@ def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[
 def _mute_reasons(
     connection: Connection, records: Sequence[IncidentRecord], verdicts: Mapping[str, Verdict | None], now: datetime
 ) -> dict[str, str]:
-    """Return why nobody is told of incidents, by their ids: a silence, or what the verdict says."""
+    """Return the reasons for muting by incident id: a silence, or the excuse of the verdict."""
     silent = active_silences(connection, now)
     excused = {verdict.cause: verdict.excuse for verdict in verdicts.values() if verdict is not None}
     return {each.id: silence_reason(each.finding, silent) or excused.get(each.cause, "") for each in records}
 
 
 def _with_final_budget(step: Step, verdict: Verdict) -> Step:
-    """Put the budget as it is at the end into the last finding, which was made while it burned."""
+    """Update the budget of the last finding when its incident is resolved."""
     finding, budget = step.record.finding, verdict.budget
     if step.happening != "resolved" or finding.burn is None or budget is None:
         return step

@@ -23,13 +23,13 @@ from .measurement import as_requests
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """What a stage took of its budget.
+    """Use of a stage budget.
 
     Args:
-        stage: Which.
-        budget_seconds: Its part of the threshold.
-        seconds: What it took in the requests at the percentile the SLO promises: those that must just fit.
-        mean_seconds: What it took on average, of all requests.
+        stage: Key of the stage.
+        budget_seconds: Its budget.
+        seconds: Its time in the requests at the SLO's percentile.
+        mean_seconds: Its mean time over all requests.
     """
 
     stage: str
@@ -39,24 +39,24 @@ class StageUse:
 
     @property
     def over_seconds(self) -> float:
-        """How much more than its budget it took; below zero when it kept it."""
+        """Time beyond the budget; below zero when within it."""
         return self.seconds - self.budget_seconds
 
     @property
     def is_broken(self) -> bool:
-        """Whether it took more than its budget."""
+        """Whether the stage exceeded its budget."""
         return self.over_seconds > 0
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
-    """How some requests spent the threshold of an SLO.
+    """Threshold of an SLO split among stages.
 
     Args:
-        uses: What each stage with a budget took, the worst broken first.
-        requests: How many requests there are. [count]
-        seconds: The latency at the percentile the SLO promises; all stages together.
-        mean_seconds: The latency on average.
+        uses: Use of each stage budget, the most exceeded first.
+        requests: Number of requests. [count]
+        seconds: Latency at the SLO's percentile.
+        mean_seconds: Mean latency.
     """
 
     uses: tuple[StageUse, ...]
@@ -66,25 +66,25 @@ class BudgetSplit:
 
     @property
     def rest_seconds(self) -> float:
-        """What stages without a budget took in the requests at the percentile."""
+        """Time of the stages without a budget, at the percentile."""
         return max(0.0, self.seconds - sum(use.seconds for use in self.uses))
 
     @property
     def rest_mean_seconds(self) -> float:
-        """What they took on average."""
+        """Mean time of the stages without a budget."""
         return max(0.0, self.mean_seconds - sum(use.mean_seconds for use in self.uses))
 
     @property
     def broken(self) -> tuple[StageUse, ...]:
-        """The stages that took more than their budgets, the worst first."""
+        """Stages that exceeded their budgets, worst first."""
         return tuple(use for use in self.uses if use.is_broken)
 
 
 def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> BudgetSplit | None:
-    """Return how the requests of `[start, end)` spent the budgets of *slo*.
+    """Return how the requests of `[start, end)` used the stage budgets of *slo*.
 
     Returns:
-        None when the SLO has no budgets, or there are no requests.
+        None if the SLO has no budgets, or there are no requests.
 
     Raises:
         StoreError: The store cannot be read.
@@ -99,7 +99,7 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     there = at.iloc[0]
 
     def mean(column: str) -> float:
-        # A stage that no request had has no column.
+        # A stage without requests has no column.
         return float((whole.get(column, 0.0) * whole["n"]).sum() / whole["n"].sum())
 
     uses = [
@@ -114,23 +114,22 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     )
 
 
-# The page opens on some of the calm before it.
+# Time before the onset that the page shows.
 CALM_BEFORE = timedelta(minutes=15)
-# The tab of a service that shows best what a promise is about. All others are on the first, where each stage, and what no
-# stage claimed, stands with the time it takes at the percentile.
+# Service tab per kind of SLO. All other kinds use the first tab, which shows the time of each stage at the percentile.
 _TOKENS, _ERRORS = "/tokens", "/traces"
 _TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
 
 
 def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0) -> str:
-    """Return the page that shows the trouble and the calm before it, or nothing without a dashboard.
+    """Return the dashboard page of the incident and the time before it; "" without a dashboard.
 
     Args:
-        dashboard_url: Where the dashboard is; empty for no link.
-        slo: Whose requests, and what of them.
-        began: When the trouble began.
-        now: Until when it is shown.
-        quantile: The percentile of the latency that the message speaks of; 0 where it speaks of what is promised.
+        dashboard_url: Dashboard address; empty for no link.
+        slo: The SLO.
+        began: Onset.
+        now: End of the page's window.
+        quantile: Latency quantile to show; 0 for that of the objective.
 
     >>> shop = Slo("x", "shop", 0.99, timedelta(days=30), timedelta(seconds=1), version="v2", route="/pay/{id}")
     >>> dashboard_link("http://127.0.0.1:8600/", shop, datetime.fromtimestamp(900), datetime.fromtimestamp(1000))
@@ -139,7 +138,7 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
     if not dashboard_url:
         return ""
     tab = "" if quantile else _TABS.get(slo.kind, "")
-    # In the order the dashboard writes them in: equal views have equal addresses.
+    # In the order of the dashboard: equal views have equal addresses.
     query = {
         "p": None if tab == _ERRORS else f"{100 * (quantile or slo.objective):g}",
         "by": slo.definition if tab == _TOKENS else None,
@@ -154,18 +153,18 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
 
 
 def filter_params(slo: Slo) -> dict[str, str]:
-    """Return which part of its service *slo* is about, by the keys of a dashboard address, cut as the store cuts names."""
+    """Return the filters of *slo* as parameters of a dashboard address, truncated as the store truncates names."""
     found = {"v": slo.version, "m": slo.model, "r": slo.route}
     return {key: stored(value) for key, value in found.items() if value}
 
 
 def trace_link(dashboard_url: str, trace: str) -> str:
-    """Return the page of the kept request *trace*, or nothing without a dashboard."""
+    """Return the page of the retained trace *trace*; "" without a dashboard."""
     return f"{dashboard_url.rstrip('/')}/traces/{quote(trace, safe='')}" if dashboard_url else ""
 
 
 def filters_of(slo: Slo) -> dict[str, str]:
-    """Return what of a service *slo* is about, where it is not about all of it."""
+    """Return the filters of *slo* by dimension."""
     found = {"environment": slo.environment, "route": slo.route, "model": slo.model, "version": slo.version}
     return {key: value for key, value in found.items() if value}
 
@@ -175,14 +174,14 @@ def _milliseconds(at: datetime) -> int:
 
 
 _MINUTE = timedelta(minutes=1)
-# A picture in a message is small.
+# Number of points of a trend.
 _POINTS = 60
-# So many requests are shown, found among so many of the slowest.
+# Number of requests shown, and of the slowest requests searched.
 _SHOWN, _LOOKED_AT = 3, 30
 
 
 def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashboard_url: str) -> tuple[Exemplar, ...]:
-    """Return kept requests that were bad since *began*: the slowest of each cause, slowest first."""
+    """Return retained traces of bad requests since *began*: the slowest of each cause, slowest first."""
     if slo.kind in ("coverage", "freshness"):
         return ()
     found = read.one_per_cause(slo.select(began, now), _LOOKED_AT)
@@ -191,7 +190,7 @@ def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashbo
 
 
 def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> Trend | None:
-    """Return the burn rate up to *now*: of the trouble, and of as long before it; None where nothing was seen."""
+    """Return the burn rate up to *now*, for the incident and the same length before it; None without requests."""
     start = began - max(CALM_BEFORE, now - began)
     step = _MINUTE * max(1, math.ceil((now - start) / _MINUTE / _POINTS))
     found = {
@@ -206,7 +205,7 @@ def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> T
 def counts_by_step(
     read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta
 ) -> list[tuple[datetime, float, float]]:
-    """Return start, requests and bad requests of each *step* that has any, in order of time."""
+    """Return start, requests and bad requests of each *step* with requests, in order of time."""
     series = read.tally_series(slo.select(start, end), slo.indicator, step)
     counts = [
         as_requests(float(requests), float(total), float(bad))
@@ -217,7 +216,7 @@ def counts_by_step(
 
 
 def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
-    """Return a retained request, a row of `Reader.one_per_cause`, as messages show it: with *stage*, or the one that took most."""
+    """Return a row of `Reader.one_per_cause` as an exemplar, with *stage* or else its longest stage."""
     stage = stage or str(row["dominant"])
     trace = f"{row['trace_id']}-{row['span_id']}"
     return Exemplar(
@@ -238,24 +237,24 @@ def _bad_mask(found: pd.DataFrame, slo: Slo) -> pd.Series:
         return pd.Series(
             [float(spent.get(slo.stage, 0.0)) > limit for spent in found["stages"]], found.index, dtype=bool
         )
-    # Of tokens the whole request does not say which of them were bad: the slowest are shown.
+    # Token latencies cannot be read from the whole request, so the slowest requests are shown.
     return failed | (found["duration_seconds"] > (slo.threshold_seconds or 0.0))
 
 
-# Kinds of objectives about whole requests. Of any other kind no stage of a request explains why it was broken.
+# Kinds of objectives about whole requests; only for these does a stage explain a violation.
 OF_REQUESTS = ("latency", "availability")
 
 
 def stage_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[StageGrowth, ...]:
-    """Return the stages that bad requests spend more time in than good ones, worst first; the good ones of the calm before too.
+    """Return the stages in which bad requests spend more time than good ones, worst first.
 
     Args:
         read: The store's queries.
-        slo: Which requests are bad.
-        began: When the trouble began.
-        now: The end of it.
+        slo: The SLO, which defines bad requests.
+        began: Onset; good requests before it count too.
+        now: End of the window.
     """
-    # Failures are reported by their number: a request that fails at once spends no time in any stage.
+    # Not for failures: a request that fails at once spends no time in any stage.
     if slo.kind != "latency":
         return ()
     return excess_by_stage(read.bad_breakdown(slo.select(began - CALM_BEFORE, now), slo.threshold_seconds))

@@ -34,24 +34,24 @@ from .burn_rate import (
     remaining_budget,
 )
 
-# The finest bucket of the store: a service was seen for at least that long.
+# Finest bucket of the store: the minimum time a service was seen.
 _BUCKET = timedelta(seconds=10)
 _MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How an SLO stands, in numbers.
+    """Measured state of an SLO.
 
     Args:
-        slo: Which.
-        counts: The requests of each window up to now, the SLO's own among them; without those of planned work, and of
-            before the budget was reset.
-        tiers: The tiers that can fire for it.
-        firing: Those that do, pages first.
-        budget: What is left of its error budget.
-        work: The planned work that is under way: nobody is told of anything. None where there is none.
-        stale_since: Since when the collector has not worked, so that nothing can be judged; None while it does.
+        slo: The SLO.
+        counts: Counts of each window up to now, including the SLO's own; without maintenance windows, and without the
+            time before the budget was reset.
+        tiers: Tiers that can fire.
+        firing: Tiers that fire, pages first.
+        budget: Remaining error budget.
+        work: Maintenance window in progress; None for none.
+        stale_since: Time since which the collector has not worked; None while it does.
     """
 
     slo: Slo
@@ -69,17 +69,17 @@ class Measurement:
 
     @property
     def exhausted_in(self) -> timedelta | None:
-        """When the budget is gone at the last hour's pace; None when it never will be."""
+        """Time until the budget is spent at the last hour's burn rate; None for never."""
         return exhausted_in(self.budget.left, self.burn(RECENT), self.slo.window)
 
     @property
     def has_data(self) -> bool:
-        """Whether there is anything to judge by: without requests of late nothing is good, and nothing is bad."""
+        """Whether there were recent requests; without them the state is unknown."""
         return self.counts[FAST].total > 0
 
 
 def as_requests(requests: float, total: float, bad: float) -> Counts:
-    """Return as requests what may be counted in another unit: so many of *requests* as *bad* is of *total*.
+    """Return counts in requests: the share *bad* / *total*, in any unit, of *requests*.
 
     >>> as_requests(requests=100, total=8.0, bad=2.0)
     Counts(total=100, bad=25.0)
@@ -93,14 +93,14 @@ def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[Tier, ...]:
 
 
 def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, already: bool = False) -> Measurement:
-    """Count the requests of every window up to *now* and judge them.
+    """Count the requests of all windows up to *now* and evaluate the tiers.
 
     Args:
         read: The store's queries.
-        slo: Which SLO.
-        policy: The tiers and their guard.
-        now: The end of the windows.
-        already: Whether an incident is open, so that less is enough to go on.
+        slo: The SLO.
+        policy: Burn-rate policy.
+        now: End of the windows.
+        already: Whether an incident is open, which lowers the thresholds.
     """
     watched = tiers_of(slo, policy)
     # Freshness is counted in whole minutes.
@@ -133,12 +133,12 @@ def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step
 
 
 def counted_from(slo: Slo, start: datetime, now: datetime) -> datetime:
-    """Return from when on requests count in a window that begins at *start*: not before the budget was reset."""
+    """Return from when requests count in a window that begins at *start*: not before the budget reset."""
     return max(start, slo.reset) if slo.reset is not None and slo.reset <= now else start
 
 
 def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, Counts]:
-    """Return the counts of windows of *lengths* up to *now*: each stretch between two of their starts is read once."""
+    """Return the counts of windows of *lengths* up to *now*; each interval between two window starts is read once."""
     pieces: list[tuple[timedelta, Selection]] = []
     end = now
     for length in sorted(lengths):
@@ -146,7 +146,7 @@ def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetim
         within = slo.maintenance.without(start, end) if start < end else ()
         pieces += [(length, slo.select(*stretch)) for stretch in within]
         end = min(start, end)
-    # As of one moment: what is written or rolled up meanwhile must not make windows disagree.
+    # In one transaction: writes and rollups must not make windows disagree.
     tallies = read.tallies([selection for _, selection in pieces], slo.indicator)
     counted = [(length, tally) for (length, _), tally in zip(pieces, tallies, strict=True)]
     return {length: _total([tally for reach, tally in counted if reach <= length]) for length in lengths}
@@ -159,7 +159,7 @@ def _total(tallies: Sequence[Tally]) -> Counts:
 
 
 def _covered_share(slo: Slo, first: datetime | None, now: datetime) -> float:
-    """Return the share of the SLO's window in which what it is about was counted, since the *first* of it was."""
+    """Return the share of the SLO's window covered by data since the *first* request."""
     if first is None:
         return 1.0
     since = max(first, now - slo.window)
@@ -174,7 +174,7 @@ _MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
 @dataclass(frozen=True, slots=True)
 class WindowSeries:
-    """The windows of one length that end at the edges of minutes.
+    """Counts of the windows of one length, one per edge of a minute.
 
     Args:
         total: Requests; shape (edges,).
@@ -192,16 +192,16 @@ class WindowSeries:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that was counted before each edge of a minute.
+    """Cumulative counts before each edge of a minute.
 
     Args:
         start: The first edge. [Unix seconds]
         requests: Shape (edges,).
         total: In the unit of the indicator; shape (edges,).
         bad: Also.
-        first: The first edge from which anything counts: the reset of the budget. [index]
-        coarse_until: Before it only whole hours, or whatever is kept, are known, and spread evenly; None where minutes are.
-        seen_from: When the first of it was ever counted; None for long before.
+        first: First edge that counts: the budget reset. [index]
+        coarse_until: Before this time only coarser data exist and are spread evenly; None if there are minutes.
+        seen_from: Time of the first request; None for long before.
     """
 
     start: int
@@ -214,7 +214,7 @@ class History:
 
     @property
     def edges(self) -> int:
-        """How many edges there are: one more than minutes."""
+        """Number of edges: one more than minutes."""
         return len(self.total)
 
     def at(self, edge: int) -> datetime:
@@ -222,15 +222,15 @@ class History:
         return datetime.fromtimestamp(self.start + _MINUTE_SECONDS * edge, UTC)
 
     def seen(self, edge: int) -> timedelta:
-        """Return how long it has been seen at *edge*."""
+        """Return the time since the first request at *edge*."""
         return timedelta.max if self.seen_from is None else self.at(edge) - self.seen_from
 
     def edge_of(self, at: datetime) -> int:
-        """Return the last edge at or before *at*, within what is known."""
+        """Return the last edge at or before *at*, within the history."""
         return min(max(0, int(at.timestamp() - self.start) // _MINUTE_SECONDS), self.edges - 1)
 
     def windows(self, length: timedelta) -> WindowSeries:
-        """Return the windows of *length* that end at each edge, as `measure` counts them."""
+        """Return the windows of *length* that end at each edge, counted as in `measure_slo`."""
         ends = np.arange(self.edges)
         starts = np.maximum(ends - length // MINUTE, np.minimum(self.first, ends))
         starts = np.maximum(starts, 0)
@@ -246,9 +246,9 @@ class History:
 
 
 def load_history(read: Reader, slo: Slo, start: datetime, end: datetime) -> History:
-    """Count what *slo* is about in `[start, end)`, minute by minute, without planned work.
+    """Count the requests of *slo* in `[start, end)` per minute, without maintenance windows.
 
-    It is read day by day: more minutes at once are too many rows, and would come as hours.
+    Days are read one by one: a longer range would be returned in hours.
     """
     first = int(start.timestamp()) // _HOUR_SECONDS * _HOUR_SECONDS
     last = int(end.timestamp()) // _MINUTE_SECONDS * _MINUTE_SECONDS
@@ -289,7 +289,7 @@ def _minute_index(at: datetime, first: int) -> int:
 
 
 def _spread_over_minutes(counted: NDArray[Any], found: pd.DataFrame, first: int) -> None:
-    """Add *found* to the minutes of *counted*; a step of many minutes evenly to all of them."""
+    """Add *found* to the minutes of *counted*, spreading steps of many minutes evenly."""
     if not len(found):
         return
     width = max(1, int(found.attrs["step_seconds"]) // _MINUTE_SECONDS)

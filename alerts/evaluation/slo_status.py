@@ -15,8 +15,7 @@ from .measurement import Measurement, measure_slo
 
 SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
 
-# The order in which states ask for somebody: what nobody can judge comes before what is fine, and what nobody has to do
-# anything about after it.
+# Order of states by urgency: unknown states come before healthy ones, states that need no action after them.
 URGENCY: dict[SloState, int] = {
     "burning": 0,
     "at_risk": 1,
@@ -29,14 +28,14 @@ URGENCY: dict[SloState, int] = {
 
 @dataclass(frozen=True, slots=True)
 class RuleStatus:
-    """How one alert rule of an SLO stands.
+    """Status of one alert tier of an SLO.
 
     Args:
-        tier: The rule.
-        long_burn: The burn rate over its long window.
-        short_burn: The one over its short window.
-        fires: Whether it tells somebody; both windows at its burn rate is not enough while hardly any request was bad.
-        pending: Whether it is about to: the short window burns, by more than a few bad requests, the long one not yet.
+        tier: The tier.
+        long_burn: Burn rate over its long window.
+        short_burn: Burn rate over its short window.
+        fires: Whether it fires, which also takes a minimum number of bad requests.
+        pending: Whether it is about to fire: the short window reaches the burn rate, the long one not yet.
     """
 
     tier: Tier
@@ -48,24 +47,24 @@ class RuleStatus:
 
 @dataclass(frozen=True, slots=True)
 class SloStatus:
-    """How one SLO stands; where it is stale, how it stood when it last could be judged.
+    """Status of one SLO; if stale, the status at its last evaluation.
 
     Args:
-        slo: The promise.
+        slo: The SLO.
         total: Requests of its window. [count]
-        bad: How many of them broke it; not whole when the threshold splits a bucket. [count]
-        attained: The share of good requests, or None without requests. [ratio]
-        budget_left: The share of the window's error budget still unspent; below zero when overspent. None without requests. [ratio]
-        bad_left: How many more bad requests fit into the budget. [count]
-        burn_1h: The burn rate of the last hour; 1 spends exactly the budget.
-        burn_5m: The burn rate of the last five minutes.
-        state: `burning` a page fires; `at_risk` a ticket fires, the budget is spent, or the promise is broken so far, by more
-            than a few requests; `stale` nothing can be judged because the collector does not work; `maintenance` work is
-            under way; `no_data` no request in the last hour.
-        exhausted_in: When the budget is spent at the last hour's pace; zero when it is, None when it never will be.
-        rules: The alert rules that can fire for it, pages first.
-        stale_since: Since when the collector has neither taken in nor rolled up anything; None while it works.
-        work: The planned work that is under way: its requests do not count, and nobody is told. None where there is none.
+        bad: Requests that violated it; fractional when the threshold splits a bucket. [count]
+        attained: Share of good requests, or None without requests. [ratio]
+        budget_left: Unspent share of the error budget; below zero when overspent, None without requests. [ratio]
+        bad_left: Bad requests that still fit into the budget. [count]
+        burn_1h: Burn rate of the last hour; 1 spends exactly the budget.
+        burn_5m: Burn rate of the last five minutes.
+        state: `burning` a page fires; `at_risk` a ticket fires, the budget is spent, or the objective is violated so far by
+            more than a few requests; `stale` the collector does not work, so the state is unknown; `maintenance` a window
+            is in progress; `no_data` no request in the last hour.
+        exhausted_in: Time until the budget is spent at the last hour's burn rate; zero if spent, None for never.
+        rules: Status of the tiers that can fire, pages first.
+        stale_since: Time since which the collector has neither ingested nor rolled up data; None while it works.
+        work: Maintenance window in progress: its requests do not count and nothing is notified. None for none.
     """
 
     slo: Slo
@@ -84,21 +83,21 @@ class SloStatus:
 
 
 def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> SloStatus:
-    """Return how *slo* stands at *now*.
+    """Read the status of *slo* at *now*.
 
     Raises:
         StoreError: The store cannot be read.
     """
     measured = measure_slo(read, slo, policy, now)
     if measured.stale_since is not None:
-        # From then on windows only forget.
+        # After that time windows only lose requests.
         then = measure_slo(read, slo, policy, measured.stale_since)
         measured = replace(then, stale_since=measured.stale_since, work=measured.work)
     return status_of(measured, policy.guard)
 
 
 def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
-    """Return how the SLO that was *measured* stands; *guard* says how many bad requests are no accident."""
+    """Return the status of a *measured* SLO; *guard* has the minimum number of bad requests."""
     counts = measured.counts[measured.slo.window]
     known = counts.total > 0
     return SloStatus(
@@ -140,6 +139,6 @@ def _slo_state(measured: Measurement, guard: MinimumBadRequests) -> SloState:
 
 
 def _is_broken(measured: Measurement, guard: MinimumBadRequests) -> bool:
-    """Say whether less was good so far than is promised: what is younger than its window has most of its budget even then."""
+    """Return whether the objective is violated so far; a new service may have budget left even then."""
     whole = measured.counts[measured.slo.window]
     return whole.bad >= guard.bad and whole.bad > whole.total * measured.slo.budget

@@ -118,7 +118,7 @@ def needed_bucket(slo: Slo) -> float | None:
 def prometheus_duration(length: timedelta) -> str:
     """Return *length* as Prometheus writes it.
 
-    >>> prometheus_duration(timedelta(minutes=90)), span(timedelta(days=3)), prometheus_duration(timedelta(days=1, seconds=30))
+    >>> prometheus_duration(timedelta(minutes=90)), prometheus_duration(timedelta(days=3)), prometheus_duration(timedelta(days=1, seconds=30))
     ('90m', '3d', '86430s')
     """
     return next(f"{length // unit}{name}" for name, unit in _UNITS.items() if not length % unit)

@@ -25,13 +25,13 @@ from .notification_rules import IncidentUpdate
 
 
 def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:
-    """Write *turn*: the incident, its history, and the messages to *channels*.
+    """Write *turn*: the record, its history, and the messages to *channels*.
 
     Args:
         connection: An open write transaction.
-        turn: What happened.
-        channels: The channels there are; the end is told to those of them that heard of the incident.
-        now: The time. [Unix seconds]
+        turn: The update.
+        channels: All configured channels; an end goes only to those that were notified of the opening.
+        now: Current time. [Unix seconds]
     """
     save_incident(connection, turn.record)
     if not turn.event:
@@ -44,7 +44,7 @@ def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequenc
 
 
 def message_for(turn: IncidentUpdate, now: float) -> Message:
-    """Return what is told of *turn*; of one nobody is told of, what would have been."""
+    """Return the message of *turn*, including one that is not notified."""
     if turn.event == "accepted":
         return replace(build_message(turn.record, "resolved", now), note=turn.note)
     transition: Transition = "updated" if turn.event in ("", "muted", "unmuted") else turn.event
@@ -54,7 +54,7 @@ def message_for(turn: IncidentUpdate, now: float) -> Message:
 def build_message(
     record: IncidentRecord, transition: Transition, now: float, also: Sequence[IncidentRecord] = ()
 ) -> Message:
-    """Return what is to be told; of an incident that is over, its worst burn rate."""
+    """Build a message about *record*; that of a resolved incident has its highest burn rate."""
     finding = record.finding
     if transition == "resolved" and finding.burn is not None:
         finding = replace(finding, burn=replace(finding.burn, rate=record.peak))
@@ -72,7 +72,7 @@ def build_message(
 
 
 def notified_channels(connection: Connection, incident: str) -> list[str]:
-    """Return the channels that heard of *incident*, or will, and not of its end since."""
+    """Return the channels notified of *incident*, or with a message waiting, and not of its end since."""
     mine = deliveries.c.incident == incident
     last = select(func.max(deliveries.c.sequence)).where(mine).group_by(deliveries.c.channel)
     found = select(deliveries.c.channel).where(
@@ -92,15 +92,15 @@ MAX_NAME_CHARS = 200
 
 
 class IncidentError(StagelensError):
-    """Something cannot be done to an incident or a silence: it is not there, or over."""
+    """An incident or silence does not exist, or has ended."""
 
 
 def acknowledge(store: Store, name: str, by: str, now: datetime) -> IncidentRecord:
-    """Note that *by* looks after the incident *name* from *now* on; a second time by the same person changes nothing.
+    """Acknowledge the incident *name* as *by*; repeating it has no effect.
 
     Raises:
-        IncidentError: There is no such incident, or it is over.
-        StoreError: It cannot be written.
+        IncidentError: The incident does not exist, or has ended.
+        StoreError: The store failed.
     """
     at, who = now.timestamp(), person_name(by)
     with store.transaction() as connection:
@@ -121,7 +121,7 @@ def require_incident(connection: Connection, name: str) -> IncidentRecord:
     """Return the incident *name*.
 
     Raises:
-        IncidentError: There is none.
+        IncidentError: It does not exist.
     """
     found = get_incident(connection, name)
     if found is None:
@@ -131,5 +131,5 @@ def require_incident(connection: Connection, name: str) -> IncidentRecord:
 
 
 def person_name(by: str) -> str:
-    """Return who does something, as it is kept."""
+    """Return the name of a person as it is stored."""
     return storable(by.strip())[:MAX_NAME_CHARS] or "somebody"

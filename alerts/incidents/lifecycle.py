@@ -18,31 +18,31 @@ from ..policies import Hysteresis
 from ..schema import incidents, transitions
 from ..schema import outbox as deliveries
 
-# What channels know of an incident: nothing, that it is open, or that it is over.
+# What channels were notified of: nothing, the opening, or the end.
 ChannelState = Literal["", "open", "over"]
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecord:
-    """An incident as it is kept. Times are Unix seconds.
+    """Stored state of an incident. Times are Unix seconds.
 
     Args:
-        id: Its name everywhere.
-        cause: What it is about; one open incident for each.
-        finding: What was found last; its severity is the highest the incident has had, its `since` never moves.
-        opened_at: When it was first opened.
-        seen_at: When there was last data to judge it by.
-        told_at: When the last transition was.
-        quiet_since: Since when nothing fires, while it is still open.
-        resolved_at: When it ended.
-        ending: How.
-        sequence: The number of its last transition.
-        peak: The largest `Finding.size` it has had.
-        acked_at: Since when somebody looks after it; None while nobody does.
-        acked_by: Who; of one that was accepted, who accepted it.
-        muted: Why nobody is told; empty when people are.
-        heard: What channels know of it.
-        story: The incident that began the story it belongs to; its own id when it did.
+        id: Unique id.
+        cause: Cause; each has at most one open incident.
+        finding: Last finding; its severity is the highest so far, its `since` never changes.
+        opened_at: Time of its first opening.
+        seen_at: Time of the last evaluation with data.
+        told_at: Time of the last notification.
+        quiet_since: Time since which nothing fires, while it is open.
+        resolved_at: Time of its end.
+        ending: Kind of its end.
+        sequence: Number of its last transition.
+        peak: Largest `Finding.size` so far.
+        acked_at: Time of acknowledgement; None if not acknowledged.
+        acked_by: Person who acknowledged or accepted it.
+        muted: Reason for muting; empty when it is notified.
+        heard: What channels were notified of.
+        story: First incident of its group; its own id if it is the first.
     """
 
     id: str
@@ -64,12 +64,12 @@ class IncidentRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not over."""
+        """Whether it is open."""
         return self.resolved_at is None
 
 
 def find_last_incident(connection: Connection, cause: str) -> IncidentRecord | None:
-    """Return the last incident of *cause*, open or not."""
+    """Return the last incident of *cause*, open or resolved."""
     last = select(incidents).where(incidents.c.cause == cause).order_by(incidents.c.opened_at.desc()).limit(1)
     return _first(connection.execute(last).first())
 
@@ -80,7 +80,7 @@ def get_incident(connection: Connection, name: str) -> IncidentRecord | None:
 
 
 def find_open_incidents(connection: Connection) -> list[IncidentRecord]:
-    """Return every open incident, the oldest first."""
+    """Return all open incidents, oldest first."""
     still = select(incidents).where(incidents.c.resolved_at.is_(None)).order_by(incidents.c.opened_at, incidents.c.id)
     return [_from_row(row) for row in connection.execute(still)]
 
@@ -94,7 +94,7 @@ def newest_incidents(connection: Connection, limit: int, *, open_only: bool = Fa
 
 
 def save_incident(connection: Connection, record: IncidentRecord) -> None:
-    """Write *record* over what was kept of it, or as a new one."""
+    """Insert or update *record*."""
     values = _to_row(record)
     known = connection.execute(update(incidents).where(incidents.c.id == record.id).values(**values))
     if not known.rowcount:
@@ -102,7 +102,7 @@ def save_incident(connection: Connection, record: IncidentRecord) -> None:
 
 
 def delete_old_incidents(connection: Connection, before: float) -> None:
-    """Delete the incidents that ended before *before*, and what was told of them; *before* is in Unix seconds."""
+    """Delete the incidents that ended before *before* (Unix seconds), with their history and messages."""
     over = select(incidents.c.id).where(incidents.c.resolved_at < before)
     for table in (deliveries, transitions):
         connection.execute(delete(table).where(table.c.incident.in_(over)))
@@ -114,7 +114,7 @@ def by_cause(records: Iterable[IncidentRecord]) -> dict[str, IncidentRecord]:
     return {record.cause: record for record in records}
 
 
-# Of a record, what is a column of the same name; the finding is one too, and two of its fields are columns to look by.
+# Fields stored in a column of the same name. The finding is one column, and three of its fields have columns for queries.
 _COLUMNS = tuple(each.name for each in fields(IncidentRecord) if each.name != "finding")
 
 
@@ -137,11 +137,11 @@ LifecycleEvent = Literal["", "opened", "updated", "resolved", "reopened"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of an incident.
+    """Next state of an incident.
 
     Args:
-        record: How it stands from now on.
-        happening: What happened to it; empty when nothing did that is worth a word.
+        record: The new state.
+        happening: The transition; empty for none.
     """
 
     record: IncidentRecord
@@ -157,15 +157,15 @@ def next_step(
     has_data: bool,
     patience: Hysteresis,
 ) -> Step | None:
-    """Return the next step of a cause, or None when there is nothing to do.
+    """Return the next step of a cause, or None if nothing changes.
 
     Args:
-        record: Its last incident, if it ever had one.
-        finding: What fires now, or None when nothing does.
+        record: Its last incident, if any.
+        finding: The firing finding; None if nothing fires.
         cause: The cause.
-        now: The time. [Unix seconds]
-        has_data: Whether there were requests to judge by; without them nothing is good and nothing is bad.
-        patience: How long things must hold.
+        now: Current time. [Unix seconds]
+        has_data: Whether there were requests to evaluate; without them the state is unknown.
+        patience: Hysteresis.
     """
     if record is None or not record.is_open:
         return None if finding is None else _open(record, finding, cause, now, patience)
@@ -188,7 +188,7 @@ def close_incident(record: IncidentRecord, ending: Ending, now: float) -> Step:
 
 def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float, patience: Hysteresis) -> Step:
     reopen_seconds = patience.reopen.total_seconds()
-    # What was accepted is normal: what comes after it is something new.
+    # An accepted incident is the new baseline; a later one is new.
     ended_at = None if last is None or last.ending == "accepted" else last.resolved_at
     if last is not None and ended_at is not None and now - ended_at <= reopen_seconds:
         return Step(_reopen(last, finding, now), "reopened")
@@ -213,7 +213,7 @@ def _reopen(last: IncidentRecord, finding: Finding, now: float) -> IncidentRecor
         resolved_at=None,
         ending="",
         peak=max(last.peak, finding.size),
-        # Whoever looked after it thought it was over, and it may be part of another story.
+        # Its acknowledgement ended with it, and it may belong to another group.
         acked_at=None,
         acked_by="",
         muted="",
@@ -224,19 +224,19 @@ def _reopen(last: IncidentRecord, finding: Finding, now: float) -> IncidentRecor
 def _continue_open(record: IncidentRecord, finding: Finding, now: float, patience: Hysteresis) -> Step:
     before = record.finding
     escalated = before.severity == "ticket" and finding.severity == "page"
-    # A page that calms down to a ticket stays the page it was until it is over.
+    # A page that falls back to a ticket stays a page until it ends.
     severity = "page" if "page" in (before.severity, finding.severity) else "ticket"
     blames_another = finding.blamed is not None and (
         before.blamed is None or finding.blamed.stage != before.blamed.stage
     )
-    # Whoever looks after it finds the cause on the page; they are disturbed only when it gets urgent.
+    # After an acknowledgement only an escalation is notified.
     patient = record.acked_at is not None or now - record.told_at < patience.update.total_seconds()
-    # With the first requests of a release nobody can say that it is slower: once it can be said, that is worth a word.
+    # The first requests of a release are too few to compare: the release is notified once it is known.
     names_release = bool(finding.version) and not before.version and record.acked_at is None
-    tell = escalated or names_release or (blames_another and not patient)
-    # The stage and the release in the record are those people were told of, until they are told of others.
+    notify = escalated or names_release or (blames_another and not patient)
+    # The record keeps the stage and release that were notified, until others are.
     forgets_release = bool(before.version) and not finding.version
-    growth = finding if tell or not (blames_another or forgets_release) else before
+    growth = finding if notify or not (blames_another or forgets_release) else before
     merged = replace(
         finding,
         severity=severity,
@@ -246,4 +246,4 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, patienc
         version=growth.version,
     )
     record = replace(record, finding=merged, seen_at=now, quiet_since=None, peak=max(record.peak, finding.size))
-    return Step(record, "updated" if tell else "")
+    return Step(record, "updated" if notify else "")

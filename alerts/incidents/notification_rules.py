@@ -17,17 +17,17 @@ from .lifecycle import ChannelState, IncidentRecord, Step
 
 
 def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
-    """Order incidents: pages first, then the oldest, then the worst."""
+    """Return the sort key of incidents: pages first, then oldest, then worst."""
     return record.finding.severity != "page", record.opened_at, -record.finding.size, record.cause
 
 
 def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -> list[IncidentRecord]:
-    """Give every open incident its story.
+    """Assign a group to every open incident.
 
     Args:
-        records: All open incidents; those that have just begun belong to no story yet.
-        fleet: When many services are one story.
-        now: The time. [Unix seconds]
+        records: All open incidents; new ones have no group yet.
+        fleet: When incidents of many services form one group.
+        now: Current time. [Unix seconds]
     """
     known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
     begun = sorted((record for record in records if not record.story), key=urgency_key)
@@ -39,7 +39,7 @@ def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -
 
 
 def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, now: float) -> list[IncidentRecord]:
-    """Make one story of what began together in many services, if anything began now; the first *known* did not."""
+    """Merge the groups of incidents that began together in many services; the first *known* of *placed* are not new."""
     earliest = now - fleet.within.total_seconds()
     recent = [record for at, record in enumerate(placed) if at >= known or record.opened_at >= earliest]
     if known == len(placed) or len({record.finding.service for record in recent}) < fleet.services:
@@ -49,12 +49,12 @@ def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, 
 
 
 def _is_same_service(one: IncidentRecord, other: IncidentRecord) -> bool:
-    """Say whether both are about one service and environment; what names no environment is about all of them."""
+    """Return whether both have the same service and environment; no environment matches any."""
     here, there = one.finding.where.get("environment"), other.finding.where.get("environment")
     return one.finding.service == other.finding.service and (not here or not there or here == there)
 
 
-# What the history has; the last two are told to nobody. What is accepted is told as resolved.
+# Entries of the history; the last two are never notified. An accepted incident is notified as resolved.
 Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]
 
 _GROUPED_PREFIX = "told with "
@@ -62,14 +62,14 @@ _GROUPED_PREFIX = "told with "
 
 @dataclass(frozen=True, slots=True)
 class IncidentUpdate:
-    """What is written of an incident.
+    """Change of an incident to be written and, perhaps, notified.
 
     Args:
-        record: How it stands from now on.
-        event: What the history says; empty for nothing.
-        told: Whether channels hear it.
-        also: The incidents that are told with it.
-        note: Why nobody is told, or who did it.
+        record: The new state.
+        event: Entry of the history; empty for none.
+        told: Whether channels are notified.
+        also: Incidents grouped with it.
+        note: Reason for muting, or person who did it.
     """
 
     record: IncidentRecord
@@ -82,13 +82,13 @@ class IncidentUpdate:
 def decide_notifications(
     steps: Sequence[Step], excuses: Mapping[str, str], fleet: Fleet, now: float
 ) -> list[IncidentUpdate]:
-    """Return what is to be written and told.
+    """Return the updates to write and notify.
 
     Args:
-        steps: One for every open incident and every one that has just ended, also where nothing happened.
-        excuses: Why nobody is told of an incident whatever else goes on, such as a silence, by its id.
-        fleet: When many services are one story.
-        now: The time. [Unix seconds]
+        steps: One per open or just ended incident, including unchanged ones.
+        excuses: Reasons for muting, such as a silence, by incident id.
+        fleet: When incidents of many services form one group.
+        now: Current time. [Unix seconds]
     """
     open_now = assign_groups([step.record for step in steps if step.record.is_open], fleet, now)
     reasons = _mute_reasons(open_now, excuses, now)
@@ -107,21 +107,21 @@ def decide_notifications(
 
 
 def grouped_reason(lead: str) -> str:
-    """Return why nobody is told of what is told with the incident *lead*."""
+    """Return the reason for muting of an incident grouped with *lead*."""
     return f"{_GROUPED_PREFIX}{lead}"
 
 
 def group_lead(reason: str) -> str:
-    """Return the incident that *reason* says another is told with, or nothing.
+    """Return the leading incident named by *reason*, or "".
 
-    >>> group_lead(with_reason("sl-1")), group_lead("planned work")
+    >>> group_lead(grouped_reason("sl-1")), group_lead("planned work")
     ('sl-1', '')
     """
     return reason.removeprefix(_GROUPED_PREFIX) if reason.startswith(_GROUPED_PREFIX) else ""
 
 
 def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
-    """Return why nobody is told of each of *records*; empty where channels are, or have been and not heard of an end."""
+    """Return the reason for muting of each record; empty if it is notified, or its end still has to be."""
     reasons = {record.id: excuses.get(record.id, "") for record in records}
     leads = [record for record in records if _leads(record, reasons)]
     for record in sorted(records, key=urgency_key):
@@ -133,13 +133,13 @@ def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str],
         elif _is_firing(record, now):
             leads.append(record)
         else:
-            # It may be over in a moment: nobody hears of it before it goes on.
+            # It may be about to end: it stays muted until it fires again.
             reasons[record.id] = record.muted
     return reasons
 
 
 def _lead_of(record: IncidentRecord, leads: Sequence[IncidentRecord]) -> IncidentRecord | None:
-    """Return with which of *leads* *record* is told: of its story, of its service if there is one, never a page with a ticket."""
+    """Return the lead of *record*: of its group, preferably of its service; a page is never grouped under a ticket."""
     fitting = [
         lead
         for lead in leads
@@ -166,7 +166,7 @@ def _grouped_incidents(
 
 
 def _end_update(step: Step) -> IncidentUpdate:
-    """Channels that heard of it hear its end, silenced or not: else they would have it open for ever."""
+    """Return the update of an ended incident: channels notified of the opening get the end even if it is muted."""
     told = step.record.heard == "open"
     return _update(step.record, "resolved", "over" if told else step.record.heard, told=told, note=step.record.muted)
 
@@ -185,7 +185,7 @@ def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -
     if record.heard != "open":
         opening: Event = "reopened" if record.heard == "over" else "opened"
         return _update(replace(record, told_at=now), opening, "open", told=True, also=also)
-    # Of an incident somebody looks after, only another page is news.
+    # After an acknowledgement only another page is notified.
     news = [each for each in also if each.muted != grouped_reason(record.id)]
     joined = any(record.acked_at is None or each.finding.severity == "page" for each in news)
     if step.happening == "updated" or joined:

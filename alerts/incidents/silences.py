@@ -16,7 +16,7 @@ from ..delivery.message import Finding
 from ..schema import silences
 from .journal import IncidentError, person_name
 
-# What an incident can be told by, and what each is.
+# Keys of matchers, with their meaning.
 MATCHERS: Mapping[str, str] = {
     "service": "the service",
     "slo": "the name of the SLO",
@@ -32,15 +32,15 @@ MAX_COMMENT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """One silence.
+    """A silence.
 
     Args:
-        id: Its name.
-        matchers: What an incident must have, of `MATCHERS`; `*` and what is not named fit anything.
-        starts_at: From then on; aware.
-        ends_at: Until then.
-        author: Who said so.
-        comment: Why; may be empty.
+        id: Unique id.
+        matchers: Values by keys of `MATCHERS`; `*` and missing keys match anything.
+        starts_at: Start; timezone-aware.
+        ends_at: End.
+        author: Person who created it.
+        comment: Reason; may be empty.
     """
 
     id: str
@@ -51,36 +51,36 @@ class Silence:
     comment: str
 
     def holds(self, now: datetime) -> bool:
-        """Say whether it is in force."""
+        """Return whether it is active."""
         return self.starts_at <= now < self.ends_at
 
     def matches(self, finding: Finding) -> bool:
-        """Say whether it is about *finding*.
+        """Return whether it matches *finding*.
 
-        A finding about all routes of a service is not about one of them: only what names a route fits a route.
+        A finding about all routes of a service does not match a silence of one route.
         """
         return self.fits(incident_dimensions(finding))
 
     def fits(self, about: Mapping[str, str]) -> bool:
-        """Say the same of something by its dimensions; one that is left out means all of them."""
+        """Return whether it matches these dimensions; a missing dimension means all values."""
         return all(wanted in (ANY, about.get(key, "")) for key, wanted in self.matchers.items())
 
     def in_words(self) -> str:
-        """Say why nobody is told, as in "silenced by ann until 04:00 UTC on 20 November: deploy"."""
+        """Return the reason for muting, such as "silenced by ann until 04:00 UTC on 20 November: deploy"."""
         said = f"silenced by {self.author} until {formatting.moment(self.ends_at)}"
         return f"{said}: {self.comment}" if self.comment else said
 
 
 def incident_dimensions(finding: Finding) -> dict[str, str]:
-    """Return what *finding* can be told by; empty where it is about all of them."""
+    """Return the dimensions of *finding*; empty for all values."""
     where = {key: finding.where.get(key, "") for key in ("environment", "route", "model", "version")}
     own = {"service": finding.service, "slo": finding.name, "severity": finding.severity}
-    # A change of the tail that came with a release is about that release.
+    # A regression that began with a release has that version.
     return own | where | {"version": where["version"] or finding.version}
 
 
 def silence_reason(finding: Finding, among: Sequence[Silence]) -> str:
-    """Return why nobody is told of *finding*: the one of *among* that lasts longest, or nothing."""
+    """Return the reason for muting *finding*: the matching silence that lasts longest, or ""."""
     fitting = [silence for silence in among if silence.matches(finding)]
     return max(fitting, key=lambda silence: silence.ends_at).in_words() if fitting else ""
 
@@ -97,7 +97,7 @@ def create_silence(
     """Write a new silence within the caller's transaction.
 
     Raises:
-        IncidentError: It says nothing, or ends before it begins.
+        IncidentError: It has no matchers, or ends before it starts.
     """
     wanted = {key: storable(value.strip()) for key, value in matchers.items() if value.strip()}
     _check_silence(wanted, starts_at, ends_at)
@@ -114,10 +114,10 @@ def create_silence(
 
 
 def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
-    """End the silence *name* within the caller's transaction; one that has not begun never will.
+    """End the silence *name* within the caller's transaction, also before its start.
 
     Raises:
-        IncidentError: There is none, or it has ended.
+        IncidentError: It does not exist, or has ended.
     """
     row = connection.execute(select(silences).where(silences.c.id == storable(name))).first()
     if row is None:
@@ -134,7 +134,7 @@ def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
 
 
 def list_silences(connection: Connection, now: datetime, *, over: bool = False) -> list[Silence]:
-    """Return the silences in force and to come, those that end last first; with *over* also those that ended."""
+    """Return active and future silences, those that end last first; with *over* also past ones."""
     query = select(silences).order_by(silences.c.ends_at.desc(), silences.c.id)
     if not over:
         query = query.where(silences.c.ends_at > now.timestamp())
@@ -142,12 +142,12 @@ def list_silences(connection: Connection, now: datetime, *, over: bool = False) 
 
 
 def active_silences(connection: Connection, now: datetime) -> list[Silence]:
-    """Return the silences that hold at *now*."""
+    """Return the silences active at *now*."""
     return [silence for silence in list_silences(connection, now) if silence.holds(now)]
 
 
 def delete_old_silences(connection: Connection, before: datetime) -> None:
-    """Delete those that ended before *before*."""
+    """Delete the silences that ended before *before*."""
     connection.execute(delete(silences).where(silences.c.ends_at < before.timestamp()))
 
 

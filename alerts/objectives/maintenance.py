@@ -15,19 +15,19 @@ from ...core.settings.yaml_fields import Fields, meant
 # `[start, end)` in UTC.
 Interval = tuple[datetime, datetime]
 _DAY = timedelta(days=1)
-# How far ahead the end of work is looked for: what goes on every day has none.
+# How far ahead the end of a window is searched; a daily window without a gap has none.
 _AHEAD = timedelta(days=31)
 MONDAY_TO_SUNDAY = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 @dataclass(frozen=True, slots=True)
 class OneTimeWindow:
-    """Work from one moment to another.
+    """One-time maintenance window.
 
     Args:
-        start: Aware.
-        end: Aware, later than *start*.
-        why: What is done; may be empty.
+        start: Start; timezone-aware.
+        end: End, later than *start*.
+        why: Reason; may be empty.
     """
 
     start: datetime
@@ -35,22 +35,22 @@ class OneTimeWindow:
     why: str = ""
 
     def intervals(self, start: datetime, end: datetime) -> Iterator[Interval]:
-        """Yield what of `[start, end)` it takes."""
+        """Yield the parts of `[start, end)` within the window."""
         yield max(start, self.start), min(end, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class WeeklyWindow:
-    """Work at the same time of certain days, every week.
+    """Weekly maintenance window on certain days.
 
-    Where the clock of the zone jumps, both readings of a time count: the window is rather an hour too long than too short.
+    At a clock change both readings of a local time count, so the window may be one hour too long, never too short.
 
     Args:
-        days: Monday is 0.
-        start: From midnight, on the clock of the zone.
-        end: Also; at or before *start* it is on the day after.
-        zone: Whose clock.
-        why: What is done; may be empty.
+        days: Weekdays; Monday is 0.
+        start: Local time since midnight.
+        end: Local time since midnight; at or before *start* it is on the next day.
+        zone: Time zone.
+        why: Reason; may be empty.
     """
 
     days: frozenset[int]
@@ -60,8 +60,8 @@ class WeeklyWindow:
     why: str = ""
 
     def intervals(self, start: datetime, end: datetime) -> Iterator[Interval]:
-        """Yield what of `[start, end)` it takes."""
-        # A window of yesterday may reach into today.
+        """Yield the parts of `[start, end)` within the window."""
+        # Yesterday's window may extend into today.
         day = start.astimezone(self.zone).date() - _DAY
         last = end.astimezone(self.zone).date()
         while day <= last:
@@ -71,7 +71,7 @@ class WeeklyWindow:
             day += _DAY
 
     def _readings(self, day: date, time: timedelta) -> tuple[datetime, datetime]:
-        """Return the moments at which the clock of the zone may be said to show *time* of *day*; mostly twice the same."""
+        """Return the earliest and latest moment of local *time* on *day*; equal except at a clock change."""
         shown = datetime.combine(day, datetime.min.time()) + time
         early, late = (shown.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         return early, late
@@ -79,11 +79,11 @@ class WeeklyWindow:
 
 @dataclass(frozen=True, slots=True)
 class ActiveMaintenance:
-    """Planned work that is under way.
+    """Maintenance window in progress.
 
     Args:
-        why: What is done; may be empty.
-        until: When it is over; None when that is more than a month away.
+        why: Reason; may be empty.
+        until: End; None if it is more than a month away.
     """
 
     why: str
@@ -92,20 +92,20 @@ class ActiveMaintenance:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceCalendar:
-    """All planned work that concerns one promise."""
+    """All maintenance windows of one SLO."""
 
     planned: tuple[OneTimeWindow | WeeklyWindow, ...] = ()
 
     def intervals(self, start: datetime, end: datetime) -> list[Interval]:
-        """Return what of `[start, end)` is planned work: apart from each other, in order of time, in UTC."""
+        """Return the parts of `[start, end)` within windows: disjoint, in order of time, in UTC."""
         return merge_intervals(found for each in self.planned for found in each.intervals(start, end))
 
     def at(self, moment: datetime) -> bool:
-        """Say whether *moment* is within planned work."""
+        """Return whether *moment* is within a window."""
         return bool(self.intervals(moment, moment + timedelta(microseconds=1)))
 
     def under_way(self, moment: datetime) -> ActiveMaintenance | None:
-        """Return the work that *moment* is within, None where it is within none; several that meet are one."""
+        """Return the window that contains *moment*, or None; adjacent windows count as one."""
         now = [each.why for each in self.planned if MaintenanceCalendar((each,)).at(moment)]
         if not now:
             return None
@@ -114,7 +114,7 @@ class MaintenanceCalendar:
         return ActiveMaintenance(", ".join(dict.fromkeys(filter(None, now))), end if end < far else None)
 
     def without(self, start: datetime, end: datetime) -> list[Interval]:
-        """Return what of `[start, end)` is left: apart from each other, in order of time, in UTC."""
+        """Return the parts of `[start, end)` outside all windows: disjoint, in order of time, in UTC."""
         left: list[Interval] = []
         at = start.astimezone(UTC)
         for low, high in self.intervals(start, end):
@@ -125,7 +125,7 @@ class MaintenanceCalendar:
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return *intervals* in order, those that touch as one, and without empty ones."""
+    """Return *intervals* in order, touching ones merged, empty ones dropped."""
     made: list[Interval] = []
     for low, high in sorted((low.astimezone(UTC), high.astimezone(UTC)) for low, high in intervals if low < high):
         if made and low <= made[-1][1]:
@@ -142,12 +142,12 @@ _MINUTES_A_DAY = 1440
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceEntry:
-    """One entry of `maintenance`.
+    """One entry of `maintenance`, with the SLOs it applies to.
 
     Args:
-        when: The work.
-        services: Whose; empty for all.
-        slos: The names of the promises it concerns; empty for all.
+        when: The window.
+        services: Services; empty for all.
+        slos: Names of SLOs; empty for all.
     """
 
     when: OneTimeWindow | WeeklyWindow
@@ -155,22 +155,22 @@ class MaintenanceEntry:
     slos: frozenset[str]
 
     def concerns(self, service: str, slo: str) -> bool:
-        """Say whether it concerns the promise written as *slo* about *service*."""
+        """Return whether it applies to the SLO *slo* of *service*."""
         return (not self.services or service in self.services) and (not self.slos or slo in self.slos)
 
 
 def calendar_of(planned: Sequence[MaintenanceEntry], service: str, slo: str) -> MaintenanceCalendar:
-    """Return what of *planned* concerns the promise written as *slo* about *service*."""
+    """Return the windows of *planned* that apply to the SLO *slo* of *service*."""
     return MaintenanceCalendar(tuple(each.when for each in planned if each.concerns(service, slo)))
 
 
 def read_maintenance(
     document: Document, place: Place, item: Any, services: Collection[str], slos: Collection[str]
 ) -> MaintenanceEntry | None:
-    """Read one entry; *services* and *slos* are what the file knows.
+    """Read one entry; *services* and *slos* are the known names.
 
     Returns:
-        None when it is wrong, which the document's problems say.
+        None if it is invalid; the document's problems say why.
     """
     fields = Fields(document, place, item, example="from: 2026-11-28T02:00Z")
     if fields.broken:
@@ -238,7 +238,7 @@ def _time_of_day(fields: Fields, key: str, example: str) -> timedelta | None:
 
 
 def _minutes_since_midnight(value: object) -> int | None:
-    """Return the minutes since midnight; YAML reads 12:30 without quotes as twelve times sixty and thirty."""
+    """Return the minutes since midnight; YAML reads an unquoted 12:30 as the number 750."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -21,7 +21,7 @@ from ..formatting import latency, percent
 from .slo import MAX_WINDOW, MIN_WINDOW, THRESHOLDS, Slo, SloEntry, check_names, check_threshold, read_indicator_fields
 
 SOURCE = "stagelens"
-# Stands for a threshold that is written elsewhere.
+# Placeholder for a threshold defined elsewhere.
 _PLACEHOLDER = timedelta(seconds=1)
 
 
@@ -30,10 +30,10 @@ class OpenSloObject:
     """One OpenSLO document.
 
     Args:
-        document: Where it is written.
+        document: The document.
         kind: Its kind, such as `SLO`.
-        name: Of its metadata.
-        spec: What it says.
+        name: Name of its metadata.
+        spec: Its `spec`.
     """
 
     document: Document
@@ -48,11 +48,11 @@ KnownObjects = Mapping[tuple[str, str], OpenSloObject]
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """What an SLO counts.
+    """Indicator of an OpenSLO SLO.
 
     Args:
-        base: The promise, but for its share and, with `by_value`, its threshold.
-        by_value: Whether each objective has a threshold of its own.
+        base: The SLO without objective and, with `by_value`, without threshold.
+        by_value: Whether each objective has its own threshold.
     """
 
     base: Slo
@@ -60,10 +60,10 @@ class Indicator:
 
 
 def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> Indicator | None:
-    """Read what *slo* counts, inline or from the SLI it refers to.
+    """Read the indicator of *slo*, inline or from the SLI it refers to.
 
     Returns:
-        None when it is wrong, or not ours to count; the documents say which.
+        None if it is invalid or from another source; the documents' problems or warnings say which.
     """
     reference, inline = slo.spec.text("indicatorRef"), slo.spec.mapping("indicator", example="spec: …")
     if inline is not None:
@@ -88,7 +88,7 @@ def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> Indica
 
 @dataclass(frozen=True, slots=True)
 class _IndicatorReader:
-    """Reads one indicator of *document* for the promise *base*."""
+    """Reads one indicator of *document* for the SLO *base*."""
 
     document: Document
     base: Slo
@@ -136,7 +136,7 @@ class _IndicatorReader:
         return Indicator(slo, by_value=False)
 
     def _source(self, metric: Fields, role: Literal["value", "share", "total"]) -> Slo | None:
-        """Return the promise with what the source of *metric* says; None for a source that is not ours."""
+        """Return the SLO with the source of *metric*; None for a source of another type."""
         source = metric.mapping("metricSource", example=f"type: {SOURCE}")
         metric.finish()
         if source is None or source.broken:
@@ -163,7 +163,7 @@ class _IndicatorReader:
 
     def _with_threshold(self, spec: Fields, slo: Slo, role: str) -> Slo:
         if role == "value":
-            # Seconds are compared to a value: without a kind it is the latency of requests.
+            # A value is compared to seconds: without a kind it is the request latency.
             return slo if spec.has("kind") or spec.has("stage") else replace(slo, threshold=_PLACEHOLDER)
         needed = THRESHOLDS.get(slo.kind) if role == "share" else None
         threshold = spec.duration("threshold", example=needed or "250ms", required=needed is not None)
@@ -179,7 +179,7 @@ def _filters(slo: Slo) -> tuple[str | None, ...]:
 VERSION = "openslo/v1"
 KINDS = ("SLO", "SLI", "Service", "DataSource", "AlertPolicy", "AlertCondition", "AlertNotificationTarget")
 _POLICY = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
-# What is accepted and has no effect.
+# Kinds that are accepted without effect.
 _UNUSED = {
     "AlertPolicy": _POLICY,
     "AlertCondition": _POLICY,
@@ -192,12 +192,12 @@ _DAYS = {"m": 1 / 1440, "h": 1 / 24, "d": 1, "w": 7, "M": 30, "Q": 90, "Y": 365}
 
 
 def is_openslo(document: Document) -> bool:
-    """Say whether *document* says that it is one of OpenSLO."""
+    """Return whether *document* is an OpenSLO document."""
     return isinstance(document.value, dict) and "apiVersion" in document.value
 
 
 def read_openslo(documents: Sequence[Document]) -> list[tuple[Document, SloEntry]]:
-    """Read all *documents*, which may refer to each other; what is wrong is in their problems, what is left out in their warnings."""
+    """Read all *documents*, which may refer to each other; errors are added to their problems, omissions to their warnings."""
     objects = [found for found in (_object(each) for each in documents) if found is not None]
     known = {(each.kind, each.name): each for each in objects}
     for each in objects:
@@ -331,7 +331,7 @@ def _value(fields: Fields, slo: Slo) -> timedelta:
     operator = fields.text("op", example="lte")
     if operator and operator not in ("lte", "lt"):
         fields.complain(f"{fields.name('op')} is {operator!r}; less time is good here, write lte", "op")
-    # What is longer is refused, however long.
+    # Longer values are rejected below.
     threshold = timedelta(seconds=min(written or 1, _MAX_SECONDS))
     if written is not None:
         check_threshold(fields, "value", threshold, slo.kind)

@@ -22,26 +22,25 @@ KINDS: tuple[Kind, ...] = ("latency", "availability", "ttft", "tpot", "stage", "
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """One promise: in any *window*, at least *objective* of what is counted is good.
+    """A service level objective: in any *window*, at least the share *objective* is good.
 
-    Of requests, bad are those that failed or took longer than *threshold*. What else can be promised, and what counts as
-    bad then, says `Indicator`.
+    A request is bad if it failed or took longer than *threshold*. `Indicator` defines the other kinds.
 
     Args:
-        name: What people call it; unique in its file, and the cause an incident is opened for.
-        service: Whose requests count.
-        objective: The share of good requests promised. [ratio, 0 < x < 1]
-        window: The rolling period the promise is about.
-        threshold: Slower, or older, than this is bad; None for availability and coverage.
+        name: Name; unique in its file, and the cause of its incidents.
+        service: The service.
+        objective: Share of good requests required. [ratio, 0 < x < 1]
+        window: Rolling period.
+        threshold: Latency or age above which a request is bad; None for availability and coverage.
         route: Only requests of this route; None for all, as for the other dimensions.
-        description: A sentence for the person who gets paged.
-        runbook: The address of what to do then.
-        watched: What the promise is about; with `request` and no threshold, whether it succeeds.
-        stage: The stage of a promise about one.
-        definition: How the first token is found, for a promise about tokens; None for any way.
-        budgets: How the threshold is split among stages: each with its time. Adds up to the threshold at most.
-        reset: What was before counts no more; None for never.
-        maintenance: When requests do not count, and nobody is told of them.
+        description: A sentence for the person on call.
+        runbook: Address of the runbook.
+        watched: Subject of the objective; `request` without a threshold means availability.
+        stage: Stage of a stage objective.
+        definition: Definition of the first token for token objectives; None for any.
+        budgets: Stage budgets; their sum is at most the threshold.
+        reset: Earlier requests do not count; None for no reset.
+        maintenance: Maintenance windows.
     """
 
     name: str
@@ -64,29 +63,29 @@ class Slo:
 
     @property
     def kind(self) -> Kind:
-        """What is promised: `latency` when slowness counts, `availability` when only failures do, or one of the others."""
+        """Kind of the objective: `latency`, `availability` if only failures count, or another."""
         if self.watched == "request":
             return "availability" if self.threshold is None else "latency"
         return self.watched
 
     @property
     def threshold_seconds(self) -> float | None:
-        """The promised latency of whole requests, in seconds; None for a promise about anything else."""
+        """Latency threshold of whole requests in seconds; None for other kinds."""
         return self.threshold.total_seconds() if self.kind == "latency" and self.threshold is not None else None
 
     @property
     def indicator(self) -> Indicator:
-        """What the store counts for it."""
+        """Indicator that the store counts."""
         seconds = None if self.threshold is None else self.threshold.total_seconds()
         return Indicator(self.kind, seconds, self.stage or self.definition)
 
     @property
     def budget(self) -> float:
-        """The share of requests that may be bad."""
+        """Error budget: share of requests that may be bad."""
         return 1 - self.objective
 
     def select(self, start: datetime, end: datetime) -> Selection:
-        """Return the requests of `[start, end)` this promise is about."""
+        """Return the selection of its requests in `[start, end)`."""
         return Selection(
             start=start,
             end=end,
@@ -98,7 +97,7 @@ class Slo:
         )
 
     def in_words(self) -> str:
-        """Say the promise as a sentence would.
+        """Return the objective as a sentence.
 
         >>> Slo("x", "shop", 0.99, timedelta(days=30), timedelta(milliseconds=250)).in_words()
         '99 % of requests to shop succeed within 250 ms, over 30 days'
@@ -128,18 +127,18 @@ class Slo:
 
 
 def _span(length: timedelta) -> str:
-    """Return a threshold: 90 s is better read as 90 s than as 2 minutes."""
+    """Return a threshold as text, in minutes only if that is exact."""
     seconds = length.total_seconds()
     return duration(length) if seconds >= 120 and seconds % 60 == 0 else latency(seconds)  # noqa: PLR2004 - two minutes
 
 
-# Below a week the policy's windows are as long as the SLO's own; above a quarter nothing is kept that long.
+# Below a week the policy's windows are as long as the SLO's; data are not kept for more than a quarter.
 MIN_WINDOW, MAX_WINDOW = timedelta(days=7), timedelta(days=90)
 MAX_NAME_CHARS = 200
 _HOUR = timedelta(hours=1)
-# Data come every ten seconds, and minutes are what freshness is counted in.
+# Data arrive every ten seconds, and freshness is counted in minutes.
 _MIN_AGE, _MAX_AGE = timedelta(minutes=1), timedelta(days=7)
-# An example of the threshold of each kind that has one.
+# Example threshold of each kind that has one.
 THRESHOLDS: Mapping[Kind, str] = {
     "latency": "250ms",
     "ttft": "500ms",
@@ -154,9 +153,9 @@ class SloEntry:
     """One entry of `slos`.
 
     Args:
-        place: Where it is written.
-        name: What it is called there.
-        slos: What it promises: one for each of its thresholds.
+        place: Position in the document.
+        name: Its name.
+        slos: One SLO per threshold.
     """
 
     place: Place
@@ -165,7 +164,7 @@ class SloEntry:
 
 
 def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | None:
-    """Read one entry; None when it is nothing that could be one. What is wrong is in the document's problems."""
+    """Read one entry; None if it is no mapping. Errors are added to the document's problems."""
     fields = Fields(document, place, item)
     if fields.broken:
         return None
@@ -184,12 +183,12 @@ def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | No
 
 
 def read_indicator_fields(fields: Fields, document: Document, base: Slo) -> Slo:
-    """Return *base* with what is promised about whose requests, which stands in *fields*; a threshold not yet."""
+    """Return *base* with kind and filters of *fields*; the threshold is read later."""
     kind = _kind(fields)
     return replace(
         base,
         watched="request" if kind in ("latency", "availability") else kind,
-        # Any threshold tells latency from availability until the one that is written is read.
+        # A placeholder that distinguishes latency from availability until the threshold is read.
         threshold=_HOUR if kind in THRESHOLDS else None,
         stage=_stage(fields, kind, document),
         definition=_definition(fields, kind),
@@ -231,7 +230,7 @@ def _stage(fields: Fields, kind: Kind, document: Document) -> str | None:
 
 
 def _warn_of_typo(fields: Fields, key: str, stage: str, document: Document) -> None:
-    """Warn of a *stage*, written at *key*, that looks like a slip: one of the user's own may have any name."""
+    """Warn if *stage* at *key* looks like a typo; custom stages may have any name."""
     question = meant(stage, BY_KEY)
     if stage and stage not in BY_KEY and question:
         text = f"{fields.name(key)} names {stage!r}, which is none of Stagelens' own{question}"
@@ -249,7 +248,7 @@ def _definition(fields: Fields, kind: Kind) -> str | None:
 
 
 def _objectives(fields: Fields, document: Document, base: Slo) -> tuple[Slo, ...]:
-    """Return one SLO for each threshold: `threshold` and `objective`, or a list of both."""
+    """Return one SLO per threshold: from `threshold` and `objective`, or from the list `thresholds`."""
     if not fields.has("thresholds"):
         return (_objective(fields, base),)
     for key in ("threshold", "objective"):
@@ -288,7 +287,7 @@ def _objective(fields: Fields, base: Slo) -> Slo:
 
 
 def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) -> None:
-    """Complain about a *threshold*, written at *key*, that no request can be meant by."""
+    """Report a *threshold* at *key* that is implausible for *kind*."""
     name = fields.name(key)
     if kind == "freshness" and not _MIN_AGE <= threshold <= _MAX_AGE:
         fields.complain(f"{name} is not from 1m to 7d; write how old data may be, such as 5m", key)
@@ -297,7 +296,7 @@ def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) 
 
 
 def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kind: Kind) -> tuple[Slo, ...]:
-    """Return *slos* with the budgets of their stages, which must fit into the shortest threshold."""
+    """Return *slos* with their stage budgets, which must fit into the shortest threshold."""
     written = fields.mapping("budgets", example="queue: 50ms")
     if written is None or written.broken:
         return slos
@@ -323,7 +322,7 @@ def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kin
 
 
 def check_names(fields: Fields, slos: tuple[Slo, ...]) -> None:
-    """Complain about names that are too long to be the cause of an incident."""
+    """Report names too long for the cause of an incident."""
     longest = max((len(slo.name) for slo in slos), default=0)
     if longest > MAX_NAME_CHARS:
         fields.complain(f"{fields.name('name')} has {longest} characters; {MAX_NAME_CHARS} are the most", "name")

@@ -25,25 +25,25 @@ from .slo import Slo, SloEntry, read_slo_entry
 
 @dataclass(frozen=True, slots=True)
 class RegressionSettings:
-    """Who is watched.
+    """Settings of the regression search.
 
     Args:
-        watched: Whether anybody is.
-        ignored: The services that are not.
+        watched: Whether it is enabled.
+        ignored: Services excluded from it.
     """
 
     watched: bool = True
     ignored: frozenset[str] = frozenset()
 
     def watches(self, service: str) -> bool:
-        """Say whether *service* is watched."""
+        """Return whether *service* is watched."""
         return self.watched and service not in self.ignored
 
 
 def read_regressions(top: Fields) -> RegressionSettings:
     """Read `regressions` of an SLO file: `on`, `off`, or `{ignore: [checkout]}`."""
     written = top.value("regressions")
-    # YAML reads the words on and off as truth values.
+    # YAML reads on and off as booleans.
     if written is None or isinstance(written, bool):
         return RegressionSettings(watched=written is True)
     if not isinstance(written, dict):
@@ -72,15 +72,15 @@ slos:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What an SLO file says.
+    """Content of an SLO file.
 
     Args:
-        slos: The promises.
-        channels: Where messages go.
-        dashboard_url: What links begin with; empty when the file does not say.
-        warnings: What is read otherwise than it may be meant, or not at all: file, line, what.
-        included: The other files it was read from, those with secrets among them.
-        regressions: Whose latency is watched for regressions.
+        slos: The SLOs.
+        channels: The channels.
+        dashboard_url: Base address of links; empty if not given.
+        warnings: Ignored or doubtful settings, with file and line.
+        included: Other files it was read from, including those of secrets.
+        regressions: Settings of the regression search.
     """
 
     slos: tuple[Slo, ...] = ()
@@ -92,21 +92,21 @@ class Definitions:
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """The names of all channels that are told of incidents, usable or not."""
+        """Names of all channels that receive messages, usable or not."""
         return tuple(entry.name for entry in self.channels if entry.takes_messages)
 
 
 class SloFileError(FileError):
-    """An SLO file is wrong; its text has one line for each problem."""
+    """An SLO file is invalid; the text has one line per problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedEntry:
-    """Something with a name that must be its own.
+    """An entry whose name must be unique.
 
     Args:
-        document: Where it is written.
-        place: Where in it.
+        document: The document.
+        place: Position in it.
         name: The name.
     """
 
@@ -116,20 +116,20 @@ class _NamedEntry:
 
     @property
     def where(self) -> str:
-        """What to call it in a message."""
+        """Description of the entry for messages."""
         return spell(self.place) if self.place[0] != "metadata" else f"the SLO of line {self.document.line(())}"
 
 
 def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
-    """Read the SLO file at *path*; secrets it names are taken from *env*, and from files.
+    """Read the SLO file at *path*; its secrets come from *env* and from files.
 
     Args:
         path: The file.
         env: The environment.
-        held: The secrets that files held when it was read before, by path; those of now are added.
+        held: Secrets of files by path as of the last read; current ones are added.
 
     Raises:
-        SloFileError: Something in it is wrong.
+        SloFileError: It is invalid.
         ConfigError: It cannot be read.
     """
     documents = read_documents(path, "an SLO file")
@@ -158,7 +158,7 @@ def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | Non
 
 
 def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
-    """Return the problems or the warnings of all documents, each with the file it is in."""
+    """Return the problems or warnings of all documents, each with its file, sorted."""
     found = (
         replace(each, path=file)
         for file, documents in files
@@ -169,7 +169,7 @@ def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], wh
 
 
 def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
-    """Return the documents of each file that the file includes; all of them must be of OpenSLO."""
+    """Return the documents of each included file; all must be OpenSLO documents."""
     read: dict[Path, list[Document]] = {}
     for name in top.texts("include"):
         try:
@@ -188,7 +188,7 @@ def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
 
 
 def _openslo_definitions(promised: Sequence[tuple[Document, SloEntry]]) -> Definitions:
-    """Return what OpenSLO documents say by themselves."""
+    """Return the definitions of a file with only OpenSLO documents."""
     _check_unique_names(
         [_NamedEntry(document, entry.place, slo.name) for document, entry in promised for slo in entry.slos]
     )
@@ -202,7 +202,7 @@ def _definitions(
     env: Mapping[str, str],
     held: dict[str, str],
 ) -> Definitions:
-    """Read the file's own document, with what OpenSLO documents have *promised*."""
+    """Read the file's own document and add the SLOs of OpenSLO documents."""
     if top.broken:
         return Definitions()
     written = [(own, read_slo_entry(own, place, item)) for place, item in top.items("slos")]
@@ -227,7 +227,7 @@ def _definitions(
 
 
 def _maintenance_entries(top: Fields, own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
-    """Read the planned work, which may be of one service or promise only."""
+    """Read the maintenance windows, which may apply to some services or SLOs only."""
     services = {slo.service for entry in entries for slo in entry.slos}
     names = {entry.name for entry in entries}
     found = [read_maintenance(own, place, item, services, names) for place, item in top.items("maintenance")]
@@ -249,11 +249,11 @@ def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
 
 
 class LiveFile(live_file.LiveFile[Definitions]):
-    """An SLO file that is read again when it changes, or a secret does; a broken one leaves in force what was read before.
+    """An SLO file that is reloaded when it or a secret changes; an invalid version leaves the previous one in force.
 
     Args:
-        path: The file, or None when there is none.
-        env: Where secrets are that are not in files.
+        path: The file, or None for no file.
+        env: Environment with secrets.
     """
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
@@ -261,13 +261,13 @@ class LiveFile(live_file.LiveFile[Definitions]):
         super().__init__(path, lambda path: read_slo_file(path, env, held), lambda found: found.included)
 
     def accepted(self, found: Definitions) -> None:
-        """Say in the log how much is watched now."""
+        """Log the number of SLOs and channels, and the warnings."""
         log.info("alerts: %s has %d SLOs and %d channels", self.path, len(found.slos), len(found.channels))
         for line in found.warnings:
             log.warning("alerts: %s", line)
 
     def refused(self) -> None:
-        """Say in the log what is wrong, and what is watched meanwhile."""
+        """Log the errors and what stays in force."""
         for line in self.errors:
             log.error("alerts: %s", line)
         if self.current is None:
@@ -276,12 +276,12 @@ class LiveFile(live_file.LiveFile[Definitions]):
             log.error("alerts: the SLOs read before stay in force until the file is mended")
 
 
-# The smallest SLO file.
+# Smallest SLO file.
 EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}]"
 
 
 def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:
-    """Return why no SLO is in force with *file* as it was read last, and the cure; nothing and nothing where one is.
+    """Return why *file* has no SLO in force, and the fix; two empty texts if it has.
 
     >>> why_unwatched(None, example="slos: …")
     ('there is no slo.yaml', 'Write one where Stagelens starts, such as `slos: …`, and restart it')
@@ -300,6 +300,6 @@ def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple
 
 
 def unwatched_line(file: LiveFile | None) -> str:
-    """Return the same as one line for a terminal; empty where an SLO is in force."""
+    """Return `why_unwatched` as one line for a terminal; empty if an SLO is in force."""
     why, cure = why_unwatched(file)
     return f"nobody is watched: {why}. {cure}" if why else ""

@@ -187,7 +187,7 @@ def all_shifts(
 def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
     """Say what else changed, and how much slower it is as if the mix had not.
 
-    >>> describe_shifts([Shift("route", "/search", 0.12, 0.41)], 1.02)
+    >>> describe_shifts([TrafficShift("route", "/search", 0.12, 0.41)], 1.02)
     'route /search has 41 % of requests, had 12 %; with the same mix the change is +2 %'
     """
     said = [_describe_shift(shift) for shift in shifts]
