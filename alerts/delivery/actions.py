@@ -19,7 +19,7 @@ from .channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 
 # https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]
 MAX_AGE_SECONDS = 300.0
-# The column that keeps it.
+# Length of the column.
 MAX_PERSON_CHARS = 200
 _SILENCE_SECONDS = 3600.0
 _MOMENT = re.compile(r"[0-9]{1,12}")
@@ -27,13 +27,13 @@ _MOMENT = re.compile(r"[0-9]{1,12}")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something a person did about an incident.
+    """Action of a person on an incident.
 
     Args:
-        verb: What.
-        incident: The incident's id.
-        person: Who, as the vendor names them.
-        seconds: For how long, of a silence. [seconds]
+        verb: The action.
+        incident: Id of the incident.
+        person: Name of the person at the vendor.
+        seconds: Length of a silence. [seconds]
     """
 
     verb: Literal["acknowledge", "accept", "silence"]
@@ -43,14 +43,14 @@ class Action:
 
 
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
-    """Say whether Slack sent *body*: `X-Slack-Request-Timestamp` and `X-Slack-Signature` fit the signing secret.
+    """Return whether Slack sent *body*, by `X-Slack-Request-Timestamp` and `X-Slack-Signature`.
 
     Args:
-        secret: The app's signing secret; without one nothing is genuine.
+        secret: Signing secret of the app; without one the result is False.
         timestamp: The header; more than five minutes from *now* is a replay.
         signature: The header, `v0=<hex>`.
         body: The raw body.
-        now: The time. [Unix seconds]
+        now: Current time. [Unix seconds]
     """
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
         return False
@@ -59,7 +59,7 @@ def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now:
 
 
 def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
-    """Say whether PagerDuty sent *body*: one of the `v1=<hex>` in `X-PagerDuty-Signature` fits the webhook's secret."""
+    """Return whether PagerDuty sent *body*: one `v1=<hex>` of `X-PagerDuty-Signature` matches the webhook secret."""
     if not secret:
         return False
     wanted = "v1=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
@@ -67,7 +67,7 @@ def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
 
 
 def parse_slack_action(body: bytes) -> Action | None:
-    """Read a pressed button; None for what asks nothing of us, such as a link, and for what cannot be read.
+    """Parse a pressed button; None for a button without action, such as a link, and for an invalid body.
 
     The body is a form whose `payload` is JSON: https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
     """
@@ -91,14 +91,14 @@ def parse_slack_action(body: bytes) -> Action | None:
 
 
 def parse_pagerduty_action(body: bytes) -> Action | None:
-    """Read a V3 webhook; None for all but an acknowledgement by a person.
+    """Parse a V3 webhook; None for anything but an acknowledgement by a person.
 
-    `incident_key` is the dedup key we gave: https://developer.pagerduty.com/docs/webhooks-overview
+    `incident_key` is the dedup key of our event: https://developer.pagerduty.com/docs/webhooks-overview
     """
     event = _mapping(_json(body.decode("utf-8", "replace")).get("event"))
     incident = _mapping(event.get("data")).get("incident_key")
     agent = _mapping(event.get("agent"))
-    # Our own acknowledge event comes back as one by the integration: it must not acknowledge anew.
+    # Our own acknowledge event comes back with the integration as agent, and must not acknowledge again.
     by_person = agent.get("type") == "user_reference"
     if (
         event.get("event_type") != "incident.acknowledged"

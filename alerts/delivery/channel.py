@@ -28,11 +28,11 @@ COMMON_HINTS: Sequence[Hint] = (
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """How a receiver that forgets wants to be reminded.
+    """Repetition of messages for a receiver that forgets.
 
     Args:
-        every_seconds: How often what it took is to be sent again. [seconds]
-        after_end_seconds: How long after an incident is over. [seconds]
+        every_seconds: Repetition interval. [seconds]
+        after_end_seconds: Duration of the repetition after the end of an incident. [seconds]
     """
 
     every_seconds: float
@@ -40,38 +40,38 @@ class Refresh:
 
 
 class Channel(Protocol):
-    """Where messages go."""
+    """A channel."""
 
     @property
     def name(self) -> str:
-        """What the outbox and the dashboard call it."""
+        """Name in the outbox and on the dashboard."""
         ...
 
     @property
     def gap_seconds(self) -> float:
-        """The least time between two messages, by the receiver's rate limit, in seconds."""
+        """Minimum time between two messages by the receiver's rate limit, in seconds."""
         ...
 
     @property
     def refresh(self) -> Refresh | None:
-        """How often the receiver must hear of an incident that goes on; None where once is enough."""
+        """Repetition of the last message; None if the receiver does not need it."""
         ...
 
     def send(self, message: Message) -> str:
         """Deliver *message*.
 
         Returns:
-            What the channel wants to be told with the next message of the incident, such as a thread; empty for nothing.
+            Reference for the next message of the incident, such as a thread; empty for none.
 
         Raises:
-            ChannelError: It was not accepted; `permanent` when trying again is useless.
-            OutcomeUnknownError: It may have been.
+            ChannelError: It was not accepted; `permanent` if a retry is useless.
+            OutcomeUnknownError: It may have been accepted.
         """
         ...
 
 
 class OutcomeUnknownError(ChannelError):
-    """The request was sent and no answer came: the receiver may have taken it."""
+    """The request was sent without a response: the receiver may have processed it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, permanent=False)

@@ -20,9 +20,9 @@ DAY_SECONDS = 86_400.0
 def check_channel(
     entry: ChannelEntry, *, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Send a sample incident to *entry* and say, line by line, what came back and what to do about it.
+    """Send a sample incident to *entry* and yield the responses and hints, line by line.
 
-    The last line begins with `ok` when all was accepted, and with `failed` when something was not.
+    The last line begins with `ok` if everything was accepted, else with `failed`.
     """
     if entry.lacking:
         yield f"failed: {entry.lacking} is not there, so {entry.name} can send nothing; add it and try again"
@@ -35,7 +35,7 @@ def check_channel(
 
 
 def sample_message(now: float) -> Message:
-    """Return the first message of an incident that never was."""
+    """Return the first message of a sample incident."""
     finding = Finding(
         name="a-test",
         service="stagelens-test",
@@ -72,7 +72,7 @@ def _send_opened_and_resolved(
     if trouble is not None and not isinstance(trouble, OutcomeUnknownError):
         yield _failure(entry, trouble)
         return
-    # What may have been opened is closed again in any case.
+    # An incident that may be open is resolved in any case.
     sleep(channel.gap_seconds)
     over = replace(opened, sequence=2, transition="resolved", at=clock(), ending="recovered", first=False)
     again, worse = _send(channel, replace(over, reference=reference))
@@ -82,7 +82,7 @@ def _send_opened_and_resolved(
 
 
 def _send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:
-    """Return what to remember, and what was wrong."""
+    """Return the reference of the channel, and the error if any."""
     try:
         return channel.send(message), None
     except ChannelError as error:

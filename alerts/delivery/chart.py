@@ -36,11 +36,11 @@ _KEY_NAME = "charts"
 
 
 def chart_url(connection: Connection, message: Message) -> str:
-    """Return where the chart of the incident of *message* can be fetched; nothing where the dashboard is not on https.
+    """Return the address of the chart of *message*; "" if the dashboard is not on https.
 
     Args:
-        connection: An open write transaction: the first address makes the key.
-        message: Its link says where the dashboard is, which has a host of its own.
+        connection: An open write transaction: the first call creates the key.
+        message: The message; its link has the dashboard's host.
     """
     host = _https_host(message.finding.link)
     if not host:
@@ -54,7 +54,7 @@ def chart_url(connection: Connection, message: Message) -> str:
 
 
 def is_chart_signature(connection: Connection, incident: str, signature: str) -> bool:
-    """Say whether *signature* is the one in our address of the chart of *incident*."""
+    """Return whether *signature* is valid for the chart of *incident*."""
     key = _signing_key(connection)
     return key is not None and hmac.compare_digest(signature.encode(), _signature(key, incident).encode())
 
@@ -76,7 +76,7 @@ def _signature(key: str, incident: str) -> str:
 
 
 _MINUTE, _DAY = 60, 86_400
-# So many fit beside each other. [count]
+# Maximum number of labels. [count]
 _MOST_LEVELS, _MOST_MOMENTS = 4, 7
 # Steps of a clock; longer ones are whole days. [minutes]
 _CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
@@ -84,13 +84,13 @@ _CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 
 @dataclass(frozen=True, slots=True)
 class ChartScale:
-    """A window of time and of values, from zero up, laid over a box.
+    """Axes of a chart: a range of time and of values from zero up, mapped to a box.
 
     Args:
-        start: When the window begins. [Unix seconds]
-        end: When it ends. [Unix seconds]
-        highest: What must fit into it; above zero.
-        box: Left, top, right and bottom edge. [units of the picture]
+        start: Start of the time axis. [Unix seconds]
+        end: End of the time axis. [Unix seconds]
+        highest: Largest value; above zero.
+        box: Left, top, right and bottom edge. [units of the chart]
     """
 
     start: float
@@ -99,22 +99,22 @@ class ChartScale:
     box: tuple[float, float, float, float]
 
     def x(self, at: float) -> float:
-        """Return where *at* (Unix seconds) stands; what lies outside stands at the edge."""
+        """Return the x position of *at* (Unix seconds), clamped to the box."""
         left, _, right, _ = self.box
         return left + (right - left) * min(1.0, max(0.0, (at - self.start) / (self.end - self.start)))
 
     def y(self, value: float) -> float:
-        """Return where *value* stands."""
+        """Return the y position of *value*."""
         _, top, _, bottom = self.box
         return bottom - (bottom - top) * value / (self.levels()[-1])
 
     def levels(self) -> list[float]:
-        """Return the round values that are written, from zero to the first that nothing passes."""
+        """Return the labelled values, from zero to the first above all data."""
         step = _round_up(self.highest / _MOST_LEVELS)
         return [step * number for number in range(math.ceil(self.highest / step - 1e-9) + 1)]
 
     def moments(self) -> Iterator[tuple[float, str]]:
-        """Yield the round moments that are written, in Unix seconds, with what is written: a time in UTC, or a day."""
+        """Yield the labelled moments in Unix seconds, with their label: a time in UTC, or a day."""
         step = _time_step(self.end - self.start)
         number = math.ceil(self.start / step)
         while number * step <= self.end:
@@ -125,7 +125,7 @@ class ChartScale:
 
 
 def _round_up(size: float) -> float:
-    """Return the next number that begins with 1, 2 or 5.
+    """Return *size* rounded up to 1, 2 or 5 times a power of ten.
 
     >>> _round_up(7.2), _round_up(0.031), _round_up(20)
     (10.0, 0.05, 20.0)
@@ -135,7 +135,7 @@ def _round_up(size: float) -> float:
 
 
 def _time_step(length: float) -> int:
-    """Return how far apart the moments of a window of *length* stand, both in seconds.
+    """Return the distance of the labels of a time axis of *length*, both in seconds.
 
     >>> _time_step(30 * 60), _time_step(86_400), _time_step(20 * 86_400)
     (300, 21600, 259200)
@@ -148,17 +148,17 @@ def _time_step(length: float) -> int:
 
 log = logging.getLogger(__name__)
 
-# As it is shown; it has twice as many pixels each way, as today's screens do, and lines are drawn finer still and made
-# smaller, because Pillow draws them with steps.
+# Size as displayed. The image has twice as many pixels for high-density screens; lines are drawn at a higher resolution and
+# scaled down, because Pillow does not antialias them.
 WIDTH, HEIGHT = 600, 212
 _SHARP, _FINE = 2, 4
 _BOX = (66.0, 66.0, 496.0, 178.0)
 _MARGIN, _ROW = 14.0, 18.0
-# As many as a PNG of one byte a pixel has: a third of the size. [count]
+# Colours of an 8-bit PNG, a third of the size. [count]
 _COLOURS = 256
-# Those of the dashboard by day (assets/tokens.css): a picture cannot know whether its reader's screen is dark.
+# Colours of the dashboard's light theme (assets/tokens.css).
 _SURFACE, _GRID, _INK, _MUTED, _CALM = "#ffffff", "#ecedf0", "#16181d", "#59606c", "#8b919d"
-# Large letters: Slack and phones show it at little more than half its width. [units]
+# Font sizes: Slack and phones show the chart at about half its width. [units]
 _LARGE, _USUAL = 19, 15
 _SMALL = (_USUAL, _MUTED)
 _TROUBLE = {"page": "#c9252d", "ticket": "#a85b00"}
@@ -169,25 +169,25 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceLine:
-    """The value that the course is held against, and its name: two short lines."""
+    """Reference line of the chart: its value, and its label in two short lines."""
 
     value: float
     name: tuple[str, str]
 
 
 def message_chart(message: Message) -> bytes | None:
-    """Return the picture of what *message* tells, as PNG; None where there is none, or it is over."""
+    """Return the chart of *message* as PNG; None without a trend, or after the end."""
     return None if message.resolved else draw_chart(message.finding)
 
 
 def draw_chart(finding: Finding) -> bytes | None:
-    """Return the picture of *finding* as PNG; None where it has no course."""
+    """Return the chart of *finding* as PNG; None without a trend."""
     course = finding.course
     if course is None or course.highest is None:
         return None
     try:
         return _png(_draw_image(finding, course, course.highest))
-    except Exception:  # whatever is odd about the numbers: a page without its picture is a page, none is not
+    except Exception:  # a page without its chart is still a page
         log.exception("alerts: the chart of %s cannot be drawn", finding.name)
         return None
 
@@ -216,7 +216,7 @@ def _reference_line(finding: Finding) -> _ReferenceLine:
 
 
 def _draw_shapes(course: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
-    """Draw what has no letters, all of it in *colour*."""
+    """Draw everything but text, in *colour*."""
     image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), _SURFACE)
     pen = ImageDraw.Draw(image)
     left, _, right, bottom = _BOX
@@ -237,7 +237,7 @@ def _draw_shapes(course: Trend, scale: ChartScale, limit: _ReferenceLine, colour
 
 
 def _draw_onset(pen: ImageDraw.ImageDraw, scale: ChartScale, since: float, last: _Point, colour: str) -> None:
-    """Draw when it began, and how it stands."""
+    """Draw the onset and the current value."""
     if scale.start <= since:
         x = scale.x(since)
         pen.line(_to_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=_INK, width=_FINE)
@@ -266,7 +266,7 @@ def _write_axes(pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding) -
 def _write_limit_and_last(
     pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding, limit: _ReferenceLine, last: _Point
 ) -> None:
-    """Write both at the right, one of them out of the way of the other."""
+    """Write both labels at the right without overlap."""
     x, bottom = _BOX[2] + 10, _BOX[3]
     is_over = last[1] >= limit.value
     first = min(scale.y(limit.value), bottom - _ROW) if is_over else scale.y(limit.value) - _ROW
@@ -280,7 +280,7 @@ def _write_limit_and_last(
 
 
 def _chart_title(finding: Finding) -> tuple[str, str]:
-    """Return what is drawn, and its unit where it needs to be told."""
+    """Return the title, and the unit if it needs one."""
     if finding.shift is None:
         return "Burn rate", "times as fast as the error budget allows"
     name = regression_subject(finding.shift)
@@ -296,7 +296,7 @@ def _level_label(level: float, scale: ChartScale, finding: Finding) -> str:
 
 
 def _onset_label(finding: Finding, scale: ChartScale) -> str:
-    """Say when it began, and with which release; with the day, where the picture shows several."""
+    """Return the onset and its release; with the day if the chart covers several."""
     at, end = (datetime.fromtimestamp(each, UTC) for each in (finding.since, scale.end))
     day = "" if at.date() == end.date() else f"{at.day} {at:%b} "
     version = line(finding.version, _MAX_VERSION_CHARS).replace("…", "...")
@@ -305,7 +305,7 @@ def _onset_label(finding: Finding, scale: ChartScale) -> str:
 
 
 def _runs(course: Trend) -> list[list[_Point]]:
-    """Return the stretches that have values, each as moments (the middle of a step) and values."""
+    """Return the gapless stretches of the trend, as moments (the middle of a step) and values."""
     runs: list[list[_Point]] = [[]]
     for number, value in enumerate(course.values):
         if value is None:
@@ -321,7 +321,7 @@ def _draw_dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) 
 
 
 def _draw_text(pen: ImageDraw.ImageDraw, at: _Point, said: str, look: tuple[int, str], anchor: str = "lm") -> None:
-    """Write *said*, in a size and a colour, with the end of it at *at* that *anchor* names, as Pillow calls it."""
+    """Write *said* in a size and colour at *at*, aligned by Pillow's *anchor*."""
     plain = said.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
     size, colour = look
     pen.text((at[0] * _SHARP, at[1] * _SHARP), plain, fill=colour, font=_font(size), anchor=anchor)

@@ -15,34 +15,34 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...core.egress.addresses import EgressDeniedError, EgressPolicy
+from ...core.egress.addresses import EgressPolicy
 from ...core.egress.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from ..formatting import line
 from .channel import OutcomeUnknownError
 
-# The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
+# Timeout of each step: connect, send, receive. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
 # Deadline for the whole exchange; shorter than the lease of an outbox row. [seconds]
 DEADLINE_SECONDS = 20.0
-# No receiver has so much to say.
+# Size limit of a response.
 MAX_ANSWER_BYTES = 4_000_000
-# Other 4xx answers mean that the same request will be refused again.
+# Temporary 4xx responses; all others will be the same for the same request.
 TRANSIENT_4XX = frozenset({408, 409, 425, 429})
-# What a receiver says is shown to people; a page of HTML is not.
+# Length of a response text shown in errors.
 MAX_SHOWN_CHARS = 200
-# Part of an address that is shorter is no secret, and would be struck out of words that have nothing to do with it.
+# Shorter parts of an address are no secrets, and would be redacted inside unrelated words.
 MIN_SECRET_CHARS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a receiver said.
+    """HTTP response of a receiver.
 
     Args:
-        status: The HTTP status.
-        headers: The HTTP headers.
-        body: All of it.
+        status: Status code.
+        headers: Headers.
+        body: Whole body.
     """
 
     status: int
@@ -51,17 +51,17 @@ class HttpResponse:
 
     @property
     def text(self) -> str:
-        """The body as text; what is no UTF-8 is replaced."""
+        """Body as text; invalid UTF-8 is replaced."""
         return self.body.decode(errors="replace")
 
     @property
     def accepted(self) -> bool:
-        """Whether it is a 2xx."""
+        """Whether the status is 2xx."""
         return httpx.codes.is_success(self.status)
 
     @property
     def retry_after_seconds(self) -> float | None:
-        """The wait it asks for in seconds, if it does; a date is as good as a number."""
+        """Value of Retry-After in seconds, from a number or a date; None without one."""
         text = self.headers.get("Retry-After", "").strip()
         if text.replace(".", "", 1).isdecimal():
             return float(text)
@@ -74,17 +74,17 @@ class HttpResponse:
 def post_json(
     url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()
 ) -> HttpResponse:
-    """Post *body*, JSON unless *headers* say otherwise, and return the 2xx answer.
+    """Post *body*, JSON unless *headers* say otherwise, and return the 2xx response.
 
     Args:
-        url: Where; never part of an error, because it may be a secret.
-        body: What.
-        headers: Beside the content type.
-        receiver: The name of the receiver, for errors.
-        secrets: What else must not be shown, should the receiver repeat it.
+        url: Address; never part of an error, because it may be a secret.
+        body: Body.
+        headers: Headers besides the content type.
+        receiver: Name of the receiver for errors.
+        secrets: Other texts to redact in case the receiver repeats them.
 
     Raises:
-        ChannelError: There was no 2xx answer.
+        ChannelError: There was no 2xx response.
     """
     answer = send_request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
     if answer.accepted:
@@ -93,17 +93,17 @@ def post_json(
 
 
 def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> HttpResponse:
-    """Send one request and return the answer, whatever it is.
+    """Send one request and return the response, whatever its status.
 
-    Whom the process may call is in its environment, like the proxies it calls through.
+    Egress allow-list and proxies come from the environment.
 
     Raises:
-        ChannelError: There was none.
+        ChannelError: There was no response.
     """
     try:
         return _run(_request(method, httpx.URL(url), body, headers, receiver))
-    except EgressDeniedError as error:
-        # It waits: the name may lead elsewhere again, or the setting be mended.
+    except NotCalledError as error:
+        # Not permanent: the name may resolve differently, or the setting may be fixed.
         msg = f"{receiver} is not called: {error}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -118,7 +118,7 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
 
 
 def refusal_error(answer: HttpResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
-    """Return the error that *answer*, which is not a 2xx, is."""
+    """Return the error of *answer*, a response other than 2xx."""
     said = redact(answer.text, secrets)
     transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
     return ChannelError(
@@ -129,7 +129,7 @@ def refusal_error(answer: HttpResponse, receiver: str, secrets: Sequence[str] = 
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """Return what a receiver said as people may see it: one short line without *secrets*.
+    """Return the text of a receiver as one short line without *secrets*.
 
     >>> redact("Cannot POST /services/T0/B0/x1y2z3", ["/services/T0/B0/x1y2z3"])
     'Cannot POST …'
@@ -141,10 +141,10 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
 
 
 def _os_reason(error: BaseException) -> str:
-    """Return what the system says, where it said anything: what is on top of it says only that nothing was reached."""
+    """Return the operating system's error text if there is one; the exceptions above it say less."""
     cause: BaseException | None = error
     while cause is not None:
-        # The numbers of TLS and of the lookup of names are not the system's.
+        # Error numbers of TLS and name lookup are not those of the operating system.
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError | socket.gaierror) and cause.errno:
             return os.strerror(cause.errno)
         cause = cause.__cause__ or cause.__context__
@@ -199,7 +199,7 @@ async def _body(response: httpx.Response, receiver: str) -> bytes:
 
 
 def secret_parts(url: str) -> list[str]:
-    """Return what of an address may be a secret; part by part, since a receiver may repeat any."""
+    """Return the parts of an address that may be secret; a receiver may repeat any of them."""
     split = urlsplit(url)
     whole = [url, split.path, f"{split.path}?{split.query}", split.query]
     return [*whole, *split.path.split("/"), split.password or ""]

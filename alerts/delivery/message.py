@@ -13,19 +13,19 @@ from ..policies import Severity
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """How fast the error budget of an SLO is spent.
+    """Burn rate of an SLO at a firing tier.
 
     Args:
-        rate: The burn rate over the short window: how fast now.
-        threshold: The burn rate that fires the tier.
+        rate: Burn rate over the short window.
+        threshold: Burn rate at which the tier fires.
         long_seconds: The tier's long window. [seconds]
-        short_seconds: Its short one. [seconds]
+        short_seconds: Its short window. [seconds]
         bad: Bad requests of the short window. [count]
         total: All requests of the short window. [count]
-        budget_left: The unspent share of the budget. [ratio]
-        bad_left: How many more bad requests it bears. [count]
+        budget_left: Unspent share of the budget. [ratio]
+        bad_left: Bad requests that still fit into it. [count]
         window_seconds: The SLO's window. [seconds]
-        exhausted_in_seconds: When the budget is gone at this pace; None when it never will be. [seconds]
+        exhausted_in_seconds: Time until the budget is spent at this rate; None for never. [seconds]
     """
 
     rate: float
@@ -42,19 +42,19 @@ class Burn:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRegression:
-    """How much slower the tail became.
+    """Latency regression at one quantile or in the mean.
 
     Args:
-        at: Which percentile [0 < x < 1], or the mean.
-        before_seconds: What it was in the reference. [seconds]
-        after_seconds: What it is. [seconds]
-        low: The smallest change that is likely: after / before. [ratio]
-        high: The largest.
-        requests: How many it is measured on. [count]
-        window_seconds: Over how long. [seconds]
-        z: How far from what is usual here, in robust standard deviations.
-        mix: What else changed, in words; empty when the traffic is what it was.
-        against: The version that serves beside it and is compared to; empty for the days before.
+        at: Quantile [0 < x < 1], or the mean.
+        before_seconds: Value in the reference. [seconds]
+        after_seconds: Current value. [seconds]
+        low: Lower bound of after / before. [ratio]
+        high: Upper bound.
+        requests: Requests in the window. [count]
+        window_seconds: Length of the window. [seconds]
+        z: Distance from the baseline in robust standard deviations.
+        mix: Traffic changes as text; empty if there are none.
+        against: Version it is compared with; empty for the days before.
     """
 
     at: float | Literal["mean"]
@@ -76,12 +76,12 @@ class LatencyRegression:
 
 @dataclass(frozen=True, slots=True)
 class MissingTraffic:
-    """Requests that do not come any more.
+    """Missing traffic.
 
     Args:
-        usual: How many came in as long a time before, at the least. [count]
-        before_seconds: How long before. [seconds]
-        window_seconds: The time they are missed in. [seconds]
+        usual: Fewest requests in the same window at earlier times. [count]
+        before_seconds: How much earlier that was. [seconds]
+        window_seconds: Length of the window without requests. [seconds]
     """
 
     usual: float
@@ -91,13 +91,13 @@ class MissingTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """One slow request to look at.
+    """A slow request as an example.
 
     Args:
-        trace: What names it in the dashboard.
-        seconds: How long it took. [seconds]
-        stage: Where most of it went.
-        stage_seconds: How much. [seconds]
+        trace: Id in the dashboard.
+        seconds: Latency. [seconds]
+        stage: Its longest stage.
+        stage_seconds: Time in that stage. [seconds]
         link: Its page; empty without a dashboard address.
     """
 
@@ -110,12 +110,12 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class BudgetOverrun:
-    """A stage that took more than its part of the threshold.
+    """A stage that exceeded its budget.
 
     Args:
-        stage: Which.
-        seconds: What it took, in the requests that must just fit. [seconds]
-        budget_seconds: Its part. [seconds]
+        stage: Key of the stage.
+        seconds: Its time at the SLO's percentile. [seconds]
+        budget_seconds: Its budget. [seconds]
     """
 
     stage: str
@@ -125,12 +125,12 @@ class BudgetOverrun:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How the trouble went so far, for a small picture of it.
+    """Time series of the incident, for its chart.
 
     Args:
-        values: The burn rate, or the percentile in seconds, of one step after the other; None where nothing was seen.
-        step_seconds: How long each step is. [seconds]
-        start: When the first began. [Unix seconds]
+        values: Burn rate, or percentile in seconds, per step; None without requests.
+        step_seconds: Length of a step. [seconds]
+        start: Start of the first step. [Unix seconds]
     """
 
     values: tuple[float | None, ...]
@@ -139,12 +139,12 @@ class Trend:
 
     @property
     def end(self) -> float:
-        """When the last step ends, in Unix seconds."""
+        """End of the last step in Unix seconds."""
         return self.start + self.step_seconds * len(self.values)
 
     @property
     def highest(self) -> float | None:
-        """The highest value; None where nothing was seen."""
+        """Highest value; None without requests."""
         return max((value for value in self.values if value is not None), default=None)
 
 
@@ -154,31 +154,31 @@ Ending = Literal["", "recovered", "no_data", "removed", "accepted"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one evaluation found: an SLO that burns, a tail that became slower, or requests that do not come any more.
+    """Result of a firing alert rule: a burning SLO, a latency regression, or missing traffic.
 
-    Exactly one of `burn`, `shift` and `absence` is there.
+    Exactly one of `burn`, `shift` and `absence` is set.
 
     Args:
-        name: The SLO's name, or what became slower.
-        service: Whose requests.
-        promise: The SLO in words, or what was usual.
-        kind: Of the SLO, such as `latency`; `tail` for a regression, `no_data` for requests that do not come.
+        name: Name of the SLO, or of what became slower.
+        service: The service.
+        promise: The objective, or the baseline, as a sentence.
+        kind: Kind of the SLO, such as `latency`; `tail` for a latency regression, `no_data` for missing traffic.
         severity: `page` or `ticket`.
-        since: When the trouble began. [Unix seconds]
-        burn: How fast the budget is spent.
-        shift: How much slower.
-        absence: What is missed.
-        growth: Every stage that grew, worst first.
-        version: The release it came with; empty when it came with none.
-        between: The times that the trouble began between, with 95 % confidence; None where nobody knows. [Unix seconds]
-        stage: The stage of the objective; empty for one about whole requests.
-        exemplars: A few slow requests, one for each cause.
-        overruns: The stages that broke their budgets, worst first.
-        course: How it went so far.
-        description: The SLO's own sentence.
-        runbook: The address of what to do.
-        link: The page that shows it.
-        where: What else it is about, of `environment`, `route`, `model` and `version`; empty for all of the service.
+        since: Onset. [Unix seconds]
+        burn: Burn rate.
+        shift: Latency regression.
+        absence: Missing traffic.
+        growth: Stages that grew, worst first.
+        version: Release at the onset; empty for none.
+        between: Bounds of the onset with 95 % confidence; None if unknown. [Unix seconds]
+        stage: Stage of the objective; empty for whole requests.
+        exemplars: A few slow requests, one per cause.
+        overruns: Stages that exceeded their budgets, worst first.
+        course: Trend so far.
+        description: Description of the SLO.
+        runbook: Address of the runbook.
+        link: Dashboard page.
+        where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
     """
 
     name: str
@@ -204,18 +204,18 @@ class Finding:
 
     @property
     def blamed(self) -> StageGrowth | None:
-        """The stage that stands out, if one does."""
+        """Stage with the dominant growth, if there is one."""
         return dominant_growth(self.growth)
 
     @property
     def size(self) -> float:
-        """How bad it is, to be compared with itself at another time: the burn rate, or how many times slower."""
+        """Size for comparison over time: the burn rate, or the latency ratio."""
         if self.burn is not None:
             return self.burn.rate
         return self.shift.ratio if self.shift is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON keeps it."""
+        """Return the finding as JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -231,30 +231,30 @@ class Finding:
             "absence": _missing_traffic_from_json(raw.get("absence")),
             "between": tuple(raw["between"]) if raw.get("between") else None,
         }
-        # What an older version kept and this one does not know is left out.
+        # Unknown fields of older versions are dropped.
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in {**raw, **parts}.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One thing to tell one channel about one incident.
+    """A message about one transition of an incident.
 
     Args:
-        incident: The incident's id.
-        sequence: The number of the transition within the incident; with the id, the message's name.
-        transition: What happened.
-        at: When. [Unix seconds]
-        opened_at: When the incident was opened. [Unix seconds]
-        finding: The facts; of a resolved incident, those at its worst.
-        ending: How it ended; empty while it is open.
-        first: Whether this channel has heard nothing of the incident yet.
-        repeat: Whether an earlier try was cut off, so that the receiver may have this already.
-        acked_by: Who looks after the incident, or accepted it; empty while nobody does.
-        reference: What the channel returned for the incident's last message it took; empty for none.
-        chart: Where whoever has this address can fetch a picture of how it goes; empty where nobody can.
-        also: What else goes wrong and is told with it, a sentence each: other incidents of the service, or of many services.
-        note: Of an incident that was accepted, by whom and why.
+        incident: Id of the incident.
+        sequence: Number of the transition within the incident.
+        transition: The transition.
+        at: Its time. [Unix seconds]
+        opened_at: Opening time of the incident. [Unix seconds]
+        finding: The finding; that of a resolved incident has its peak.
+        ending: Kind of its end; empty while it is open.
+        first: Whether it is the first message of the incident to this channel.
+        repeat: Whether the outcome of an earlier attempt is unknown, so that the receiver may already have it.
+        acked_by: Person who acknowledged or accepted the incident; empty for none.
+        reference: Reference returned by the channel for the incident's last message; empty for none.
+        chart: Public address of the chart; empty for none.
+        also: Titles of the incidents grouped with it.
+        note: Person and reason, if the incident was accepted.
     """
 
     incident: str
@@ -273,7 +273,7 @@ class Message:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON keeps it: what is the same for every channel and try."""
+        """Return the message as JSON, without what differs between channels and attempts."""
         return {
             "incident": self.incident,
             "sequence": self.sequence,
@@ -295,17 +295,17 @@ class Message:
 
     @property
     def key(self) -> str:
-        """The message's name: the same however often it is sent."""
+        """Key of the message, equal for all attempts."""
         return f"{self.incident}:{self.sequence}"
 
     @property
     def resolved(self) -> bool:
-        """Whether it says that the trouble is over."""
+        """Whether the incident is resolved."""
         return self.transition == "resolved"
 
 
 def _trend_from_json(raw: Mapping[str, Any] | None) -> Trend | None:
-    # One that does not say when it began was kept by an older version, and cannot be drawn.
+    # A trend of an older version without a start cannot be drawn.
     return Trend(tuple(raw["values"]), raw["step_seconds"], raw["start"]) if raw and "start" in raw else None
 
 

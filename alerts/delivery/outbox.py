@@ -31,9 +31,9 @@ from .message import Message
 # Exponential backoff with equal jitter: AWS Architecture Blog, "Exponential Backoff And Jitter". It has a floor, full jitter none.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
-# A receiver that asks for more than this is not believed.
+# Upper limit of Retry-After.
 MAX_RETRY_AFTER_SECONDS = 3600.0
-# Nobody wants yesterday's alert: then the row is dead, and shown.
+# After this time an unsent message is dead, and shown as such.
 GIVE_UP_SECONDS = {"page": 24 * 3600.0, "ticket": 6 * 3600.0}
 
 _OPEN_STATES = ("waiting", "sending")
@@ -41,16 +41,16 @@ _OPEN_STATES = ("waiting", "sending")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A row this process may send now.
+    """A row leased by this process for sending.
 
     Args:
-        row: Its id.
-        channel: Whom it is for.
-        holder: Who leased it.
-        message: What to send.
-        attempts: How often it was tried, this time included.
-        created_at: When it was decided. [Unix seconds]
-        reminder: Whether the receiver took it before and is to be reminded of it.
+        row: Id of the row.
+        channel: Name of the channel.
+        holder: Holder of the lease.
+        message: The message.
+        attempts: Number of attempts, including this one.
+        created_at: Time of the transition. [Unix seconds]
+        reminder: Whether it repeats a message that was already accepted.
     """
 
     row: int
@@ -63,7 +63,7 @@ class Claim:
 
 
 def record_transition(connection: Connection, message: Message, channels: Iterable[str]) -> None:
-    """Write a transition down and put a message for each of *channels* into the outbox."""
+    """Write a transition and a message for each of *channels*."""
     connection.execute(
         insert(transitions).values(
             incident=message.incident,
@@ -79,15 +79,15 @@ def record_transition(connection: Connection, message: Message, channels: Iterab
 
 
 def due_at(connection: Connection, channel: str) -> float | None:
-    """Return when the next row of *channel* may be sent, or None when there is none, in Unix seconds."""
+    """Return when the next row of *channel* is due in Unix seconds; None without rows."""
     return min((row.leased_until or row.next_at for row in _rows(connection, channel)), default=None)
 
 
 def claim_message(connection: Connection, channel: str, holder: str, now: float, lease_seconds: float) -> Claim | None:
-    """Lease the most urgent row of *channel* that is due, or return None.
+    """Lease the most urgent due row of *channel*, or return None.
 
-    Within an incident only the newest row is sent; older ones that nobody is sending are superseded. The attempt is
-    on record before it is made: a row found leased and expired was cut off, and its fate is unknown.
+    Within an incident only the newest row is sent; older ones not being sent are superseded. The attempt is recorded before
+    it is made: a row with an expired lease was interrupted, and its outcome is unknown.
     """
     ready: list[Row[Any]] = []
     for rows in _by_incident(_rows(connection, channel)):
@@ -105,14 +105,14 @@ def claim_message(connection: Connection, channel: str, holder: str, now: float,
 def mark_sent(
     connection: Connection, claimed: Claim, now: float, reference: str = "", refresh: Refresh | None = None
 ) -> None:
-    """Note that the receiver accepted it.
+    """Record that the receiver accepted the message.
 
     Args:
         connection: An open write transaction.
-        claimed: What.
-        now: When. [Unix seconds]
-        reference: What the channel returned.
-        refresh: How a receiver that forgets is to be reminded.
+        claimed: The leased row.
+        now: Current time. [Unix seconds]
+        reference: Reference returned by the channel.
+        refresh: Repetition for a receiver that forgets.
     """
     at = {} if claimed.reminder else {"changed_at": now}
     again_at = _reminder_at(claimed, now, refresh) if refresh else 0.0
@@ -121,8 +121,8 @@ def mark_sent(
 
 
 def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
-    """Note that it was not accepted: to be tried again later, or dead when that is useless."""
-    # It may quote what the receiver answered.
+    """Record a failed attempt: schedule a retry, or mark the row dead if that is useless."""
+    # The error may quote the response.
     said = storable(str(error))
     again = now + retry_delay(claimed.attempts, error.retry_after_seconds, rng)
     if claimed.reminder:
@@ -139,7 +139,7 @@ def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now
 
 
 def abandon_removed_channels(connection: Connection, channels: Sequence[str], now: float) -> None:
-    """Give up what waits for channels that are no more configured; *channels* are those that are."""
+    """Mark waiting messages dead whose channel is not among the configured *channels*."""
     connection.execute(
         update(outbox)
         .where(outbox.c.state == "waiting", outbox.c.channel.not_in(channels))
@@ -148,34 +148,34 @@ def abandon_removed_channels(connection: Connection, channels: Sequence[str], no
 
 
 def oldest_waiting_page(connection: Connection) -> float | None:
-    """Return since when a page waits to be sent by any channel, in Unix seconds; None when none does."""
+    """Return the creation time of the oldest unsent page in Unix seconds; None without one."""
     waits = and_(outbox.c.severity == "page", outbox.c.state.in_(_OPEN_STATES))
     return connection.execute(select(func.min(outbox.c.created_at)).where(waits)).scalar()
 
 
 def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
-    """Return how long to wait after *attempts* tries: exponentially longer, with jitter, or as long as the receiver asked."""
-    # Past ten doublings the cap has long been reached; the bound keeps the power small.
+    """Return the wait after *attempts* attempts: exponential with jitter, at least the receiver's Retry-After, in seconds."""
+    # The cap is reached before ten doublings; the bound keeps the power small.
     longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10))
     return max(rng.uniform(longest / 2, longest), min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
 
 
 def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:
-    """Return what is to be sent, or to be sent again to remind the receiver, by incident in order."""
+    """Return the unsent rows and due reminders, by incident in order."""
     reminders = and_(outbox.c.state == "sent", outbox.c.next_at > 0)
     wanted = and_(outbox.c.channel == channel, or_(outbox.c.state.in_(_OPEN_STATES), reminders))
     return connection.execute(select(outbox).where(wanted).order_by(outbox.c.incident, outbox.c.sequence)).all()
 
 
 def _reminder_at(claimed: Claim, now: float, refresh: Refresh) -> float:
-    """Return when the receiver is to be reminded, in Unix seconds; 0 for never."""
+    """Return the time of the next reminder in Unix seconds; 0 for none."""
     again = now + refresh.every_seconds
     over = claimed.message.resolved and again > claimed.created_at + refresh.after_end_seconds
     return 0.0 if over else again
 
 
 def _stop_older_reminders(connection: Connection, claimed: Claim) -> None:
-    """Remind nobody of what was so before."""
+    """Stop reminders of older messages of the incident."""
     before = and_(
         outbox.c.incident == claimed.message.incident,
         outbox.c.channel == claimed.channel,
@@ -215,7 +215,7 @@ def _lease_row(connection: Connection, row: Row[Any], holder: str, now: float, l
 
 
 def _references(connection: Connection, row: Row[Any]) -> Sequence[str]:
-    """Return what the channel returned for the incident's messages it took, the last first."""
+    """Return the references of the incident's accepted messages, newest first."""
     took = and_(outbox.c.incident == row.incident, outbox.c.channel == row.channel, outbox.c.state == "sent")
     return connection.execute(select(outbox.c.reference).where(took).order_by(outbox.c.sequence.desc())).scalars().all()
 
@@ -230,7 +230,7 @@ def _message(connection: Connection, row: Row[Any]) -> Message:
 
 
 def _write_outcome(connection: Connection, claimed: Claim, **values: Any) -> None:
-    """Write the outcome, unless the lease was lost: then another process answers for the row."""
+    """Write the outcome, unless the lease was lost to another process."""
     mine = and_(outbox.c.id == claimed.row, outbox.c.leased_by == claimed.holder)
     connection.execute(update(outbox).where(mine).values(leased_by="", leased_until=0.0, **values))
 

@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class AlertsThread(periodic_thread.Loop):
-    """One thread, one duty.
+    """Thread of the alerts; it pauses after an error of the store.
 
     Args:
-        name: For whom: a channel, a heartbeat.
-        gap_seconds: The least time between two steps, news or not. [seconds]
+        name: Name of the channel.
+        gap_seconds: Minimum time between two steps. [seconds]
     """
 
     def __init__(self, name: str, gap_seconds: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class AlertsThread(periodic_thread.Loop):
         self._name = name
 
     def failed(self, error: Exception) -> float:
-        """Tell of *error*; one of the store needs no traceback."""
+        """Log *error*; an error of the store without traceback."""
         if not isinstance(error, StoreError | SQLAlchemyError):
             return super().failed(error)
         _log.warning("alerts: %s: the store cannot be used: %s", self._name, error)
@@ -45,24 +45,24 @@ class AlertsThread(periodic_thread.Loop):
 
 log = logging.getLogger(__name__)
 
-# Longer than the longest a send may take, or two processes would send the same message.
+# Longer than the longest send, or two processes would send the same message.
 LEASE_SECONDS = 60.0
-# How often an idle worker looks for what another process may have written. [seconds]
+# Poll interval of an idle thread. [seconds]
 POLL_SECONDS = 2.0
-# How long to wait for another process that sends an earlier message of the same incident. [seconds]
+# Wait while another process sends an earlier message of the same incident. [seconds]
 OTHERS_SECONDS = 0.5
 
 
 class DeliveryWorker(AlertsThread):
-    """Sends what is in the outbox for one channel.
+    """Sends the outbox messages of one channel.
 
     Args:
-        store: Where the outbox is.
-        channel: Where to send.
-        holder: The name of this process, for leases.
-        lease_seconds: How long a row is kept from others while it is being sent. [seconds]
-        clock: Says the time. [Unix seconds]
-        rng: The jitter.
+        store: The store with the outbox.
+        channel: The channel.
+        holder: Holder name of this process for leases.
+        lease_seconds: Lease of a row while it is being sent. [seconds]
+        clock: Returns the time. [Unix seconds]
+        rng: Random source of the jitter.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class DeliveryWorker(AlertsThread):
         self._paused_until = 0.0
 
     def step(self) -> float:
-        """Send the most urgent message that is due, if any.
+        """Send the most urgent due message, if any.
 
         Returns:
-            How long to wait before the next step. [seconds]
+            Wait before the next step. [seconds]
 
         Raises:
-            StoreError: The outbox cannot be read or written.
+            StoreError: The store failed.
         """
         now = self._clock()
         if now < self._paused_until:
@@ -113,16 +113,16 @@ class DeliveryWorker(AlertsThread):
             reference = self._channel.send(claimed.message)
         except ChannelError as refused:
             error = refused
-        except Exception as broken:  # a channel's own mistake must not stop the others' messages
+        except Exception as broken:  # a bug in a channel must not stop other messages
             log.exception("alerts: the channel %s cannot make its message", self._channel.name)
-            # Only its kind: the text is shown to people and may hold anything, a secret included.
+            # Only its type: the text is shown to people and may contain a secret.
             error = ChannelError(f"the message could not be made: {type(broken).__name__}", permanent=True)
         if error is not None and error.retry_after_seconds is not None:
             self._paused_until = self._clock() + min(error.retry_after_seconds, outbox.MAX_RETRY_AFTER_SECONDS)
         self._settle(claimed, reference, error)
 
     def _settle(self, claimed: outbox.Claim, reference: str, error: ChannelError | None) -> None:
-        """Write the outcome down; while the store cannot, keep trying, because sending again is worse than waiting."""
+        """Write the outcome, retrying while the store fails: a duplicate message is worse than waiting."""
         while True:
             try:
                 with self._store.transaction() as connection:

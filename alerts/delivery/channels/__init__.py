@@ -17,16 +17,16 @@ MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class ChannelEntry:
-    """A channel of the SLO file.
+    """A channel entry of the SLO file.
 
     Args:
-        name: Its name; the kind when the file gives none.
+        name: Name; by default the kind.
         kind: One of `KINDS`.
-        channel: The channel, or None when a secret is not there (its messages wait), and of a heartbeat.
-        lacking: The environment variable, or the file, that is missing.
-        heartbeat: Of a heartbeat, whom to ping.
-        signing_secret: What the receiver signs with what people do there; empty when they can do nothing.
-        secret_files: The files its secrets are in.
+        channel: The channel; None for a heartbeat, and while a secret is missing (its messages wait).
+        lacking: Missing environment variable or file.
+        heartbeat: Receiver of a heartbeat; None for all other kinds.
+        signing_secret: Secret that verifies actions sent back by the receiver; empty where there are none.
+        secret_files: Files of its secrets.
     """
 
     name: str
@@ -39,10 +39,11 @@ class ChannelEntry:
 
     @property
     def takes_messages(self) -> bool:
-        """Whether it is told of incidents."""
+        """Whether it receives messages about incidents."""
         return self.kind != "heartbeat"
 
 
+# A new kind of channel is registered here.
 KINDS: dict[str, ChannelKind] = {
     "slack": slack.KIND,
     "pagerduty": pagerduty.KIND,
@@ -56,7 +57,7 @@ KINDS: dict[str, ChannelKind] = {
 def read_channel(
     document: Document, place: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> ChannelEntry | None:
-    """Read one channel; what is wrong with it is added to the document's problems. Of *held* see `Secrets`."""
+    """Read one channel; errors are added to the document's problems. See `Secrets` for *held*."""
     fields = Fields(document, place, item, example="kind: slack")
     if fields.broken:
         return None

@@ -23,9 +23,9 @@ from ..message_text import cause_text, headline, impact_text, message_facts, slo
 
 # https://prometheus.io/docs/alerting/latest/clients/: clients repeat what fires
 REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
-# Three repeats may be lost before Alertmanager takes it for resolved. [seconds]
+# Three repeats may be lost before Alertmanager resolves it. [seconds]
 ENDS_AFTER_SECONDS = 240.0
-# It takes any length; what templates show should not be a page.
+# Alertmanager has no limit; templates should stay readable.
 MAX_ANNOTATION_CHARS = 2000
 
 
@@ -34,9 +34,9 @@ class AlertmanagerChannel:
     """An Alertmanager.
 
     Args:
-        name: Its name in the outbox.
-        url: Its own address, such as `http://alertmanager:9093`; may hold a password.
-        clock: Says the time. [Unix seconds]
+        name: Name in the outbox.
+        url: Address, such as `http://alertmanager:9093`; may contain a password.
+        clock: Returns the time. [Unix seconds]
     """
 
     name: str
@@ -46,14 +46,14 @@ class AlertmanagerChannel:
     clock: Callable[[], float] = field(default=time.time, repr=False)
 
     def send(self, message: Message) -> str:
-        """Post *message* as one alert; 200 means that Alertmanager has it, and its labels are all there is to remember."""
+        """Post *message* as one alert; 200 means accepted. Its labels identify it, so there is no reference."""
         body = json.dumps([alert_payload(message, self.clock())], ensure_ascii=False).encode()
         post_json(f"{self.url.rstrip('/')}/api/v2/alerts", body, {}, receiver="Alertmanager")
         return ""
 
 
 def alert_payload(message: Message, now: float) -> dict[str, Any]:
-    """Return the alert as it is at *now*, in Unix seconds."""
+    """Return the alert as of *now* (Unix seconds)."""
     finding = message.finding
     alert: dict[str, Any] = {
         "labels": _labels(finding),

@@ -23,35 +23,35 @@ from ..worker import AlertsThread
 
 log = logging.getLogger(__name__)
 
-# The lease that says that the last evaluation was whole; it runs out by itself.
+# Lease that marks a recent successful evaluation; it expires.
 EVALUATED_LEASE = "evaluated"
-# How often to ping. [seconds]
+# Heartbeat interval. [seconds]
 EVERY_SECONDS = 60.0
-# How soon to look again whether alerts work. [seconds]
+# Interval of checks while alerts do not work. [seconds]
 LOOK_AGAIN_SECONDS = 2.0
-# Who has just started waits for the first evaluation: for so long that is no trouble. [seconds]
+# After a start, a missing first evaluation is not logged for this long. [seconds]
 PATIENCE_SECONDS = 60.0
-# A page that nobody took for so long is an alert that does not work. [seconds]
+# A page unsent for longer stops the heartbeat. [seconds]
 MAX_PAGE_WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """An address that expects to be pinged.
+    """Receiver of heartbeats at an address.
 
     Args:
-        name: What it is called.
-        url: The address; a secret.
+        name: Name of the channel.
+        url: Address; a secret.
     """
 
     name: str
     url: str = field(repr=False)
 
     def ping(self) -> None:
-        """Ping it.
+        """Send one heartbeat.
 
         Raises:
-            ChannelError: It was not there, or not content.
+            ChannelError: The receiver cannot be reached, or refused it.
         """
         answer = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
         if not answer.accepted:
@@ -59,13 +59,13 @@ class Heartbeat:
 
 
 class HeartbeatPinger(AlertsThread):
-    """Pings while alerts work.
+    """Sends heartbeats while alerts work.
 
     Args:
-        store: Where evaluations and the outbox are.
-        heartbeat: Whom to ping.
-        clock: Says the time. [Unix seconds]
-        every_seconds: How often. [seconds]
+        store: The store with the evaluation lease and the outbox.
+        heartbeat: The receiver.
+        clock: Returns the time. [Unix seconds]
+        every_seconds: Interval. [seconds]
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class HeartbeatPinger(AlertsThread):
         self._trouble = ""
 
     def step(self) -> float:
-        """Ping if it is time and all is well.
+        """Send a heartbeat if one is due and alerts work.
 
         Returns:
-            How long to wait before the next step. [seconds]
+            Wait before the next step. [seconds]
         """
         now = self._clock()
         if now < self._next_at:
@@ -109,7 +109,7 @@ class HeartbeatPinger(AlertsThread):
         return self._every_seconds
 
     def _silent(self, now: float) -> str:
-        """Return why there must be no ping; nothing when all is well."""
+        """Return why no heartbeat may be sent; "" if alerts work."""
         with self._store.engine.connect() as connection:
             if lease.holder_of(connection, EVALUATED_LEASE, now) is None:
                 return "the last evaluation without an error is too old"
@@ -119,7 +119,7 @@ class HeartbeatPinger(AlertsThread):
         return ""
 
     def _say(self, trouble: str) -> None:
-        """Log *trouble* if it is news."""
+        """Log *trouble* if it changed."""
         if trouble and trouble != self._trouble:
             log.warning("alerts: no heartbeat to %s: %s", self._heartbeat.name, trouble)
         self._trouble = trouble

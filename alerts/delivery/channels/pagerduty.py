@@ -46,25 +46,25 @@ from ..worker import AlertsThread
 
 log = logging.getLogger(__name__)
 
-# How often versions are looked for, and how long ago one may have come and still be news. [seconds]
+# Check interval, and maximum age of a release to send. [seconds]
 EVERY_SECONDS, NEWS_SECONDS = 60.0, 3600.0
-# Longer than telling one may take; what could not be told is tried again after so long, too. [seconds]
+# Longer than one attempt; also the wait before a retry. [seconds]
 LEASE_SECONDS = 60.0
-# Longer than a release is news, whatever the clocks say. [seconds]
+# Longer than the maximum age of a release, with margin for clock differences. [seconds]
 TOLD_SECONDS = timedelta(days=7).total_seconds()
 PREFIX = "release:"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A version of a service that began to serve.
+    """A new version of a service.
 
     Args:
-        service: Whose.
-        version: The new one.
-        before: The newest one until then.
-        at: Its first request. [Unix seconds]
-        link: The page that compares the two; empty without a dashboard.
+        service: The service.
+        version: The new version.
+        before: The previous version.
+        at: Time of its first request. [Unix seconds]
+        link: Page that compares the two; empty without a dashboard.
     """
 
     service: str
@@ -74,7 +74,7 @@ class Release:
     link: str = ""
 
     def in_words(self) -> str:
-        """Say it as a sentence.
+        """Return the release as a sentence.
 
         >>> Release("shop", "2", "1", 0.0).in_words()
         'shop: version 2 began to serve, after 1'
@@ -83,15 +83,15 @@ class Release:
 
 
 class ReleaseChannel(Protocol):
-    """A channel that wants to know of releases."""
+    """A channel that accepts releases."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the channel."""
         ...
 
     def announce(self, release: Release) -> None:
-        """Tell the receiver of *release*.
+        """Send *release* to the receiver.
 
         Raises:
             ChannelError: It was not accepted.
@@ -100,13 +100,13 @@ class ReleaseChannel(Protocol):
 
 
 class ReleaseAnnouncer(AlertsThread):
-    """Tells one channel of new versions.
+    """Sends new versions of watched services to one channel.
 
     Args:
-        store: Where versions are seen, and leases kept.
-        channel: Whom to tell.
-        watched: Says which services to look at, and where the dashboard is.
-        clock: Says the time. [Unix seconds]
+        store: The store with versions and leases.
+        channel: The channel.
+        watched: Returns the watched services and the dashboard address.
+        clock: Returns the time. [Unix seconds]
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ReleaseAnnouncer(AlertsThread):
         self._clock = clock
 
     def step(self) -> float:
-        """Tell every release that is news and was not told."""
+        """Send each recent release that was not sent yet."""
         services, dashboard_url = self._watched()
         for release in recent_releases(self._store, services, dashboard_url, self._clock()):
             self._tell(release)
@@ -133,7 +133,7 @@ class ReleaseAnnouncer(AlertsThread):
         return EVERY_SECONDS
 
     def _tell(self, release: Release) -> None:
-        # A holder for each try: what was told must not look like ours to tell again.
+        # A new holder per attempt, so that a lease kept for a sent release is not renewed.
         name, holder = _lease_of(self._channel.name, release), lease.new_holder()
         if not self._hold(name, holder, LEASE_SECONDS):
             return
@@ -151,7 +151,7 @@ class ReleaseAnnouncer(AlertsThread):
 
 
 def recent_releases(store: Store, services: Collection[str], dashboard_url: str, now: float) -> Iterator[Release]:
-    """Return the releases of *services* that are news: a version that came within the hour, after another one."""
+    """Return the releases of *services* within the last hour, except the first version of a service."""
     frame = store.read.releases()
     for service in sorted(services):
         rows = frame[(frame["service"] == service) & (frame["version"] != "")]
@@ -163,13 +163,13 @@ def recent_releases(store: Store, services: Collection[str], dashboard_url: str,
 
 
 def _comparison_link(dashboard_url: str, service: str, before: str, version: str) -> str:
-    """Return the page that compares two versions."""
+    """Return the dashboard page that compares two versions."""
     compared = urlencode({"svc": service, "a": before, "b": version})
     return f"{dashboard_url.rstrip('/')}/compare?{compared}" if dashboard_url else ""
 
 
 def _lease_of(channel: str, release: Release) -> str:
-    """Return the name of a release's lease: 64 characters at most, whatever the names are."""
+    """Return the name of a release's lease, at most 64 characters."""
     named = f"{channel}\0{release.service}\0{release.version}"
     return f"{PREFIX}{hashlib.sha256(named.encode()).hexdigest()[:40]}"
 
@@ -179,7 +179,7 @@ MAX_SUMMARY_CHARS = 1024
 MAX_DEDUP_KEY_CHARS = 255
 MAX_EVENT_BYTES = 512_000
 
-# The only answer that means that PagerDuty has it.
+# Status of an accepted event.
 ACCEPTED = 202
 
 BASE_URL = "https://events.pagerduty.com"
@@ -192,9 +192,9 @@ class PagerDutyChannel:
     """A PagerDuty service.
 
     Args:
-        name: Its name in the outbox.
-        routing_key: The service's integration key; a secret.
-        base_url: Other than `BASE_URL` for accounts in the EU: https://events.eu.pagerduty.com.
+        name: Name in the outbox.
+        routing_key: Integration key of the service; a secret.
+        base_url: Differs from `BASE_URL` for accounts in the EU: https://events.eu.pagerduty.com.
     """
 
     name: str
@@ -205,7 +205,7 @@ class PagerDutyChannel:
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Enqueue *message* as an event; 202 means PagerDuty has it, and the dedup key is all there is to remember."""
+        """Enqueue *message* as an event; 202 means accepted. The dedup key identifies it, so there is no reference."""
         event = event_payload(message, self.routing_key)
         if len(_encoded(event)) > MAX_EVENT_BYTES:
             event["payload"].pop("custom_details", None)

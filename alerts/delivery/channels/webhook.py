@@ -25,19 +25,19 @@ from ..message_text import cause_text, headline
 SIGNATURE_HEADER = "X-Stagelens-Signature"
 TIMESTAMP_HEADER = "X-Stagelens-Timestamp"
 KEY_HEADER = "Idempotency-Key"
-# Grows when a field changes its meaning or goes away; new fields may come at any time.
+# Incremented when a field changes its meaning or is removed; new fields may be added at any time.
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """Any receiver of JSON.
+    """A receiver of JSON.
 
     Args:
-        name: Its name in the outbox.
-        url: Where to post; may hold a secret.
-        secret: What bodies are signed with; empty for no signature.
-        clock: Says the time, for the signature. [Unix seconds]
+        name: Name in the outbox.
+        url: Address; may contain a secret.
+        secret: Signing secret; empty for no signature.
+        clock: Returns the time for the signature. [Unix seconds]
     """
 
     name: str
@@ -48,7 +48,7 @@ class WebhookChannel:
     clock: Callable[[], float] = field(default=time.time, repr=False)
 
     def send(self, message: Message) -> str:
-        """Post *message*; any 2xx answer accepts it, and nothing has to be remembered."""
+        """Post *message*; any 2xx response accepts it, and there is no reference."""
         body = json.dumps(webhook_payload(message), ensure_ascii=False).encode()
         headers = {KEY_HEADER: message.key}
         if self.secret:
@@ -59,13 +59,13 @@ class WebhookChannel:
 
 
 def sign_body(secret: str, timestamp: str, body: bytes) -> str:
-    """Return the signature of *body* as the header carries it."""
+    """Return the value of the signature header for *body*."""
     digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     return f"sha256={digest.hexdigest()}"
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
-    """Return the incident as the receiver gets it."""
+    """Return the payload of *message*."""
     finding = message.finding
     return {
         "format": FORMAT,

@@ -22,7 +22,7 @@ from ...message_text import (
     title,
 )
 
-# A mail should be read in one go; names are cut, not the list of facts.
+# Length limit of one cell; the list of facts is never cut.
 MAX_CELL_CHARS = 300
 _BLOCK = "padding:12px 24px 6px"
 _SANS = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
@@ -63,8 +63,8 @@ def mail_html(message: Message, chart: str = "") -> str:
     """Return the mail as HTML.
 
     Args:
-        message: What is told.
-        chart: The address of the chart of how it goes; without one a row of bars shows it where it is known.
+        message: The message.
+        chart: Address of the chart; without one a sparkline shows the trend.
     """
     body = "".join(
         (
@@ -96,7 +96,7 @@ def mail_html(message: Message, chart: str = "") -> str:
 
 
 def _cause_and_impact(message: Message) -> list[str]:
-    """Return why and how bad, and the SLO's own sentence."""
+    """Return cause, impact and the description of the SLO."""
     why = _line(cause_text(message))
     lines = [why[:1].upper() + why[1:] + "."]
     if not message.resolved:

@@ -41,7 +41,7 @@ class CheckedSmtp(smtplib.SMTP):
     Raises NotCalledError if the mail server may not be called, and else what `smtplib.SMTP` does.
     """
 
-    # A second handle of the connection: during a TLS handshake `sock` is the closed one from before.
+    # A second handle of the connection: during a TLS handshake `sock` is the closed previous one.
     _line: socket.socket | None = None
     _deadline: threading.Timer | None = None
 
@@ -60,7 +60,7 @@ class CheckedSmtp(smtplib.SMTP):
         return super().getreply()
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Connect; smtplib has this to be overridden, as its own TLS does."""
+        """Connect; smtplib overrides this method for TLS as well."""
         connected = self._connected(host, port, timeout)
         self._line = connected.dup()
         self._deadline = threading.Timer(DEADLINE_SECONDS, self._hang_up)
@@ -69,13 +69,13 @@ class CheckedSmtp(smtplib.SMTP):
         return connected
 
     def _hang_up(self) -> None:
-        # Not closed: another thread reads from it, and gets the end of the connection by this.
+        # Not closed: another thread reads from it and sees the end of the connection.
         if self._line is not None:
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)
 
     def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Return a connection to the first of the host's addresses that answers."""
+        """Connect to the first address of the host that responds."""
         may_call = MayCall.from_env(os.environ)
         may_call.check(host, [host])
         try:
@@ -93,20 +93,20 @@ class CheckedSmtp(smtplib.SMTP):
 
 
 class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
-    """The same with TLS from the first byte on."""
+    """SMTP client with implicit TLS."""
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         """Connect and start TLS."""
         try:
             return super()._get_socket(host, port, timeout)
         except BaseException:
-            # A failed handshake; nobody else has the connection.
+            # A failed handshake leaves no other owner of the connection.
             self.close()
             raise
 
 
 class _Replies:
-    """The replies of a server, limited to `_MAX_REPLY_BYTES` in all: smtplib collects the lines of a reply without a limit."""
+    """Replies of a server, at most `_MAX_REPLY_BYTES` in total; smtplib itself has no limit."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -116,7 +116,7 @@ class _Replies:
         """Return the next line.
 
         Raises:
-            OSError: The server has sent too much.
+            OSError: The limit is exceeded.
         """
         line = self._file.readline(limit)
         self._read_bytes += len(line)
@@ -134,25 +134,25 @@ Security = Literal["starttls", "tls", "none"]
 PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 # RFC 5322, 2.1.1: a line has 998 characters at most; phones show far fewer of a subject.
 MAX_SUBJECT_CHARS = 200
-# How long a server has for each step; a row is leased for longer than all of them. [seconds]
+# Timeout of each step; an outbox row is leased for longer than all of them. [seconds]
 TIMEOUT_SECONDS = 8.0
-# RFC 5321, 4.2.1: from here on trying again is useless.
+# RFC 5321, 4.2.1: permanent errors start here.
 _PERMANENT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class EmailChannel:
-    """People with mail boxes.
+    """Mail recipients behind one mail server.
 
     Args:
-        name: Its name in the outbox.
-        host: The mail server.
-        sender: Who it is from, as `Name <name@example.com>` or bare.
-        recipients: Who it goes to.
-        security: `starttls` and `tls` check the server's certificate; `none` is for a server of one's own.
-        port: Of the mail server; 0 for the usual one.
-        user: Whom the server knows; empty for no sign-in.
-        password: The user's; a secret.
+        name: Name in the outbox.
+        host: Mail server.
+        sender: Sender, as `Name <name@example.com>` or address only.
+        recipients: Recipients.
+        security: `starttls` and `tls` verify the server's certificate; `none` is for an internal server.
+        port: Port of the mail server; 0 for the default.
+        user: User name; empty for no authentication.
+        password: Password; a secret.
     """
 
     name: str
@@ -167,10 +167,10 @@ class EmailChannel:
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Hand *message* to the mail server.
+        """Send *message* through the mail server.
 
         Returns:
-            The id of the incident's first mail, which all later ones answer.
+            Message id of the incident's first mail, which all later ones reply to.
         """
         mail = compose_mail(message, self.sender, self.recipients)
         with self._server() as server, self._errors(sent=True):
@@ -179,7 +179,7 @@ class EmailChannel:
 
     @contextmanager
     def _server(self) -> Generator[smtplib.SMTP]:
-        """Connect and sign in, and say good-bye at the end; a good-bye that fails changes nothing."""
+        """Connect and authenticate, and quit at the end; a failing quit is ignored."""
         with self._errors(sent=False):
             server = self._connect()
         try:
@@ -206,11 +206,11 @@ class EmailChannel:
 
     @contextmanager
     def _errors(self, *, sent: bool) -> Generator[None]:
-        """Turn what SMTP raises into what the outbox knows; *sent* says whether the server may have the mail already."""
+        """Convert SMTP errors to channel errors; *sent* says whether the server may already have the mail."""
         try:
             yield
-        except EgressDeniedError as error:
-            # It waits: the name may lead elsewhere again, or the setting be mended.
+        except NotCalledError as error:
+            # Not permanent: the name may resolve differently, or the setting may be fixed.
             msg = f"the mail server is not called: {error}"
             raise ChannelError(msg, permanent=False) from error
         except smtplib.SMTPRecipientsRefused as error:
@@ -248,13 +248,13 @@ def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> 
     mail["Message-ID"] = _message_id(message.key, sender)
     if message.reference:
         mail["In-Reply-To"] = mail["References"] = message.reference
-    # RFC 3834: no holiday notes in answer.
+    # RFC 3834: prevents automatic replies.
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Stagelens-Incident"] = line(message.incident, MAX_SUBJECT_CHARS)
     mail.set_content(mail_text(message), cte="quoted-printable")
     png = message_chart(message)
     name = _message_id(f"{message.key}.chart", sender)
-    # RFC 2392: an address of a part of the same mail is its id without the brackets.
+    # RFC 2392: the address of a part of the same mail is its id without brackets.
     page = mail_html(message, f"cid:{name.strip('<>')}" if png else "")
     mail.add_alternative(page, subtype="html", cte="quoted-printable")
     if png:
@@ -263,7 +263,7 @@ def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> 
 
 
 def _html_part(mail: EmailMessage) -> EmailMessage:
-    """Return the part of *mail* that is HTML; what is related to it, programs that show text do not list."""
+    """Return the HTML part of *mail*; its related parts are not listed by programs that show text."""
     page = mail.get_body(("html",))
     assert isinstance(page, EmailMessage)  # noqa: S101 - it was just added
     return page
@@ -275,7 +275,7 @@ def _message_id(key: str, sender: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Say whether *text* is a mail address, with or without a name in front.
+    """Return whether *text* is a mail address, with or without a name.
 
     >>> is_address("On call <oncall@example.com>"), is_address("oncall")
     (True, False)

@@ -36,7 +36,7 @@ HINTS = (
     ("invalid_token", "The address of the webhook is not whole: copy it again, under Incoming Webhooks."),
     ("without its ok", "Something else than Slack is at that address: copy it again, under Incoming Webhooks."),
 )
-# https://docs.slack.dev/reference/methods/chat.postMessage#errors: these pass; all others come back as often as we ask.
+# https://docs.slack.dev/reference/methods/chat.postMessage#errors: temporary errors; all others are permanent.
 TRANSIENT_ERRORS = frozenset(
     {
         "accesslimited",
@@ -49,16 +49,16 @@ TRANSIENT_ERRORS = frozenset(
         "team_added_to_org",
     }
 )
-# Those that read take forms only, and the one that offers a place for a file took nothing else for long.
+# Methods that accept forms only.
 _FORMS = ("conversations.", "files.getUploadURLExternal")
 
 
 class SlackError(ChannelError):
-    """Slack refused a call.
+    """Error returned by the Slack API.
 
     Args:
-        word: Slack's own word for why, such as `channel_not_found`.
-        message: The same for people.
+        word: Slack's error code, such as `channel_not_found`.
+        message: Error text.
     """
 
     def __init__(self, word: str, message: str) -> None:
@@ -67,12 +67,12 @@ class SlackError(ChannelError):
 
 
 def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call *method* and return the answer.
+    """Call *method* and return the response.
 
     Raises:
-        SlackError: Slack refused.
-        ChannelError: It could not be asked.
-        OutcomeUnknownError: It answered something that is not its own; the call may have worked.
+        SlackError: Slack returned an error.
+        ChannelError: Slack could not be reached.
+        OutcomeUnknownError: The response is not one of the API; the call may have worked.
     """
     url = f"{base_url.rstrip('/')}/{method}"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"}
@@ -94,7 +94,7 @@ def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, A
 
 
 def _needed(said: Mapping[str, Any], token: str) -> str:
-    """Return what else Slack says about it, such as the scope the token lacks."""
+    """Return the scope that the token lacks, if Slack names it."""
     needed = said.get("needed")
     return f" (needs {redact(needed, [token])})" if isinstance(needed, str) and needed else ""
 
@@ -103,21 +103,21 @@ log = logging.getLogger(__name__)
 
 # https://docs.slack.dev/reference/methods/files.getUploadURLExternal#errors: alt_txt_too_large
 MAX_ALT_CHARS = 1000
-# Slack looks at a file for a moment before a message may show it, and calls the block invalid until then
-# (slackapi/python-slack-sdk#1521): waits between tries. [seconds]
+# Slack processes a file before a message may show it, and reports the block as invalid until then
+# (slackapi/python-slack-sdk#1521): waits between attempts. [seconds]
 WAITS_SECONDS = (1.0, 1.0, 2.0)
-# What may be done about a picture in all, while other messages wait. [seconds]
+# Time limit of one upload, while other messages wait. [seconds]
 PATIENCE_SECONDS = 10.0
-# After trouble messages go without pictures for so long. [seconds]
+# Time without charts after an error. [seconds]
 REST_SECONDS = 600.0
 _NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
 
 
 class ChartUploads:
-    """Tries to put pictures into the messages of one channel; trouble is said once in the log and costs no message.
+    """Uploads charts into the messages of one channel; errors are logged once and do not affect messages.
 
     Args:
-        clock: Says how long things take. [seconds]
+        clock: Monotonic clock. [seconds]
         sleep: Waits. [seconds]
     """
 
@@ -130,15 +130,15 @@ class ChartUploads:
         self._is_troubled = False
 
     def put(self, channel: str, upload: Callable[[], str], show: Callable[[str], object]) -> str:
-        """Upload a picture and have it shown.
+        """Upload a chart and show it.
 
         Args:
-            channel: The name of the channel, for the log.
-            upload: Uploads it and returns the file's id.
-            show: Brings the message up to date with that file in it.
+            channel: Name of the channel for the log.
+            upload: Uploads it and returns the file id.
+            show: Updates the message with that file.
 
         Returns:
-            The file's id; nothing when the message stayed without a picture.
+            The file id; "" if the message has no chart.
         """
         began = self._clock()
         if began < self._rests_until:
@@ -170,12 +170,12 @@ class ChartUploads:
 
 
 def upload_file(base_url: str, token: str, png: bytes, name: str, alt: str) -> str:
-    """Upload *png* under *name*, seen by nobody until a message shows it, and return the file's id.
+    """Upload *png* as *name*, invisible until a message shows it, and return the file id.
 
     https://docs.slack.dev/messaging/working-with-files#uploading_files
 
     Raises:
-        ChannelError: Slack did not take it; the bot needs the scope `files:write`.
+        ChannelError: Slack refused it; the bot needs the scope `files:write`.
     """
     wanted = {"filename": name, "length": len(png), "alt_txt": cut(alt, MAX_ALT_CHARS)}
     offered = call_slack(base_url, token, "files.getUploadURLExternal", wanted)

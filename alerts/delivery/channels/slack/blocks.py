@@ -23,14 +23,14 @@ from ...message_text import (
     title,
 )
 
-# A row of a message, not a page.
+# Length limit of one line.
 MAX_ROW_CHARS = 400
-# Slack has no escape for its own marks; these look alike.
+# Slack has no escape for mrkdwn marks; these characters look alike.
 _HARMLESS = str.maketrans({"*": "\N{ASTERISK OPERATOR}", "~": "\N{TILDE OPERATOR}", "`": "'"})
 
 
 def escape_entities(raw: str) -> str:
-    """Return *raw* so that Slack shows it as it is.
+    """Return *raw* with Slack's control characters escaped.
 
     https://docs.slack.dev/messaging/formatting-message-text#escaping
 
@@ -41,7 +41,7 @@ def escape_entities(raw: str) -> str:
 
 
 def escape_mrkdwn(raw: str, limit: int = MAX_ROW_CHARS) -> str:
-    """Return *raw* as one line that cannot end the bold, italic, struck or code text it may stand in.
+    """Return *raw* as one line without mrkdwn marks, so that it cannot end the formatting around it.
 
     >>> escape_mrkdwn("a`b` <!channel>")
     "a'b' &lt;!channel&gt;"
@@ -50,7 +50,7 @@ def escape_mrkdwn(raw: str, limit: int = MAX_ROW_CHARS) -> str:
 
 
 def mrkdwn_sentence(said: str) -> str:
-    """Return *said*, half a sentence, as a whole one, and mild.
+    """Return *said* as a sentence with a capital and a full stop, escaped.
 
     >>> mrkdwn_sentence("queue grew")
     'Queue grew.'
@@ -71,35 +71,34 @@ MAX_URL_CHARS = 3000
 MAX_TEXT_CHARS = 4000
 # Undocumented: past 13.2 kB of blocks Slack answers msg_blocks_too_long (slackapi/bolt-js#2509).
 MAX_BLOCKS_BYTES = 10_000
-# One section of the longest letters must leave room for the headline and the link.
+# One section must leave room for the headline and the link.
 MAX_STORY_CHARS = 1200
 MAX_ALSO = 5
 
 ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
 _REPEAT_NOTE = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
-# What goes first when a message is too long; headline, cause and link never do.
+# Blocks dropped first from a long message; headline, cause and link always stay.
 _DROP_ORDER = ("promise", "examples", "stages", "also", "numbers")
 
 
 def notification_text(message: Message) -> str:
-    """Return the notification: one sentence."""
+    """Return the text of the notification: one sentence."""
     return cut(escape_mrkdwn(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
 
 
 def plain_text(message: Message) -> str:
-    """Return all that matters as text alone, for when Slack does not take the blocks."""
+    """Return the essentials as plain text, for when Slack rejects the blocks."""
     link = f"\n{_links(message)}" if message.finding.link or message.finding.runbook else ""
     return cut(f"{notification_text(message)}\n{escape_entities(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
 
 
 def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
-    """Return how the incident stands, in full.
+    """Return the full state of the incident as blocks.
 
     Args:
-        message: What is told.
-        buttons: Whether somebody answers Slack when a button is pressed; without that Slack marks even a button that is
-            only a link with a warning.
-        file: Slack's id of the chart of how it goes; without one, and of what is over, a row of bars shows it where it is known.
+        message: The message.
+        buttons: Whether pressed buttons are handled; otherwise Slack shows a warning even on link buttons.
+        file: Slack's id of the chart; without one, a sparkline shows the trend of an open incident.
     """
     found = [
         block for block in _all_blocks(message, buttons=buttons, file=file if sparkline_of(message) else "") if block
@@ -112,7 +111,7 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
 
 
 def reply_blocks(message: Message) -> list[dict[str, Any]]:
-    """Return one turn of an incident, for its thread: what is new, in few lines."""
+    """Return one transition for the incident's thread, in few lines."""
     told = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
     if message.transition == "acknowledged":
         return [_section(message, "turn", told)]
@@ -154,7 +153,7 @@ def _chart(message: Message, file: str) -> dict[str, Any]:
 
 
 def _cause_and_impact(message: Message, *, bars: bool) -> str:
-    """Return why and how bad; what is over is struck through."""
+    """Return cause and impact; those of a resolved incident are struck through."""
     finding = message.finding
     why = mrkdwn_sentence(cause_text(message))
     lines = [f"~{why}~" if message.resolved else f"*{why}*"]
@@ -205,7 +204,7 @@ def _links(message: Message) -> str:
 
 
 def _buttons(message: Message) -> dict[str, Any]:
-    """Return what may be done about it: nothing about what is over, and nobody acknowledges twice."""
+    """Return the buttons that apply to the state of the incident."""
     finding = message.finding
     elements = [
         _link_button(OPEN, "Where the time goes", finding.link),
@@ -238,7 +237,7 @@ def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
 
 def _context(message: Message) -> list[dict[str, str]]:
     lines = [escape_mrkdwn(each) for each in small_print(message)]
-    # A time Slack shows in the reader's zone; elsewhere the text after the bar is shown.
+    # Slack shows the time in the reader's time zone; other clients show the text after the bar.
     at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{formatting.moment_of(message.opened_at)}>"
     lines.append(f"Incident {escape_mrkdwn(message.incident)}, opened {at}")
     if message.repeat:
@@ -251,7 +250,7 @@ def _impact(message: Message) -> str:
 
 
 def _section(message: Message, part: str, said: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
-    """Return a section, or nothing where nothing is said."""
+    """Return a section, or {} for an empty text."""
     return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(said, limit)} if said else {}
 
 

@@ -26,7 +26,7 @@ EVENT_TYPE = "stagelens_incident"
 # https://docs.slack.dev/reference/methods/chat.update#errors: the message is not there, or not ours to change.
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
 _BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
-# The bot may not look: then the message is sent and says that it may be a repeat.
+# Errors of a bot without permission to read: then the message carries a note that it may be a repeat.
 _NO_READ_ACCESS = frozenset(
     {
         "missing_scope",
@@ -37,19 +37,19 @@ _NO_READ_ACCESS = frozenset(
         "thread_not_found",
     }
 )
-# Clocks differ, and the first try may have been a while before this one was decided. [seconds]
+# Margin for clock differences and earlier attempts. [seconds]
 _LOOK_BACK_SECONDS = 120.0
 _PAGE, _MAX_PAGES = 100, 5
 
 
 @dataclass(frozen=True, slots=True)
 class _MessageRef:
-    """Where the incident's message is: what the outbox keeps as the reference.
+    """Reference of the incident's message, as stored in the outbox.
 
     Args:
-        channel: The channel's id.
-        stamp: The message's time stamp, by which Slack knows it.
-        file: The id of the chart in it; empty for none.
+        channel: Id of the channel.
+        stamp: Time stamp of the message, its id in Slack.
+        file: Id of its chart; empty for none.
     """
 
     channel: str
@@ -68,15 +68,15 @@ class _MessageRef:
 
 @dataclass(frozen=True, slots=True)
 class SlackBot:
-    """A Slack channel a bot posts to.
+    """A Slack channel that a bot posts to.
 
     Args:
-        name: Its name in the outbox.
-        token: The bot's token, `xoxb-…`; a secret.
-        channel: The channel's id, such as `C0123456789`.
-        buttons: Whether somebody answers when a button is pressed.
-        base_url: Of Slack's Web API.
-        pictures: Puts charts into messages.
+        name: Name in the outbox.
+        token: Token of the bot, `xoxb-…`; a secret.
+        channel: Id of the channel, such as `C0123456789`.
+        buttons: Whether pressed buttons are handled.
+        base_url: Address of Slack's Web API.
+        pictures: Uploads charts into messages.
     """
 
     name: str
@@ -90,10 +90,10 @@ class SlackBot:
     pictures: ChartUploads = field(default_factory=ChartUploads, repr=False, compare=False)
 
     def send(self, message: Message) -> str:
-        """Post *message*, or bring the incident's message up to date and add the turn to its thread; then draw its chart.
+        """Post *message*, or update the incident's message and add a reply to its thread; then add the chart.
 
         Returns:
-            The message's channel and time stamp, which is what Slack knows it by, and the file that its chart is.
+            Channel, time stamp and chart of the message, as a `_MessageRef`.
         """
         parent = message.reference
         if not parent and (message.repeat or message.sequence > 1):
@@ -113,9 +113,9 @@ class SlackBot:
         return self._illustrated(self._post(message, self._blocks(message)), message)
 
     def _follow(self, parent: str, message: Message) -> str:
-        """Update the incident's message, then reply in its thread; where it is gone, begin anew."""
+        """Update the incident's message and reply in its thread; post a new one if it is gone."""
         place, known = _MessageRef.of(parent), replace(message, repeat=False)
-        # With the chart it has, if Slack still has that one.
+        # With its current chart, if Slack still has it.
         shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
         try:
             self._say("chat.update", message, *shown, channel=place.channel, ts=place.stamp)
@@ -125,13 +125,13 @@ class SlackBot:
             return self._begin(message)
         replied = self._replied(place, message) if message.repeat else False
         if not replied:
-            # Only who could not look has to say that this may be a repeat.
+            # The note about a repeat is needed only if the thread could not be read.
             turn = replace(message, repeat=replied is None)
             self._post(turn, reply_blocks(turn), thread_ts=place.stamp)
         return self._illustrated(parent, known)
 
     def _illustrated(self, reference: str, message: Message) -> str:
-        """Put a new chart into the incident's message; when all that is new is who looks after it, the one there is kept."""
+        """Add a new chart to the incident's message; an acknowledgement keeps the existing one."""
         place = _MessageRef.of(reference)
         png = None if place.file and message.transition == "acknowledged" else message_chart(message)
         if png is None or not reference:
@@ -169,7 +169,7 @@ class SlackBot:
         return f"{answer.get('channel', self.channel)}:{answer['ts']}" if answer.get("ts") else ""
 
     def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
-        """Call *method* with the first of *ways*, which are blocks, that Slack takes; else say it in words, once."""
+        """Call *method* with the first blocks of *ways* that Slack accepts, or else with text only."""
         for shown in ways:
             try:
                 return self._call(method, text=notification_text(message), blocks=shown, **arguments)
@@ -179,7 +179,7 @@ class SlackBot:
         return self._call(method, text=plain_text(message), **arguments)
 
     def _sought(self, message: Message) -> _OwnMessage | None:
-        """Return the incident's message in the channel, if it is there."""
+        """Return the incident's message in the channel, if it exists."""
         oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
         return next(
             (
@@ -191,7 +191,7 @@ class SlackBot:
         )
 
     def _replied(self, place: _MessageRef, message: Message) -> bool | None:
-        """Say whether this very turn is in the thread already; None when the bot may not look."""
+        """Return whether this transition is in the thread already; None if the bot may not read it."""
         try:
             return any(
                 found.key == message.key and found.is_reply
@@ -217,13 +217,13 @@ class SlackBot:
         except OutcomeUnknownError as error:
             if method == "chat.postMessage":
                 raise
-            # Reading, or updating twice, changes nothing: there is nothing to look for.
+            # Reading and updating are idempotent, so a retry needs no search.
             raise ChannelError(str(error), permanent=False) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnMessage:
-    """A message of ours that Slack has."""
+    """A message of this bot in Slack."""
 
     incident: str
     key: str

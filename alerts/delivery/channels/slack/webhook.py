@@ -17,17 +17,17 @@ from ...http import HttpResponse, post_json
 from ...message import Message
 from .blocks import incident_blocks, notification_text, plain_text
 
-# What Slack says of blocks it does not take: the message is worth another try without them.
+# Errors about blocks; the message is sent again without them.
 BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "invalid_payload"})
 
 
 @dataclass(frozen=True, slots=True)
 class SlackWebhook:
-    """A Slack channel.
+    """A Slack channel with an incoming webhook.
 
     Args:
-        name: Its name in the outbox.
-        webhook_url: The address Slack gave; a secret.
+        name: Name in the outbox.
+        webhook_url: Address of the webhook; a secret.
     """
 
     name: str
@@ -37,7 +37,7 @@ class SlackWebhook:
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Post *message*; Slack says `ok` when it took it, and nothing to remember it by."""
+        """Post *message*; Slack responds `ok` on success and returns no reference."""
         try:
             answer = self._post(webhook_payload(message))
         except ChannelError as refused:
@@ -54,5 +54,5 @@ class SlackWebhook:
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
-    """Return what is posted."""
+    """Return the payload of *message*."""
     return {"text": notification_text(message), "blocks": incident_blocks(message)}
