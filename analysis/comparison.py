@@ -16,18 +16,18 @@ from ..core.confidence import CONFIDENCE, interval
 from ..core.confidence import ratio as ratio_of
 from ..core.histogram import Estimate, Histogram
 
-# Two versions overlap for some minutes in every rollout: that is no time in which both served.
+# Overlaps up to this length are rollouts and not parallel operation.
 ROLLOUT = timedelta(minutes=5)
 _QUANTILE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class ServingPeriod:
-    """When a version served, or a part of that time.
+    """Period in which a version served, or part of it.
 
     Args:
-        start: The first request.
-        end: The end of the last bucket, itself outside.
+        start: Time of the first request.
+        end: End of the last bucket, exclusive.
     """
 
     start: datetime
@@ -36,12 +36,12 @@ class ServingPeriod:
 
 @dataclass(frozen=True, slots=True)
 class VersionTimes:
-    """Over which time each of two versions is compared.
+    """Periods over which two versions are compared.
 
     Args:
-        a: The time of A.
-        b: The time of B.
-        together: Whether both are the same time, in which both served.
+        a: Period of A.
+        b: Period of B.
+        together: Whether both are the same period, in which both served.
     """
 
     a: ServingPeriod
@@ -52,15 +52,15 @@ class VersionTimes:
 def version_times(
     a: ServingPeriod, b: ServingPeriod, requests: Callable[[ServingPeriod, ServingPeriod], int]
 ) -> VersionTimes:
-    """Return the time both served in; of versions that followed each other, the earlier one until the later one began.
+    """Return the common period of two versions; for consecutive versions, the earlier one until the later one began.
 
-    Versions overlap in a rollout too, and after a rollback the older one has a gap where the newer one served. Such an overlap has
-    too few requests for p99 where the times after each other have more.
+    Versions also overlap in a rollout, and after a rollback the older one has a gap where the newer one served. Such an overlap is
+    not used if it has too few requests for p99 and the consecutive periods have more.
 
     Args:
-        a: When A served.
-        b: When B served.
-        requests: Returns the number of requests of the side that has fewer, for a time of A and a time of B.
+        a: Period of A.
+        b: Period of B.
+        requests: Returns the requests of the side with fewer, for a period of A and a period of B.
     """
     first, second = _consecutive(a, b)
     shared = ServingPeriod(max(a.start, b.start), min(a.end, b.end))
@@ -83,22 +83,22 @@ def _until(life: ServingPeriod, end: datetime) -> ServingPeriod:
 
 ChangeKind = Literal["regression", "improvement", "same", "not_enough"]
 
-# Where a comparison looks when nobody says where.
+# Default quantiles of a comparison.
 QUANTILES = (0.999, 0.99, 0.95, 0.9)
-# A stage is named when it made at least so much of the excess; below it nothing stands out.
+# Minimum share of the growth for a stage to be named. [ratio]
 MIN_SHARE = 0.4
-# What nobody would act on is the same.
+# Smaller changes count as `same`. [ratio]
 MIN_CHANGE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class StageGrowth:
-    """How much one stage adds, and its share of all that was added.
+    """Growth of one stage.
 
     Args:
-        stage: The stage's key.
-        seconds: What it adds to a request. [seconds]
-        share: Of the whole excess; above 1 when another stage got faster. [ratio]
+        stage: Key of the stage.
+        seconds: Additional time per request. [seconds]
+        share: Share of the total growth; above 1 when another stage got faster. [ratio]
     """
 
     stage: str
@@ -108,15 +108,15 @@ class StageGrowth:
 
 @dataclass(frozen=True, slots=True)
 class QuantileComparison:
-    """How B compares to A at one quantile.
+    """Comparison of B with A at one quantile.
 
     Args:
-        kind: `not_enough` when fewer than `confidence.MIN_TAIL` requests lie beyond the quantile on either side.
-        a_value: A's latency there, None without requests. [seconds]
-        b_value: B's.
-        ratio: b / a, None unless both are known and a is above zero.
-        ratio_low: Nothing smaller is likely (with the confidence asked for).
-        ratio_high: Nothing larger is.
+        kind: `not_enough` when fewer than `order_statistics.MIN_TAIL` requests lie beyond the quantile on either side.
+        a_value: Latency of A, None without requests. [seconds]
+        b_value: Latency of B.
+        ratio: b / a; None unless both are known and a is above zero.
+        ratio_low: Lower bound at the given confidence.
+        ratio_high: Upper bound.
         a_n: Requests of A. [count]
         b_n: Requests of B. [count]
     """
@@ -138,10 +138,10 @@ def compare_quantile(
 
     Args:
         a: The reference.
-        b: What is compared to it.
-        quantile: Where. [0 < x < 1]
-        confidence: Of each side's interval. The ratio of two such intervals is surer than that. [ratio]
-        min_change: Smaller differences are `same`, however sure. [ratio]
+        b: The histogram compared with it.
+        quantile: Quantile. [0 < x < 1]
+        confidence: Confidence of each side's interval; the bounds of the ratio are wider. [ratio]
+        min_change: Smaller changes are `same` however certain. [ratio]
     """
     before, after = interval(a, quantile, confidence), interval(b, quantile, confidence)
     a_n, b_n = a.count, b.count
@@ -153,7 +153,7 @@ def compare_quantile(
 
 
 def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
-    """Return the highest quantile that *count* requests can bear, not above *ceiling*; None when they bear none.
+    """Return the highest quantile with enough samples in *count* requests, at most *ceiling*; None if there is none.
 
     >>> highest_quantile(1000), highest_quantile(725), highest_quantile(50)
     (0.99, 0.95, None)
@@ -163,13 +163,13 @@ def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
 
 
 def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew, the one to blame first, from a frame of `read.compare`.
+    """Return the stages that grew, largest growth first, from a frame of `read.compare`.
 
     Args:
         compared: Columns stage, delta_seconds and share of the total change.
 
     Returns:
-        Empty when the whole did not grow: there is nothing to blame.
+        Empty if the total did not grow.
     """
     rows = compared.sort_values("delta_seconds", ascending=False)
     total = float(rows["delta_seconds"].sum())
@@ -183,7 +183,7 @@ def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
 
 
 def dominant_growth(growth: Sequence[StageGrowth]) -> StageGrowth | None:
-    """Return the stage that stands out of *growth*, worst first, if one does."""
+    """Return the first stage of *growth* if its share is large enough."""
     return growth[0] if growth and growth[0].share >= MIN_SHARE else None
 
 

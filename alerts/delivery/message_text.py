@@ -18,7 +18,7 @@ from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, 
 
 
 def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None = None) -> str:
-    """Return what became slower, in which part of the service and where it is deployed.
+    """Return what became slower: the statistic, the filters and the environment.
 
     >>> regression_subject(LatencyRegression(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"environment": "prod", "route": "/search"})
     'p99.9 of route /search in prod'
@@ -33,7 +33,7 @@ def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None
 
 
 def regression_change(shift: LatencyRegression) -> str:
-    """Say from what to what, and slower than what.
+    """Return the change as text: from, to, and compared with what.
 
     >>> regression_change(LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
     'slower than on the days before: 252 ms → 312 ms (+24 %)'
@@ -44,7 +44,7 @@ def regression_change(shift: LatencyRegression) -> str:
 
 
 def regression_basis(shift: LatencyRegression) -> str:
-    """Return what the stages were compared to."""
+    """Return what the growth of stages is relative to."""
     if shift.against:
         return f"a request against one of version {shift.against}, on average"
     which = "a request" if shift.at == "mean" else "a request of the slowest 5 %"
@@ -52,14 +52,14 @@ def regression_basis(shift: LatencyRegression) -> str:
 
 
 def regression_impact(shift: LatencyRegression) -> str:
-    """Say how sure it is, and on what."""
+    """Return the error bounds and the number of requests as text."""
     span = formatting.duration(timedelta(seconds=shift.window_seconds))
     sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {formatting.count(shift.requests)} requests in {span}."
     return f"{sure} But the traffic changed too: {shift.mix}." if shift.mix else sure
 
 
 def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:
-    """Return the numbers worth a line each, as (name, value)."""
+    """Return the key numbers as (name, value)."""
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
     return [
         (regression_subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
@@ -74,13 +74,13 @@ def _growth(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KindText:
-    """How a kind of SLO speaks.
+    """Texts of one kind of SLO.
 
     Args:
-        subject: Its name before "SLO".
-        past: What bad ones did.
-        unit: What is counted; empty where the number says nothing to people.
-        cause: Where the trouble comes from, when no stage of a request can be it; else empty.
+        subject: Name before "SLO".
+        past: Predicate of bad requests.
+        unit: Counted unit; empty if the number is not meaningful.
+        cause: Fixed cause for kinds without a stage; else empty.
     """
 
     subject: str
@@ -101,7 +101,7 @@ _KIND_TEXTS = {
 
 
 def burn_subject(kind: str, stage: str = "") -> str:
-    """Return what burns; *stage* is the name of the stage of the objective, if it has one.
+    """Return the subject of a burning SLO; *stage* is the name of its stage, if any.
 
     >>> burn_subject("latency"), burn_subject("ttft"), burn_subject("stage", "queue")
     ('latency SLO', 'TTFT SLO', 'queue SLO')
@@ -110,7 +110,7 @@ def burn_subject(kind: str, stage: str = "") -> str:
 
 
 def burn_cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
-    """Return where the trouble comes from, when no stage of a request need be looked for; else nothing."""
+    """Return the cause if it does not depend on stages of requests; else ""."""
     share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "some"
     if kind == "availability":
         return f"{share} of requests {'failed' if over else 'fail'}"
@@ -120,7 +120,7 @@ def burn_cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
 
 
 def burn_impact(burn: Burn, kind: str) -> str:
-    """Say how much of the short window was bad."""
+    """Return the share of bad requests in the short window as a sentence."""
     said, span = _kind_text(kind), format_recent(burn.short_seconds)
     share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "Some"
     if not said.unit:
@@ -129,7 +129,7 @@ def burn_impact(burn: Burn, kind: str) -> str:
 
 
 def format_recent(seconds: float) -> str:
-    """Return a stretch up to now.
+    """Return a period up to now as text.
 
     >>> format_recent(300), format_recent(3600)
     ('last 5 minutes', 'last hour')
@@ -148,7 +148,7 @@ def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
 
 
 def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
-    """Return what is left, and until when, as (name, value)."""
+    """Return the remaining budget and its end as (name, value)."""
     window = formatting.duration(timedelta(seconds=burn.window_seconds))
     left = (f"Error budget left of {window}", _budget_left(burn, _kind_text(kind).unit))
     return [left] if over else [left, ("At this pace", _budget_pace(burn))]
@@ -176,12 +176,12 @@ TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was 
 
 
 def absence_cause(absence: MissingTraffic) -> str:
-    """Say what is missed, in half a sentence."""
+    """Return the cause of missing traffic as a clause."""
     return f"no request in {_format_seconds(absence.window_seconds)}"
 
 
 def absence_impact(absence: MissingTraffic) -> str:
-    """Say what there should be.
+    """Return the expected traffic as a sentence.
 
     >>> absence_impact(MissingTraffic(usual=1240, before_seconds=86400, window_seconds=900))
     'No request in 15 minutes; 1,240 came in as long a time 1 day before. Nothing else about the service can be judged.'
@@ -192,7 +192,7 @@ def absence_impact(absence: MissingTraffic) -> str:
 
 
 def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
-    """Return what is usual, as (name, value)."""
+    """Return the usual traffic as (name, value)."""
     return "Usual", f"{formatting.count(absence.usual)} requests in {_format_seconds(absence.window_seconds)}"
 
 
@@ -200,22 +200,22 @@ def _format_seconds(seconds: float) -> str:
     return formatting.duration(timedelta(seconds=seconds))
 
 
-# The beginning of trouble is counted in minutes.
+# Onsets are known to about a minute; larger errors are shown. [seconds]
 _SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
-# So little more than all of the excess is chance.
+# A share up to this value counts as all of the excess.
 _ALL = 1.05
 _UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "it is not watched any more"}
 
 
 def headline(message: Message) -> str:
-    """Return one sentence: what, how bad, which stage, since which release."""
+    """Return one sentence with subject, size, stage and release."""
     told, why = title(message), cause_text(message)
     return told if message.ending in _UNKNOWN_ENDINGS else f"{told} — {why}"
 
 
 def icon(message: Message) -> str:
-    """Return how it stands as one sign."""
+    """Return the state as one emoji."""
     if message.ending in _UNKNOWN_ENDINGS or message.ending == "accepted":
         return "⚪"
     if message.resolved:
@@ -244,7 +244,7 @@ def title(message: Message) -> str:
 
 
 def cause_text(message: Message) -> str:
-    """Return what the trouble comes from, in half a sentence that claims no more than was measured."""
+    """Return the cause as a clause, claiming no more than was measured."""
     finding, over = message.finding, message.resolved and message.ending != "accepted"
     if finding.absence is not None:
         return absence_cause(finding.absence)
@@ -261,14 +261,14 @@ def cause_text(message: Message) -> str:
 
 
 def impact_text(finding: Finding) -> str:
-    """Return how bad it is, as a sentence."""
+    """Return the impact as a sentence."""
     if finding.absence is not None:
         return absence_impact(finding.absence)
     return burn_impact(finding.burn, finding.kind) if finding.burn else regression_impact(_regression(finding))
 
 
 def worst_impact(finding: Finding, peak: float) -> str:
-    """Return how bad it has been, in a few words; *peak* is the largest `Finding.size` it had."""
+    """Return the worst impact in a few words; *peak* is the largest `Finding.size` so far."""
     if finding.absence is not None:
         return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
     if finding.burn is not None:
@@ -277,14 +277,14 @@ def worst_impact(finding: Finding, peak: float) -> str:
 
 
 def comparison_basis(finding: Finding) -> str:
-    """Return what the stages were compared to."""
+    """Return what the growth of stages is relative to."""
     if finding.shift is not None:
         return regression_basis(finding.shift)
     return "a bad request against a good one, on average"
 
 
 def message_facts(message: Message) -> list[tuple[str, str]]:
-    """Return the numbers worth a line each, as (name, value)."""
+    """Return the key numbers as (name, value)."""
     finding, over = message.finding, message.resolved
     if finding.absence is not None:
         return [usual_traffic(finding.absence), _time_fact(message)]
@@ -311,7 +311,7 @@ def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str
 
 
 def of_the_excess(grown: StageGrowth) -> str:
-    """Say how much of the excess a stage made: all of it and more, when others shrank.
+    """Return the share of the excess of a stage as text; it is above 1 when others shrank.
 
     >>> of_the_excess(StageGrowth("queue", 0.3, 0.92))
     '92 % of the excess'
@@ -323,7 +323,7 @@ def of_the_excess(grown: StageGrowth) -> str:
 
 
 def slow_requests(finding: Finding) -> list[tuple[str, str]]:
-    """Return a few slow requests, as (what, link)."""
+    """Return the exemplars as (text, link)."""
     return [
         (
             f"{formatting.latency(each.seconds)}, {formatting.latency(each.stage_seconds)} of it in {stage_name(each.stage)}",
@@ -334,7 +334,7 @@ def slow_requests(finding: Finding) -> list[tuple[str, str]]:
 
 
 def sparkline_of(message: Message) -> list[tuple[str, str]]:
-    """Return how it went so far, as (bars, what they show); nothing where that is not known, or it is over."""
+    """Return the trend as (sparkline, caption); [] without a trend, and after the end."""
     course = message.finding.course
     if message.resolved or course is None or course.highest is None:
         return []
@@ -342,7 +342,7 @@ def sparkline_of(message: Message) -> list[tuple[str, str]]:
 
 
 def chart_in_words(finding: Finding) -> str:
-    """Return what a chart of *finding* shows, for those who do not see it; nothing where there is none."""
+    """Return the alternative text of the chart; "" without a trend."""
     course = finding.course
     if course is None or course.highest is None:
         return ""
@@ -353,7 +353,7 @@ def chart_in_words(finding: Finding) -> str:
 
 
 def small_print(message: Message) -> list[str]:
-    """Return what was promised, and who looks after it."""
+    """Return the objective, and who acknowledged or accepted the incident."""
     finding = message.finding
     lines = [f"{finding.name}: {finding.promise}"]
     if message.acked_by and not message.resolved:
@@ -420,7 +420,7 @@ def _time_fact(message: Message) -> tuple[str, str]:
 
 
 def _onset_error(finding: Finding) -> str:
-    """Say by how much the time the trouble began may be wrong, where that is more than the steps it is counted in."""
+    """Return the error of the onset as text if it exceeds the resolution of the counts."""
     low, high = finding.between or (finding.since, finding.since)
     wrong = max(finding.since - low, high - finding.since)
     return f" ± {formatting.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""

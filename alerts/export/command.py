@@ -18,7 +18,7 @@ from . import grafana, rules
 from .rules import Histograms
 
 SELF_MONITORING_RULES = Path(__file__).parent / "itself.yaml"
-# Where the runbook is in the repository; an installation names its own copy.
+# The runbook in the repository; an installation passes its own address.
 RUNBOOK = "docs/runbook.md"
 
 
@@ -26,7 +26,7 @@ def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
     """Return the rule file.
 
     Args:
-        runbook: The address of the runbook; the name of the alert, in small letters, is the anchor in it.
+        runbook: Address of the runbook; the anchor is the alert name in lower case.
     """
     rules: dict[str, Any] = yaml.safe_load(SELF_MONITORING_RULES.read_text(encoding="utf-8"))
     for group in rules["groups"]:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Write what *argv* asks for.
 
     Raises:
-        StagelensError: The SLO file is wrong, or nothing can be written there.
+        StagelensError: The SLO file is invalid, or the output cannot be written.
     """
     options = _parser(env).parse_args(argv)
     if options.what == "itself":

@@ -16,7 +16,7 @@ from typing import Any
 from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
 from .rules import ALERT, BURN, METRIC_NAMES, Histograms
 
-# In Grafana's own spelling: at least four scrapes.
+# Grafana variable: at least four scrapes.
 _WINDOW = "$__rate_interval"
 _CHOSEN = 'service_name=~"$service"'
 
@@ -26,12 +26,12 @@ class Panel:
     """One chart.
 
     Args:
-        title: What it shows.
-        text: What it means, for who points at it.
-        lines: Expressions, by the legend of their lines.
-        unit: As Grafana names it.
-        stacked: Whether its lines are put on top of each other.
-        width: Of 24 columns.
+        title: Title.
+        text: Description, shown as a tooltip.
+        lines: Expressions by legend.
+        unit: Unit name of Grafana.
+        stacked: Whether lines are stacked.
+        width: Width in columns, of 24.
     """
 
     title: str

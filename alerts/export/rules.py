@@ -33,28 +33,28 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Histograms:
-    """How latency histograms are read.
+    """Expressions over latency histograms.
 
     Args:
-        native: Whether they are native; classic ones else, whose buckets go by the label `le`.
+        native: Whether they are native histograms; classic ones have the label `le`.
     """
 
     native: bool = False
 
     def counted(self, name: str, matchers: str, window: str) -> str:
-        """Return how many values a second the metric *name* counts over *window*, series by series."""
+        """Return the rate of observations of the metric *name* over *window*, per series."""
         if self.native:
             return f"histogram_count(rate({name}{{{matchers}}}[{window}]))"
         return f"rate({name}_count{{{matchers}}}[{window}])"
 
     def summed(self, name: str, matchers: str, window: str) -> str:
-        """Return the sum of the values of a second, series by series."""
+        """Return the rate of the sum of values, per series."""
         if self.native:
             return f"histogram_sum(rate({name}{{{matchers}}}[{window}]))"
         return f"rate({name}_sum{{{matchers}}}[{window}])"
 
     def quantile(self, quantile: float, name: str, matchers: str, window: str, by: str = "") -> str:
-        """Return the value at *quantile* of all series together, or of those that have the label *by* in common."""
+        """Return the value at *quantile* over all series, or per value of the label *by*."""
         held = f"sum by ({by}) (rate({name}{{{matchers}}}[{window}]))"
         if not self.native:
             labels = ", ".join(filter(None, ("le", by)))
@@ -62,17 +62,17 @@ class Histograms:
         return f"histogram_quantile({quantile}, {held})"
 
     def requests(self, slo: Slo, window: str) -> str:
-        """Return how many requests a second *slo* is about, over *window*."""
+        """Return the request rate of *slo* over *window*."""
         return self._count(slo, window, ())
 
     def bad(self, slo: Slo, window: str) -> str:
-        """Return how many of them broke the promise; those of `freshness` cannot be counted here."""
+        """Return the rate of bad requests; not possible for `freshness`."""
         requests = self.requests(slo, window)
         if slo.kind == "availability":
             return f"{self._count(slo, window, (('status', STATUS_ERROR),))} or 0 * {requests}"
         if slo.kind == "coverage":
             stages, matchers = METRIC_NAMES[STAGE_DURATION], matchers_of(slo)
-            # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
+            # Requests without stages are excluded: their coverage is unknown.
             known = self.summed(stages, f'{format_labels(matchers)},stage!="{UNTIMED}"', window)
             unexplained = self.summed(stages, format_labels((*matchers, ("stage", OVERHEAD))), window)
             return f"{requests} * sum({unexplained}) / sum({known})"
@@ -83,40 +83,40 @@ class Histograms:
         return f"sum({self.counted(_metric(slo), format_labels((*matchers_of(slo), *more)), window)})"
 
     def _within(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
-        """Return how many requests a second took no longer than the threshold."""
+        """Return the rate of requests within the threshold."""
         name, matchers = _metric(slo), (*matchers_of(slo), *more)
         if not self.native:
             return f"sum(rate({name}_bucket{{{format_labels((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
         held = f"sum(rate({name}{{{format_labels(matchers)}}}[{window}]))"
-        # Of nothing, the share is no number: the comparison leaves it out.
+        # Without requests the share is NaN, which the comparison drops.
         return f"(histogram_fraction(-1, {threshold(slo)!r}, {held}) * histogram_count({held}) >= 0)"
 
 
 def matchers_of(slo: Slo) -> tuple[tuple[str, str], ...]:
-    """Return the labels that the histograms of *slo* have."""
+    """Return the label matchers of *slo*."""
     chosen = {LABELS[name]: getattr(slo, name) for name in needed_labels(slo)}
     key = {"stage": slo.stage, "definition": slo.definition}
     return ("service_name", slo.service), *((name, value) for name, value in (chosen | key).items() if value)
 
 
 def needed_labels(slo: Slo) -> list[str]:
-    """Return which labels the collector has to tell apart for *slo*, as its file names them."""
+    """Return the optional labels that *slo* needs, by their names in the collector's file."""
     return [name for name in ("version", "environment", "model", "route") if getattr(slo, name)]
 
 
 def threshold(slo: Slo) -> float:
-    """Return the threshold of *slo* in seconds; 0 for a promise that has none."""
+    """Return the threshold of *slo* in seconds; 0 without one."""
     return slo.threshold.total_seconds() if slo.threshold else 0.0
 
 
 def needed_bucket(slo: Slo) -> float | None:
-    """Return the bound that classic buckets have to have for *slo*, where the ladder has it not."""
+    """Return the additional classic bucket bound that *slo* needs; None for none."""
     bound = threshold(slo)
     return bound if slo.kind != "freshness" and bound and bound not in LADDER else None
 
 
 def prometheus_duration(length: timedelta) -> str:
-    """Return *length* as Prometheus writes it.
+    """Return *length* as a Prometheus duration.
 
     >>> prometheus_duration(timedelta(minutes=90)), prometheus_duration(timedelta(days=3)), prometheus_duration(timedelta(days=1, seconds=30))
     ('90m', '3d', '86430s')
@@ -130,15 +130,15 @@ def _metric(slo: Slo) -> str:
 
 REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
 ALERT = "StagelensBudgetBurns"
-# What division leaves must not decide, see `burn`.
+# Rounding step, against rounding errors at thresholds.
 _STEP = 0.0001
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such, and everything in full where it stands."""
+    """YAML dumper with block style for multi-line texts and without aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """See PyYAML: what is there twice is written twice."""
+        """Write repeated values in full."""
         del data
         return True
 
@@ -154,9 +154,9 @@ def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: Histogr
     """Return the rule file for *slos*.
 
     Args:
-        slos: All promises of the file.
-        policy: The tiers and their guard.
-        histograms: How the collector's histograms are read.
+        slos: All SLOs of the file.
+        policy: Burn-rate policy.
+        histograms: Kind of histograms.
     """
     lines = [*_head(slos, policy, histograms), "groups:" if _expressible_slos(slos) else "groups: []"]
     for slo in slos:
@@ -253,7 +253,7 @@ def _alert(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> dict[str, Any]:
 
 
 def _condition(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> str:
-    """Return the expression of `burn.fires`, and not `burn.calm`."""
+    """Return the alert condition: `is_firing` and not `is_calm`."""
     chosen, guard = _slo_selector(slo), policy.guard
     long, short = prometheus_duration(tier.long), prometheus_duration(tier.short)
 
@@ -289,5 +289,5 @@ def _slo_labels(slo: Slo) -> dict[str, str]:
 
 
 def _escape_templates(texts: dict[str, str]) -> dict[str, str]:
-    """Return *texts* of an alert, which are templates, so that they come out as they are."""
+    """Return *texts* with template delimiters escaped, because alert texts are templates."""
     return {key: text.replace("{{", '{{ "{{" }}') for key, text in texts.items()}

@@ -44,21 +44,21 @@ from .statistic import (
     rows_of,
 )
 
-# In so long blocks load and time of day hardly change. [minutes]
+# Block length in which load and time of day hardly change. [minutes]
 _BLOCK = 10
 
 
 def rebase_on_accepted(
     read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: Accepted
 ) -> tuple[LearntBaseline, TailCounts]:
-    """Return what was learnt of *watched* at the level that was accepted, and the last hours counted by its questions.
+    """Return the baseline of *watched* moved to the accepted level, and the last hours counted by its rows.
 
     Args:
         read: The store's queries.
-        policy: What matters.
-        least: So many accepted requests must be beyond a threshold to say where it is now. [count]
+        policy: The policy.
+        least: Minimum number of accepted requests beyond a threshold. [count]
         watched: The series.
-        accepted: The minutes that show what is normal now.
+        accepted: The accepted level.
     """
     group, learnt, at = watched.group, watched.learnt, watched.progress.at
     shown = to_minute_histograms(read.minutes(select_minutes(group, accepted.since, accepted.at)))
@@ -73,7 +73,7 @@ def rebase_on_accepted(
 def _moved_thresholds(
     policy: TailPolicy, least: float, learnt: LearntBaseline, shown: MinuteHistograms
 ) -> tuple[Row, ...]:
-    """Return the questions with their thresholds where *shown* has them; of those it cannot answer nothing is expected."""
+    """Return the rows with thresholds moved to *shown*; rows with too few requests expect nothing."""
     now = {(row.stage, row.at): row for row in rows_of(policy, *total_histograms([shown]))}
     rows = tuple(now.get((row.stage, row.at), row) for row in learnt.reference.rows)
     counted = count_beyond(rows, shown)
@@ -84,7 +84,7 @@ def _moved_thresholds(
 
 
 def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], counted: TailCounts) -> Floats:
-    """Return how many would be beyond if all were at a usual load and time of day: what shares are counted in; shape (rows,)."""
+    """Return the requests weighted by the effects of load and time of day, the unit of shares; shape (rows,)."""
     asked = Expectation(learnt.reference.model, rows, range(len(rows)))
     ends = np.arange(len(counted), 0, -_BLOCK)
     lengths = np.minimum(ends, _BLOCK)
@@ -94,7 +94,7 @@ def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], count
 
 
 def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSeconds) -> StageBaseline:
-    """Return *habits* with what stages took more in *shown* than they used to."""
+    """Return *habits* plus the growth of stages in *shown*."""
     grown = {one.stage: one.seconds for one in rank_suspects(policy, habits, shown, {})}
     stages = tuple(sorted({*habits.stages, *grown}))
     spread = dict(zip(habits.stages, habits.spread, strict=True))
@@ -110,11 +110,11 @@ MAX_WHY_CHARS = 2000
 
 
 def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:
-    """Take what the incident *name* is about for normal from *now* on; what was accepted before stays as it is.
+    """Accept the regression of the incident *name* as the new baseline; an accepted incident is returned unchanged.
 
     Raises:
-        IncidentError: There is no such incident, it is over, or it is about something else than a slower tail.
-        StoreError: It cannot be written.
+        IncidentError: The incident does not exist, has ended, or is no latency regression.
+        StoreError: The store failed.
     """
     who, said = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
     with store.transaction() as connection:
@@ -146,7 +146,7 @@ def _require_acceptable(found: IncidentRecord) -> None:
 
 
 def _related_incidents(connection: Connection, found: IncidentRecord) -> Iterator[IncidentRecord]:
-    """Yield what else became slower in the service: all of it where *found* is of the whole, else what is told with it."""
+    """Yield related regressions: all of the service if *found* is about the whole service, else those grouped with it."""
     whole = not set(found.finding.where) - {"environment"}
     for other in find_open_incidents(connection):
         if (

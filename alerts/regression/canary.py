@@ -21,21 +21,21 @@ from .stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_
 from .statistic import END_TO_END, HALF_REQUEST, Floats, Ints, PrefixSums, Row, StageSeconds, TailCounts, trimmed_mean
 
 DRAWS, SEED = 40_000, 1
-# The band of all requests, see `habits.slowest`.
+# Quantile that includes all requests, see `mean_stage_seconds`.
 ALL_REQUESTS = 0.0
 
 
 def compare_versions(policy: TailPolicy, rows: tuple[Row, ...], old: TailCounts, new: TailCounts) -> TailScore:
-    """Judge how much slower *new* is in the minutes in which both served.
+    """Score how much slower *new* is in the minutes in which both served.
 
     Args:
-        policy: What matters.
-        rows: The questions, of the reference of the series.
-        old: The version that stays, minute by minute.
-        new: The canary, in the same minutes.
+        policy: The policy.
+        rows: Rows of the series' reference.
+        old: Counts of the older version.
+        new: Counts of the canary in the same minutes.
 
     Raises:
-        ValueError: They are not of the same minutes.
+        ValueError: The minutes differ.
     """
     if (old.start, len(old)) != (new.start, len(new)):
         msg = f"both versions must be counted in the same minutes, got {len(old)} from {old.start}, {len(new)} from {new.start}"
@@ -54,23 +54,23 @@ def compare_versions(policy: TailPolicy, rows: tuple[Row, ...], old: TailCounts,
 def rank_canary_suspects(
     policy: TailPolicy, habits: StageBaseline, old: StageSeconds, new: StageSeconds, moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return what stages add to a request of *new* against one of *old*, the one to blame first.
+    """Return the growth of stages from *old* to *new*, most suspect first.
 
-    All requests count, not the slowest alone as elsewhere: a canary begins cold and has few, so its slowest are the cold ones.
+    All requests count, unlike elsewhere: a canary starts cold with few requests, so its slowest are the cold starts.
 
     Args:
-        policy: What matters.
-        habits: How far stages move by themselves.
-        old: The version that stays.
-        new: The canary, in the same minutes.
-        moved: How far the stages' own times differ, of `compare_versions`.
+        policy: The policy.
+        habits: Stage baseline of the service.
+        old: The older version.
+        new: The canary in the same minutes.
+        moved: Stage scores of `compare_versions`.
     """
     stages = tuple(sorted({*old.stages, *new.stages}))
     before, after = (mean_stage_seconds(ALL_REQUESTS, side, stages) for side in (old, new))
     if before is None or after is None:
         return ()
     grown = dict(zip(stages, (after - before).tolist(), strict=True))
-    # What was too rare to be judged by its own times, as a cold start is, has not moved.
+    # A stage too rare for a score, such as a cold start, counts as not moved.
     judged = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
     return rank_growth(policy, habits, grown, judged)
 
@@ -96,9 +96,9 @@ def _window_scores(
 def _block_differences(
     policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: Ints, sides: tuple[PrefixSums, PrefixSums]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the differences of blocks, in units of their scatter and as logs, and how many requests speak.
+    """Return block differences in units of their scatter and as log ratios, and the number of requests beyond.
 
-    Those are what the canary has beyond, or was to have where that is more.
+    That number is the canary's count beyond the threshold, or the expected one if larger.
     """
     ends = sides[0].minutes - window.block * np.arange(window.blocks)
     (_, n_old, old), (_, n_new, new) = (side.of(ends, np.full(len(ends), window.block), chosen) for side in sides)
@@ -115,18 +115,18 @@ def _block_differences(
 
 @cache
 def null_distribution(blocks: int, drop: int) -> tuple[float, float]:
-    """Return median and robust spread of a window of standard normal blocks, drawn with a fixed seed."""
+    """Return median and robust spread of a window of standard normal blocks, simulated with a fixed seed."""
     values = trimmed_mean(Window(1, blocks, drop, ()), np.random.default_rng(SEED).standard_normal((DRAWS, blocks)))
     return float(np.median(values)), float(robust_spread(values[None])[0])
 
 
 def canary_cause(whole: Group, *versions: str) -> str:
-    """Return the cause of the incident of the versions of *whole*, or under what that of two of them is kept."""
+    """Return the incident cause of the versions of *whole*, or the storage key of a pair of them."""
     return make_cause("canary", whole.service, *versions, environment=whole.environment)
 
 
 def version_group(whole: Group, version: str) -> Group:
-    """Return the part of *whole* that is of *version*."""
+    """Return the group of *version* within *whole*."""
     return replace(whole, dimension="version", value=version)
 
 
@@ -135,12 +135,12 @@ class VersionPair:
     """Two versions that serve together.
 
     Args:
-        whole: The service whose versions they are.
-        old: The version that was first.
+        whole: The service.
+        old: The older version.
         new: The canary.
-        progress: How the comparison stands.
-        since: The first minute in which both served.
-        judged: What was found last.
+        progress: Alarm state of the comparison.
+        since: First minute in which both served.
+        judged: Last score.
     """
 
     whole: Group
@@ -152,20 +152,20 @@ class VersionPair:
 
     @property
     def key(self) -> str:
-        """What its progress is kept under."""
+        """Storage key of its alarm state."""
         return canary_cause(self.whole, self.old, self.new)
 
 
 @dataclass(slots=True)
 class ServiceVersions:
-    """The versions of one service.
+    """Versions of one service, and the pair that is compared.
 
     Args:
         whole: The service.
-        rows: What is asked.
-        policy: What matters.
-        watching: From when on two versions are compared.
-        pair: The two that are compared, if two serve together.
+        rows: The rows.
+        policy: Policy of the statistics.
+        watching: Policy of the watcher.
+        pair: The compared versions, if two serve together.
     """
 
     whole: Group
@@ -177,7 +177,7 @@ class ServiceVersions:
 
     @property
     def cause(self) -> str:
-        """The cause of its incident."""
+        """Cause of its incident."""
         return canary_cause(self.whole)
 
     def go_on(
@@ -187,13 +187,13 @@ class ServiceVersions:
         span: tuple[int, int],
         kept: Mapping[str, AlarmState],
     ) -> None:
-        """Count and judge the minutes of *span*.
+        """Count and evaluate the minutes of *span*.
 
         Args:
-            found: What the store counted.
-            seen: The versions of the service, and the minute each was first seen in.
-            span: The first minute, and that after the last.
-            kept: How comparisons stood when this process began.
+            found: Counts of the store.
+            seen: Versions of the service with the minute of their first request.
+            span: First minute, and minute after the last.
+            kept: Alarm states loaded at the start of this process.
         """
         self._count(found, seen, span)
         serving = sorted(self.serving() & set(seen), key=lambda version: (seen[version], version))
@@ -207,7 +207,7 @@ class ServiceVersions:
         self._judge(self.pair, span)
 
     def serving(self) -> set[str]:
-        """Return the versions that have served of late."""
+        """Return the versions that served recently."""
         minutes = round(self.watching.together.total_seconds() / 60)
         least = max(self.watching.share * minutes, 1)
         return {version for version, each in self._recent.items() if (each.requests[-minutes:] > 0).sum() >= least}

@@ -42,20 +42,20 @@ from .traffic import (
 
 @dataclass(frozen=True, slots=True)
 class TailVerdict:
-    """What is said of a regression.
+    """Measured regression.
 
     Args:
-        at: The quantile it shows at most, or the mean.
-        before: The latency there in the same hours before, with its interval; None without requests. [seconds]
-        after: The same in the window. [seconds]
-        change: after / before, with its interval. [ratio]
+        at: Quantile with the highest score, or the mean.
+        before: Latency in the same hours before, with error bounds; None without requests. [seconds]
+        after: Latency in the window. [seconds]
+        change: after / before, with error bounds. [ratio]
         before_n: Requests before. [count]
         after_n: Requests in the window. [count]
-        z: Robust spreads above what is usual.
-        stage: Who is to blame, None when no stage has grown.
-        runner_up: Who comes next.
-        shifts: How the traffic differs; empty when it is the same.
-        on_common_mix: after / before as if the traffic had been the same; None when it is, or nothing can be compared. [ratio]
+        z: Robust spreads above the baseline.
+        stage: Most suspect stage, None if no stage grew.
+        runner_up: Second most suspect stage.
+        shifts: Traffic changes; empty for none.
+        on_common_mix: after / before on a common mix; None without traffic changes or common groups. [ratio]
     """
 
     at: At
@@ -72,7 +72,7 @@ class TailVerdict:
 
     @property
     def traffic_changed(self) -> bool:
-        """Whether it must be read as: slower, but the traffic changed."""
+        """Whether the traffic changed too."""
         return bool(self.shifts)
 
 
@@ -86,16 +86,16 @@ def make_verdict(
     shifts: tuple[TrafficShift, ...] = (),
     on_common_mix: tuple[float, float] | None = None,
 ) -> TailVerdict:
-    """Put the verdict together.
+    """Combine the measurements of a regression.
 
     Args:
-        row: The question that was answered most clearly.
-        cell: The answer.
+        row: Row with the highest score.
+        cell: Its score.
         before: Latencies of the same hours before, or of the other version.
-        after: Those of the window.
-        suspects: Stages, the one to blame first.
-        shifts: How the traffic differs.
-        on_common_mix: What `traffic.on_common_mix` says, when it does.
+        after: Latencies of the window.
+        suspects: Stages, most suspect first.
+        shifts: Traffic changes.
+        on_common_mix: Result of `traffic.on_common_mix`, if any.
     """
     grown = [one for one in suspects if one.seconds > 0]
     a, b = estimate(before, row.at), estimate(after, row.at)
@@ -115,12 +115,12 @@ def make_verdict(
 
 
 def estimate(histogram: Histogram, at: At) -> Estimate | None:
-    """Return the quantile or the mean with the interval the true one lies in; None when nothing was recorded."""
+    """Return the quantile or the mean with error bounds; None without requests."""
     return _mean(histogram) if at == MEAN else interval(histogram, float(at), CONFIDENCE)
 
 
 def _mean(histogram: Histogram) -> Estimate | None:
-    """Return the mean with its normal interval, from the middles of the buckets."""
+    """Return the mean with normal error bounds, from bucket middles."""
     n = histogram.count
     if n == 0:
         return None
@@ -131,12 +131,12 @@ def _mean(histogram: Histogram) -> Estimate | None:
     return Estimate(mean, max(mean - reach, 0.0), mean + reach)
 
 
-# So many requests are shown, found among so many of the slowest; a picture in a message is small.
+# Number of requests shown, of the slowest requests searched, and of points of a trend.
 _SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
 
 
 def pseudo_slo(group: Group, quantile: float) -> Slo:
-    """Return *group* as what links and selections are made of."""
+    """Return *group* as an SLO, from which links and selections are made."""
     whole = select_minutes(group, 0, 0)
     return Slo(
         "tail",
@@ -151,7 +151,7 @@ def pseudo_slo(group: Group, quantile: float) -> Slo:
 
 
 def regression_link(dashboard_url: str, slo: Slo, times: tuple[int, int, int], quantile: float) -> str:
-    """Return the page that shows it; of requests that name no environment, that of all."""
+    """Return the dashboard page of the finding; without an environment, that of all environments."""
     began, _, now = times
     shown = replace(slo, environment=slo.environment or None)
     return link_of(dashboard_url, shown, minute_start(began), minute_start(now), quantile)
@@ -160,14 +160,14 @@ def regression_link(dashboard_url: str, slo: Slo, times: tuple[int, int, int], q
 def requests_above(
     read: Reader, slo: Slo, times: tuple[int, int, int], usual_seconds: float, dashboard_url: str
 ) -> tuple[Exemplar, ...]:
-    """Return kept requests that took longer than is usual there: the slowest of each cause, slowest first."""
+    """Return retained traces slower than usual: the slowest of each cause, slowest first."""
     found = read.one_per_cause(slo.select(minute_start(times[0]), minute_start(times[2])), _LOOKED_AT)
     shown = found[found["duration_seconds"] > usual_seconds].head(_SHOWN)
     return tuple(exemplar_of(row, dashboard_url) for row in shown.to_dict("records"))
 
 
 def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile: float | None) -> Trend | None:
-    """Return how what became slower went: in the trouble, and in as long before it."""
+    """Return the latency trend of the incident and the same length before it."""
     began, _, now = times
     length = max(2 * (now - began), now - began + round(CALM_BEFORE / timedelta(minutes=1)))
     step = -(-length // _POINTS)
@@ -184,19 +184,19 @@ def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile:
     return Trend(tuple(values.get(number) for number in range(max(values) + 1)), float(width), float(began_at))
 
 
-# A page that tells of no percentile is opened at this one.
+# Quantile of the dashboard page for a finding in the mean.
 _SHOWN_AT = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class RegressionContext:
-    """What looks.
+    """Inputs shared by all findings of one evaluation.
 
     Args:
         read: The store's queries.
-        policy: What matters.
-        watching: What is done with it.
-        dashboard_url: Where the dashboard is; empty for no link.
+        policy: Policy of the statistics.
+        watching: Policy of the watcher.
+        dashboard_url: Dashboard address; empty for no links.
     """
 
     read: Reader
@@ -206,141 +206,146 @@ class RegressionContext:
 
 
 def describe_regression(
-    eye: RegressionContext, watched: WatchedSeries, releases: Mapping[str, int], before: Finding | None
+    context: RegressionContext, watched: WatchedSeries, releases: Mapping[str, int], before: Finding | None
 ) -> Finding | None:
-    """Return what is to be told of a series that fires, or None when it cannot be told yet.
+    """Return the finding of a firing series, or None if there are too few data yet.
 
     Args:
-        eye: What looks.
+        context: Shared inputs.
         watched: The series.
-        releases: The versions of its service, and the minute each was first seen in.
-        before: What was found last, if it is open.
+        releases: Versions of its service with the minute of their first request.
+        before: Last finding of its open incident, if any.
     """
     answer, recent = _strongest_window(watched.judged, watched.learnt.reference.rows), watched.lately
     if answer is None or recent is None:
         return before
     number, cell, row = answer
     at = watched.progress.at
-    window = eye.policy.windows[number]
+    window = context.policy.windows[number]
     began = round(before.since / 60) if before else regression_onset(watched.learnt, recent, window, cell)
-    # It may have begun within the first block, which is slow in part, or late in the one before.
+    # The onset may be within the first block, or late in the one before.
     between = (began - window.block, began + window.block)
     if before and before.between:
         between = round(before.between[0] / 60), round(before.between[1] / 60)
-    start = max(began, at - _minutes(eye.watching.blamed))
-    then = _reference_hours(eye, watched, (began, start, at))
+    start = max(began, at - _minutes(context.watching.blamed))
+    then = _reference_hours(context, watched, (began, start, at))
     now = select_minutes(watched.group, start, at)
-    suspects = _suspects(eye, watched, row, then, now)
-    verdict = _verdict(eye, watched, (row, cell), (then, now), suspects)
+    suspects = _suspects(context, watched, row, then, now)
+    verdict = _verdict(context, watched, (row, cell), (then, now), suspects)
     return _finding(
-        eye,
+        context,
         watched.group,
         verdict,
         suspects,
         (began, start, at),
-        version=release_at_onset(eye.watching, releases, between),
+        version=release_at_onset(context.watching, releases, between),
         between=between,
     )
 
 
 def describe_canary(
-    eye: RegressionContext, pair: VersionPair, rows: Sequence[Row], usual: StageBaseline
+    context: RegressionContext, pair: VersionPair, rows: Sequence[Row], usual: StageBaseline
 ) -> Finding | None:
-    """Return what is to be told of a version that is slower than the one beside it, or None when it cannot be told yet.
+    """Return the finding of a canary that is slower than the older version, or None if there are too few data yet.
 
     Args:
-        eye: What looks.
+        context: Shared inputs.
         pair: The two versions.
-        rows: What was asked of them.
-        usual: How the slowest requests of the service usually spend their time.
+        rows: The rows.
+        usual: Stage baseline of the service.
     """
     answer = _strongest_window(pair.judged, rows)
     if answer is None or pair.judged is None:
         return None
     _, cell, row = answer
     at = pair.progress.at
-    start = max(pair.since, at - _minutes(eye.watching.blamed))
+    start = max(pair.since, at - _minutes(context.watching.blamed))
     old, new = (version_group(pair.whole, version) for version in (pair.old, pair.new))
-    beside, slower = (stage_seconds(eye.read, group, start, at) for group in (old, new))
-    suspects = rank_canary_suspects(eye.policy, usual, beside, slower, pair.judged.moved)
+    beside, slower = (stage_seconds(context.read, group, start, at) for group in (old, new))
+    suspects = rank_canary_suspects(context.policy, usual, beside, slower, pair.judged.moved)
     verdict = make_verdict(
         row,
         cell,
-        merged_latency(eye.read, [select_minutes(old, start, at)]),
-        merged_latency(eye.read, [select_minutes(new, start, at)]),
+        merged_latency(context.read, [select_minutes(old, start, at)]),
+        merged_latency(context.read, [select_minutes(new, start, at)]),
         suspects,
     )
-    return _finding(eye, new, verdict, suspects, (pair.since, start, at), against=pair.old)
+    return _finding(context, new, verdict, suspects, (pair.since, start, at), against=pair.old)
 
 
 def regression_onset(learnt: LearntBaseline, recent: TailCounts, window: Window, cell: WindowScore) -> int:
-    """Return the minute in which the trouble began: of the last blocks that are half as far out, the first."""
+    """Return the minute of the onset: the first of the latest blocks with at least half the excess."""
     reference = learnt.reference
     ends = np.arange(len(recent), window.block - 1, -window.block)
     asked = Expectation(reference.model, reference.rows, (cell.row,))
     _, logs, _ = block_excess(PrefixSums(recent), asked, ends, np.full(len(ends), window.block))
     out = logs[0] >= cell.excess / 2
-    # The first block that is not out, and the one before it not either: one calm block within the trouble is chance.
+    # Two consecutive blocks below that level end the stretch; a single one is chance.
     calm = np.flatnonzero(~out & ~np.append(out[1:], False))
     blocks = max(int(calm[0]) if len(calm) else len(ends), 1)
     return recent.end - blocks * window.block
 
 
 def _strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
-    """Return which window speaks most clearly, what it says, and of which question."""
+    """Return the window with the highest score: its position, its score and its row."""
     if judged is None or judged.best is None:
         return None
     cell = judged.cells[judged.best]
     return None if cell is None else (judged.best, cell, rows[cell.row])
 
 
-def _reference_hours(eye: RegressionContext, watched: WatchedSeries, times: tuple[int, int, int]) -> list[Selection]:
-    """Return the same hours of the days before, or the day before the trouble where there were no requests in them."""
+def _reference_hours(
+    context: RegressionContext, watched: WatchedSeries, times: tuple[int, int, int]
+) -> list[Selection]:
+    """Return the same hours of the days before, or the day before the onset if they have no requests."""
     group, (began, start, end) = watched.group, times
-    days = eye.policy.reference.length // DAY
+    days = context.policy.reference.length // DAY
     then = same_hours_before(group, start, end, began, days, since=watched.normal_from)
-    if merged_latency(eye.read, then).count:
+    if merged_latency(context.read, then).count:
         return then
     return [select_minutes(group, max(began - DAY, watched.normal_from), began)]
 
 
 def _suspects(
-    eye: RegressionContext, watched: WatchedSeries, row: Row, then: Sequence[Selection], now: Selection
+    context: RegressionContext, watched: WatchedSeries, row: Row, then: Sequence[Selection], now: Selection
 ) -> tuple[Suspect, ...]:
-    """Say which stages grew: in the slowest requests, or where the mean is the question in all of them."""
+    """Return the growth of stages: in the slowest requests, or for the mean in all requests."""
     moved = watched.judged.moved if watched.judged else {}
     if row.at != MEAN:
         start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))
         return rank_suspects(
-            eye.policy, watched.learnt.habits, stage_seconds(eye.read, watched.group, start, end), moved
+            context.policy, watched.learnt.habits, stage_seconds(context.read, watched.group, start, end), moved
         )
-    before, after = stage_means(eye.read, then), stage_means(eye.read, [now])
+    before, after = stage_means(context.read, then), stage_means(context.read, [now])
     grown = {stage: after.get(stage, 0.0) - before.get(stage, 0.0) for stage in sorted({*before, *after})}
-    return rank_growth(eye.policy, watched.learnt.habits, grown, moved)
+    return rank_growth(context.policy, watched.learnt.habits, grown, moved)
 
 
 def _verdict(
-    eye: RegressionContext,
+    context: RegressionContext,
     watched: WatchedSeries,
     answer: tuple[Row, WindowScore],
     sides: tuple[Sequence[Selection], Selection],
     suspects: Sequence[Suspect],
 ) -> TailVerdict:
-    """Compare the last requests to those of before."""
+    """Compare the latest requests with earlier ones."""
     group, (row, cell), (then, now) = watched.group, answer, sides
-    before, after = merged_latency(eye.read, then), merged_latency(eye.read, [now])
+    before, after = merged_latency(context.read, then), merged_latency(context.read, [now])
     minutes = round((now.end - now.start) / timedelta(minutes=1))
     load = load_shift(watched.learnt.reference.model.load, after.count, minutes)
     shifts = all_shifts(
-        eye.policy, requests_by_dimension(eye.read, then, group), requests_by_dimension(eye.read, [now], group), load
+        context.policy,
+        requests_by_dimension(context.read, then, group),
+        requests_by_dimension(context.read, [now], group),
+        load,
     )
     mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
-    mixed = quantile_on_common_mix(eye.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
+    mixed = quantile_on_common_mix(context.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
     return make_verdict(row, cell, before, after, suspects, shifts=shifts, on_common_mix=mixed)
 
 
 def _finding(
-    eye: RegressionContext,
+    context: RegressionContext,
     group: Group,
     verdict: TailVerdict,
     suspects: Sequence[Suspect],
@@ -350,9 +355,9 @@ def _finding(
     against: str = "",
     between: tuple[int, int] | None = None,
 ) -> Finding | None:
-    """Put it together; *times* are when it began, from when it was measured, and now; in minutes since the epoch.
+    """Build the finding; *times* are onset, start of the measured window and now, in minutes since the epoch.
 
-    *between* is the first and the last minute it may have begun in.
+    *between* has the bounds of the onset in minutes.
     """
     slower = _shift(verdict, times[2] - times[1], against)
     if slower is None:
@@ -365,15 +370,15 @@ def _finding(
         service=group.service,
         promise=f"{usual}, {_statistic_name(slower)} was {formatting.latency(slower.before_seconds)}",
         kind="tail",
-        severity=eye.watching.severity,
+        severity=context.watching.severity,
         since=minute_start(times[0]).timestamp(),
         between=None if between is None else (60.0 * between[0], 60.0 * between[1]),
         shift=slower,
         growth=tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0),
         version=version,
-        exemplars=requests_above(eye.read, about, times, slower.before_seconds, eye.dashboard_url),
-        course=latency_trend(eye.read, about, times, None if slower.at == MEAN else quantile),
-        link=regression_link(eye.dashboard_url, about, times, quantile),
+        exemplars=requests_above(context.read, about, times, slower.before_seconds, context.dashboard_url),
+        course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),
+        link=regression_link(context.dashboard_url, about, times, quantile),
         where=filters_of(about),
     )
 
@@ -400,9 +405,9 @@ def _statistic_name(slower: Slower) -> str:
 
 
 def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: tuple[int, int]) -> str:
-    """Return the version the trouble came with: the newest, when it is not the only one and was first seen about then.
+    """Return the newest version if its first request is near the onset and there is an older one; else "".
 
-    *began* is the first and the last minute the trouble may have begun in.
+    *began* has the bounds of the onset in minutes.
     """
     if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
         return ""

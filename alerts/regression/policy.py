@@ -12,23 +12,23 @@ from ..policies import InMinutes, Severity, shipped_policy
 
 @dataclass(frozen=True, slots=True)
 class WatchPolicy:
-    """All of it.
+    """Policy of the regression watcher.
 
     Args:
-        severity: Who is told.
-        delay: How long after its end a minute is judged.
-        stretch: How much is read in one evaluation, at most.
-        catch_up: From when on what was missed is stepped through.
-        busy: So many minutes with requests it takes to learn from.
-        refresh: How often an incident is described anew.
-        blamed: Of how long the requests are looked at to describe it, at most.
-        silence: Without a request for so long nothing can be said.
-        released_before: A release so long before the trouble came with it.
-        released_after: One so long after it too.
-        together: Two versions are compared once both have served for so long.
-        share: Of the minutes of that time each must have had requests in. [ratio]
-        accepted_over: A level that is accepted is that of the requests of so long at most.
-        accepted_beyond: So many of them must be beyond a threshold to say where it is now. [count]
+        severity: Severity of its incidents.
+        delay: Delay between the end of a minute and its evaluation.
+        stretch: Maximum time range read in one evaluation.
+        catch_up: Maximum age of missed minutes that are still evaluated.
+        busy: Minimum time with requests for learning.
+        refresh: Interval at which a finding is updated.
+        blamed: Maximum time range of the requests used for a finding.
+        silence: Time without requests after which the state is unknown.
+        released_before: Maximum time of a release before an onset it is attributed to.
+        released_after: Maximum time of such a release after the onset.
+        together: Time two versions must have served together before they are compared.
+        share: Share of the minutes of that time with requests of each. [ratio]
+        accepted_over: Maximum time range that defines an accepted level.
+        accepted_beyond: Minimum number of accepted requests beyond a threshold. [count]
     """
 
     severity: Severity
@@ -59,17 +59,17 @@ At = float | Literal["mean"]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The last blocks, without the largest of them.
+    """A window of the last blocks, without the largest ones.
 
     Args:
-        block: How long a block is. [minutes]
-        blocks: How many there are.
-        drop: How many of the largest are left out.
-        required: Robust spreads beyond the reference's median, one for each statistic.
-        floor: The least growth of the latency that counts. [ratio]
-        patience: How long it must stay over. [minutes]
-        after_release: The same soon after a release. [minutes]
-        alone: Whether it needs the whole score, whatever the stages say.
+        block: Length of a block. [minutes]
+        blocks: Number of blocks.
+        drop: Number of largest blocks left out.
+        required: Robust spreads above the reference's median, one per statistic.
+        floor: Minimum growth of the latency. [ratio]
+        patience: Minimum duration above the level. [minutes]
+        after_release: Minimum duration soon after a release. [minutes]
+        alone: Whether it needs the full score, regardless of stages.
     """
 
     block: InMinutes
@@ -83,20 +83,20 @@ class Window:
 
     @property
     def length(self) -> int:
-        """How many minutes it looks back."""
+        """Length of the window in minutes."""
         return self.block * self.blocks
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSpan:
-    """How many minutes the reference holds.
+    """Time span of the reference.
 
     Args:
-        length: At most.
-        least: At least, or there is no verdict.
-        renew: How often it is learnt anew.
-        rhythm: From so much on the rhythm of the day is learnt too.
-        load: So far beyond the usual loads what was learnt is believed. [log]
+        length: Maximum. [minutes]
+        least: Minimum; without it there is no verdict. [minutes]
+        renew: Interval of learning. [minutes]
+        rhythm: Minimum for learning the time of day. [minutes]
+        load: Range beyond the usual loads in which the model is valid. [log]
     """
 
     length: InMinutes
@@ -108,12 +108,12 @@ class ReferenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a window must reach, whatever its spread.
+    """Minimum level of a window, regardless of its spread.
 
     Args:
-        margin: Times what was rare in the reference.
-        rare: The quantile that is rare. [0..1]
-        expected: Requests to be expected beyond the quantile within the window; of a canary, or seen there. [count]
+        margin: Factor on the rare level of the reference.
+        rare: Quantile of the rare level. [0..1]
+        expected: Minimum number of requests expected beyond the threshold; for a canary, expected or seen. [count]
     """
 
     margin: float
@@ -123,12 +123,12 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class StageEase:
-    """How much of the score is enough when a stage moved on its own.
+    """Reduction of the required score when a stage moved.
 
     Args:
-        start: Without any.
-        by: Less by so much times the stage's score.
-        least: But never less.
+        start: Required score without a stage.
+        by: Reduction per unit of the stage's score.
+        least: Minimum.
     """
 
     start: float
@@ -136,19 +136,19 @@ class StageEase:
     least: float
 
     def needed(self, key: float) -> float:
-        """Return the score that is needed when the stage that moved most has score *key*."""
+        """Return the required score if the largest stage score is *key*."""
         return min(1.0, max(self.least, self.start - self.by * key))
 
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """The same question to each stage's own time.
+    """Statistics of the time in each stage.
 
     Args:
-        at: Quantiles of it.
-        left_out: Stages that follow the others.
-        ease: What they are worth.
-        windows: Where it looks.
+        at: Quantiles.
+        left_out: Stages that follow others.
+        ease: Reduction of the required score.
+        windows: Windows.
     """
 
     at: tuple[At, ...]
@@ -159,18 +159,18 @@ class StageKey:
 
 @dataclass(frozen=True, slots=True)
 class AlarmPolicy:
-    """When an alarm begins and ends.
+    """When an alarm starts and ends.
 
     Args:
-        slow: So much of the score is enough [ratio],
-        slow_for: for so long. [minutes]
-        released: Soon after a release so much of the score is enough. [ratio]
-        begin: From then after the release. [minutes]
-        end: Until then after the release. [minutes]
-        quiet: The score that must not have been reached before the release.
-        before: How long before. [minutes]
-        calm: The score below which it is over,
-        calm_for: for so long. [minutes]
+        slow: Share of the score that suffices for a long time. [ratio]
+        slow_for: That time. [minutes]
+        released: Share of the score that suffices soon after a release. [ratio]
+        begin: Start of that period after the release. [minutes]
+        end: End of that period after the release. [minutes]
+        quiet: Score that must not have been reached before the release.
+        before: For how long before it. [minutes]
+        calm: Score below which the alarm ends.
+        calm_for: Minimum duration below it. [minutes]
     """
 
     slow: float
@@ -186,12 +186,12 @@ class AlarmPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BlamePolicy:
-    """How the stage is found.
+    """Parameters of stage attribution.
 
     Args:
-        band: Requests at and beyond this quantile are looked at. [0..1]
-        block: In blocks of so long. [minutes]
-        sure: A stage counts in full from so many of its own spreads on.
+        band: Requests at and beyond this quantile are used. [0..1]
+        block: Length of a block. [minutes]
+        sure: Number of its own spreads from which a stage counts in full.
     """
 
     band: float
@@ -201,11 +201,11 @@ class BlamePolicy:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPolicy:
-    """How two versions that serve together are compared.
+    """Parameters of the canary comparison.
 
     Args:
-        scatter: By how much blocks of two equal versions differ beyond counting. [log]
-        windows: Where it looks, shortest first.
+        scatter: Scatter between blocks of two equal versions beyond counting. [log]
+        windows: Windows, shortest first.
     """
 
     scatter: float
@@ -214,11 +214,11 @@ class CanaryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Confounders:
-    """When the traffic has changed.
+    """Thresholds of a traffic change.
 
     Args:
-        share: A share of the requests differs by at least so much. [ratio]
-        errors: And by more than so many of its standard errors.
+        share: Minimum change of a share of the requests. [ratio]
+        errors: Minimum change in standard errors.
     """
 
     share: float
@@ -227,18 +227,18 @@ class Confounders:
 
 @dataclass(frozen=True, slots=True)
 class TailPolicy:
-    """All of it.
+    """Policy of the regression statistics.
 
     Args:
-        at: The statistics of the whole.
-        reference: How far back is learnt.
-        windows: Where it looks, shortest first.
-        calibration: The least any window must reach.
-        stage_key: The same for the stages.
-        fire: When it fires.
-        blame: Who is to blame.
-        canary: Two versions side by side.
-        confounders: When the traffic has changed.
+        at: Statistics of the end-to-end latency.
+        reference: Time span of the reference.
+        windows: Windows, shortest first.
+        calibration: Minimum level of a window.
+        stage_key: Statistics of the stages.
+        fire: When an alarm starts and ends.
+        blame: Stage attribution.
+        canary: Canary comparison.
+        confounders: Thresholds of a traffic change.
     """
 
     at: tuple[At, ...]

@@ -33,14 +33,14 @@ from .statistic import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one window says of each of its rows.
+    """Limits of one window for each of its rows.
 
     Args:
-        rows: Positions of the rows it judges; shape (r,).
-        median: Of its statistic in the reference; shape (r,).
-        reach: How far above that it must be; shape (r,). [standard units]
-        spread: The robust spread of its statistic; shape (r,).
-        floor: The least excess that counts; shape (r,). [log of the number beyond]
+        rows: Positions of its rows; shape (r,).
+        median: Median of the statistic in the reference; shape (r,).
+        reach: Required distance above the median; shape (r,). [standard units]
+        spread: Robust spread of the statistic; shape (r,).
+        floor: Minimum excess; shape (r,). [log ratio]
     """
 
     rows: tuple[int, ...]
@@ -52,14 +52,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What is normal for one series.
+    """Reference of one series.
 
     Args:
-        until: When it was learnt. [minutes since the epoch]
-        rows: The questions.
-        model: What is to be expected of them.
-        windows: The limits of the policy's windows.
-        key: The limits of the windows of its stage key.
+        until: End of the learnt time. [minutes since the epoch]
+        rows: The rows.
+        model: Their expectation model.
+        windows: Limits of the policy's windows.
+        key: Limits of the windows for stages.
     """
 
     until: int
@@ -69,12 +69,12 @@ class Reference:
     key: tuple[Limits, ...]
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return it as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Reference:
-        """Read what `to_json` wrote."""
+        """Read the result of `to_json`."""
         raw = json.loads(text)
         return cls(
             until=raw["until"],
@@ -86,16 +86,16 @@ class Reference:
 
 
 def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], kept: TailCounts, total: Histogram) -> Reference | None:
-    """Learn what is normal from the counts of the last days.
+    """Learn a reference from the counts of the last days.
 
     Args:
-        policy: What matters.
-        rows: The questions that were counted.
-        kept: The counts.
-        total: The histogram of the same days.
+        policy: The policy.
+        rows: The counted rows.
+        kept: Their counts.
+        total: Histogram of the same days.
 
     Returns:
-        None when there is too little to learn from.
+        None if there are too few data.
     """
     if len(kept) < policy.reference.least or not rows:
         return None
@@ -118,7 +118,7 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], kept: TailCounts,
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceDays:
-    """The reference days, to be asked how far chance alone goes."""
+    """Reference days, from which the limits of windows are determined."""
 
     policy: TailPolicy
     rows: tuple[Row, ...]
@@ -127,7 +127,7 @@ class _ReferenceDays:
     total: Histogram
 
     def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> Limits:
-        """Ask the same question all along, and see what is usual and what is rare."""
+        """Return the limits of *window* from its statistic over all reference days."""
         if not chosen:
             return Limits((), (), (), (), ())
         values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)
@@ -140,7 +140,7 @@ class _ReferenceDays:
 
 
 def robust_spread(values: Floats) -> Floats:
-    """Return the spread of each row: the larger of the two that outliers cannot move, scaled to the normal's.
+    """Return the robust spread of each row: the larger of two outlier-resistant estimates of the standard deviation.
 
     Args:
         values: Shape (rows, n).
@@ -163,14 +163,14 @@ def _plain(values: Floats) -> tuple[float, ...]:
 
 
 def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[MinuteHistograms]]) -> Reference | None:
-    """Learn from the minutes of the last days.
+    """Learn a reference from the minutes of the last days.
 
     Args:
-        policy: What matters.
-        days: Gives them, oldest first; asked twice: for the thresholds, and for what was beyond.
+        policy: The policy.
+        days: Returns the days, oldest first; called twice: for thresholds and for counts.
 
     Returns:
-        None when there is too little to learn from.
+        None if there are too few data.
     """
     total, own = total_histograms(days())
     rows = rows_of(policy, total, own)
@@ -182,7 +182,7 @@ def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[Minut
 
 
 def total_histograms(days: Iterable[MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
-    """Return the histogram of all requests and that of each stage's own time."""
+    """Return the histogram of all requests and one per stage."""
     total: Histogram = Histogram()
     own: dict[str, Histogram] = {}
     for day in days:

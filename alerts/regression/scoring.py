@@ -14,19 +14,19 @@ from .policy import AlarmPolicy, StageEase, TailPolicy, Window
 from .reference import Limits, Reference
 from .statistic import Expectation, Floats, PrefixSums, TailCounts, block_excess
 
-# Larger than any statistic: fills up windows that have fewer blocks than others.
+# Larger than any statistic; pads windows with fewer blocks.
 PADDING = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class WindowScore:
-    """What one window says of one row.
+    """Score of one window for one row.
 
     Args:
-        row: The row's position.
+        row: Position of the row.
         z: Robust spreads above the reference's median.
-        score: One where it is enough to fire, zero where there is nothing.
-        excess: Log of how many times as many requests are beyond as were to be expected.
+        score: 1 is enough to fire, 0 is normal.
+        excess: Log ratio of requests beyond the threshold to expected ones.
     """
 
     row: int
@@ -37,11 +37,11 @@ class WindowScore:
 
 @dataclass(frozen=True, slots=True)
 class TailScore:
-    """How strange the last hours are.
+    """Score of the last hours.
 
     Args:
-        cells: The strongest cell of each window of the policy, None where there is too little to judge.
-        moved: How far each stage's own time is out of its habit: one where that is sure. Empty where nobody asked.
+        cells: Highest score of each window, None with too few requests.
+        moved: Score of each stage: 1 if it certainly moved. Empty if it was not needed.
     """
 
     cells: tuple[WindowScore | None, ...]
@@ -49,31 +49,31 @@ class TailScore:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The score of each window."""
+        """Score of each window."""
         return tuple(cell.score if cell else 0.0 for cell in self.cells)
 
     @property
     def score(self) -> float:
-        """The highest of them."""
+        """Highest score of all windows."""
         return max(self.scores, default=0.0)
 
     @property
     def key(self) -> float:
-        """The score of the stage that moved most."""
+        """Highest score of all stages."""
         return max(self.moved.values(), default=0.0)
 
     @property
     def best(self) -> int | None:
-        """The window with the highest score, None where nothing could be judged."""
+        """Position of the window with the highest score, None without scores."""
         return int(np.argmax(self.scores)) if any(self.cells) else None
 
 
 class TailScorer:
-    """Judges the minutes of one series; made once for each reference.
+    """Scores the minutes of one series; created once per reference.
 
     Args:
-        policy: What matters.
-        reference: What is normal.
+        policy: The policy.
+        reference: The reference.
     """
 
     def __init__(self, policy: TailPolicy, reference: Reference) -> None:
@@ -81,11 +81,11 @@ class TailScorer:
         self._rows = reference.rows
         self._whole = _WindowBatch(policy, policy.windows, reference, reference.windows)
         self._stages = _WindowBatch(policy, key.windows, reference, reference.key)
-        # Below this no window can fire, whatever the stages say.
+        # Below this no window can fire, whatever the scores of stages.
         self._asks_stages = policy.fire.released * key.ease.least
 
     def judge(self, recent: TailCounts) -> TailScore:
-        """Judge the minutes that end with *recent*: as many as the longest window has; fewer leave the longer ones out."""
+        """Score the minutes of *recent*, up to the longest window; longer windows than *recent* are skipped."""
         sums = PrefixSums(recent)
         cells = tuple(
             max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)
@@ -103,7 +103,7 @@ class TailScorer:
 
 
 class _WindowBatch:
-    """Some windows of some rows, laid out so that one pass over all their blocks judges them."""
+    """Windows and rows laid out as arrays, so that one pass over all blocks scores them."""
 
     def __init__(
         self, policy: TailPolicy, windows: Sequence[Window], reference: Reference, limits: Sequence[Limits]
@@ -122,7 +122,7 @@ class _WindowBatch:
         )
 
     def cells(self, sums: PrefixSums, *, best: bool) -> list[list[WindowScore]]:
-        """Return the cells of each window that can be judged; only the *best* of each, if that is enough."""
+        """Return the scores of each window with enough data; with *best* only the highest."""
         if not self._rows:
             return []
         blocks = block_excess(sums, self._asked, np.maximum(sums.minutes - self._back, 0), self._lengths)
@@ -153,7 +153,7 @@ class _WindowBatch:
 
 
 def _layout(windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the blocks of each window are among those of all, and which places are blocks; shape (windows, most)."""
+    """Return the positions of each window's blocks among all blocks, and a mask of real blocks; shape (windows, most)."""
     most = max(window.blocks for window in windows)
     firsts = np.cumsum([0, *(window.blocks for window in windows)])[:-1]
     places = np.arange(most)
@@ -166,21 +166,21 @@ AlarmChange = Literal["", "fired", "resolved"]
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """Where one series stands; all that must survive a restart beside its reference.
+    """Alarm state of one series; survives restarts with its reference.
 
     Args:
-        at: The last minute that was judged. [minutes since the epoch]
-        since: The first minute that counts: what was before it is over, as with a version that is gone, or was accepted.
-        runs: For how long each window has been over its level. [minutes]
-        slow: The same for the level that takes patience. [minutes]
-        released: The same for the level after a release. [minutes]
-        calm: For how long the score has been low. [minutes]
-        quiet: For how long it has been below what may precede a release. [minutes]
-        released_at: The last release that counts, None if there is none. [minutes since the epoch]
-        fired_at: Since when it fires, None while it does not. [minutes since the epoch]
+        at: Last evaluated minute. [minutes since the epoch]
+        since: First minute that counts; earlier ones belong to a removed version or an accepted level.
+        runs: Time each window has been above its level. [minutes]
+        slow: Time above the level for slow detection. [minutes]
+        released: Time above the level after a release. [minutes]
+        calm: Time below the level that ends the alarm. [minutes]
+        quiet: Time below the level that may precede a release. [minutes]
+        released_at: Last release that counts, None for none. [minutes since the epoch]
+        fired_at: Start of the alarm, None if it does not fire. [minutes since the epoch]
 
-    While it fires its reference stays as it is, or it would learn to live with it. After a version that is gone, or a level
-    that was accepted, a new `AlarmState` begins.
+    While it fires, its reference is not renewed, or the regression would become the baseline. After a removed version or an
+    accepted level, a new `AlarmState` begins.
     """
 
     at: int = 0
@@ -207,12 +207,12 @@ class AlarmState:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRules:
-    """What it takes to fire.
+    """Rules of the alarm.
 
     Args:
-        windows: Those that are judged.
-        fire: For how long which score.
-        ease: What the stages are worth.
+        windows: Scored windows.
+        fire: Required scores and durations.
+        ease: Reduction by stage scores.
     """
 
     windows: tuple[Window, ...]
@@ -223,17 +223,17 @@ class AlarmRules:
 def advance_alarm(
     rules: AlarmRules, progress: AlarmState, at: int, judged: TailScore, *, release: bool = False
 ) -> tuple[AlarmState, AlarmChange]:
-    """Go on by one minute.
+    """Advance the alarm state by one minute.
 
     Args:
-        rules: What it takes.
-        progress: Where the series stood.
+        rules: Rules of the alarm.
+        progress: Previous state.
         at: The minute. [minutes since the epoch]
-        judged: How strange the hours up to it are.
+        judged: Score of the hours up to it.
         release: Whether a new version began to serve in this minute.
 
     Returns:
-        Where it stands now, and what happened. Where nothing could be judged, nothing has changed: no data is no good news.
+        New state and its change. Without scores nothing changes: no data does not mean recovery.
     """
     fire = rules.fire
     if judged.best is None:
@@ -246,7 +246,7 @@ def advance_alarm(
         at=at,
         runs=_consecutive_minutes(rules, progress.runs, judged, 1.0),
         slow=_consecutive_minutes(rules, progress.slow, judged, fire.slow),
-        # A window that began before the release says nothing of it.
+        # A window that began before the release includes the old version.
         released=_consecutive_minutes(rules, progress.released, judged, fire.released, longest=age if fresh else 0),
         calm=progress.calm + 1 if judged.score < fire.calm else 0,
         quiet=progress.quiet + 1 if judged.score < fire.quiet else 0,
@@ -274,7 +274,7 @@ def _should_fire(rules: AlarmRules, progress: AlarmState) -> bool:
 def _consecutive_minutes(
     rules: AlarmRules, before: tuple[int, ...], judged: TailScore, part: float, longest: float = math.inf
 ) -> tuple[int, ...]:
-    """Return for how many minutes each window has had *part* of the score it needs; those longer than *longest* have not."""
+    """Return how many minutes each window has had *part* of its required score; windows longer than *longest* get 0."""
     eased = rules.ease.needed(judged.key)
     found: list[int] = []
     for run, window, score in zip(before or (0,) * len(rules.windows), rules.windows, judged.scores, strict=True):

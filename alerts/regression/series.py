@@ -17,7 +17,7 @@ from .stage_attribution import learn_stage_baseline
 from .state_store import LearntBaseline
 from .statistic import MinuteHistograms, Row, StageSeconds, TailCounts, count_beyond, join_tallies
 
-# What the column holds; what is longer is told apart by the hash of it.
+# Length of the column; longer causes end with a hash.
 _MAX_CAUSE = 255
 
 
@@ -40,7 +40,7 @@ def cause_of_group(group: Group) -> str:
 
 
 def whole_service(group: Group) -> Group:
-    """Return the service that *group* is a part of, where it is deployed."""
+    """Return the whole service of *group* in its environment."""
     return Group(group.service, environment=group.environment)
 
 
@@ -50,24 +50,24 @@ def minute_start(minute: int) -> datetime:
 
 
 def to_minute_histograms(counts: MinuteCounts) -> MinuteHistograms:
-    """Return what the store counted as the search reads it."""
+    """Return counts of the store as minute histograms."""
     return MinuteHistograms(counts.start, counts.index, counts.total, counts.stages, counts.own)
 
 
 def longest_window(policy: TailPolicy) -> int:
-    """Return how many minutes a judgement looks back."""
+    """Return the length of the longest window in minutes."""
     return max(window.length for window in (*policy.windows, *policy.stage_key.windows, *policy.canary.windows))
 
 
 def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:
-    """Return minutes in [start, end) without requests."""
+    """Return counts of [start, end) without requests."""
     return TailCounts(
         start, np.zeros(end - start), np.zeros((len(rows), end - start)), np.zeros((len(rows), end - start))
     )
 
 
 def count_minutes(rows: tuple[Row, ...], counts: MinuteCounts | None, start: int, end: int) -> TailCounts:
-    """Count *counts*, which are those of [start, end), or None without any requests."""
+    """Count *counts* of [start, end) by rows; None means no requests."""
     return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, to_minute_histograms(counts))
 
 
@@ -81,23 +81,23 @@ def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
 
 
 def append_minutes(first: TailCounts | None, second: TailCounts, length: int) -> TailCounts:
-    """Return *second* after *first*, as far back as the first minute of *second* needs."""
+    """Return *first* followed by *second*, keeping *length* minutes before *second*."""
     return second if first is None else join_tallies(first, second).last(length + len(second))
 
 
 @dataclass(slots=True)
 class WatchedSeries:
-    """One series.
+    """One watched series.
 
     Args:
-        group: Whose requests.
-        policy: What matters.
-        learnt: What is normal.
-        progress: Where it stands.
-        recent: The last hours, as they were counted.
-        judged: What was found last.
-        described_at: When it was put into words last. [minutes since the epoch]
-        normal_from: The first minute of what is normal; before a level that somebody accepted it was another.
+        group: The group.
+        policy: The policy.
+        learnt: Learnt baseline.
+        progress: Alarm state.
+        recent: Counts of the last hours.
+        judged: Last score.
+        described_at: Time of the last finding. [minutes since the epoch]
+        normal_from: First minute of the current baseline; earlier ones precede an accepted level.
     """
 
     group: Group
@@ -111,39 +111,39 @@ class WatchedSeries:
     judge: TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Lay out what is asked."""
+        """Create the scorer."""
         self.judge = TailScorer(self.policy, self.learnt.reference)
 
     @property
     def cause(self) -> str:
-        """The cause of its incident."""
+        """Cause of its incident."""
         return cause_of_group(self.group)
 
     @property
     def lately(self) -> TailCounts | None:
-        """The last hours, without what is over."""
+        """Counts of the last hours since the alarm state began."""
         return None if self.recent is None else self.recent.last(self.progress.at - self.progress.since)
 
     def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:
-        """Go on with what was *learnt* anew; *recent* is counted by its questions."""
+        """Replace the baseline by *learnt*; *recent* is counted by its rows."""
         self.learnt, self.recent = learnt, recent
         self.judge = TailScorer(self.policy, learnt.reference)
 
     def go_on(self, counts: MinuteCounts | None, start: int, end: int, released: frozenset[int]) -> None:
-        """Judge the minutes of [start, end) that were not yet.
+        """Evaluate the minutes of [start, end) that are new.
 
         Args:
             counts: Their requests; None without any.
-            start: The first minute, counted from the epoch.
-            end: The minute after the last.
-            released: The minutes in which a version began to serve.
+            start: First minute. [minutes since the epoch]
+            end: Minute after the last.
+            released: Minutes in which a version began to serve.
         """
         length = longest_window(self.policy)
         recent = append_minutes(self.recent, count_minutes(self.learnt.reference.rows, counts, start, end), length)
         rules = AlarmRules(self.policy.windows, self.policy.fire, self.policy.stage_key.ease)
         for at in range(max(start, self.progress.at) + 1, end + 1):
             if not recent.requests[at - 1 - recent.start]:
-                # Silence is neither good nor bad.
+                # A minute without requests changes nothing.
                 self.progress = replace(self.progress, at=at)
                 continue
             self.judged = self.judge.judge(minutes_before(recent, at, min(length, at - self.progress.since)))
@@ -152,16 +152,16 @@ class WatchedSeries:
         self.recent = recent.last(length)
 
     def begin_again(self, since: int) -> None:
-        """Go on with the minutes from *since* on alone: what was before them is over."""
+        """Reset the alarm state; only minutes from *since* on count."""
         self.judged, self.progress = None, AlarmState(at=self.progress.at, since=since)
 
     def requests(self, minutes: int) -> float:
-        """Return how many requests there were in the last *minutes*."""
+        """Return the number of requests in the last *minutes*."""
         return 0.0 if self.recent is None else float(self.recent.requests[-minutes:].sum())
 
 
 DAY = 1440
-# The steps in which it is looked at where the time goes.
+# Step of stage times.
 SPENT_STEP = timedelta(minutes=10)
 
 
@@ -176,17 +176,17 @@ def select_minutes(group: Group, start: int, end: int) -> Selection:
 def learn_group(
     read: Reader, policy: TailPolicy, busy: timedelta, group: Group, span: tuple[int, int]
 ) -> tuple[LearntBaseline, TailCounts] | None:
-    """Learn what is normal for *group*.
+    """Learn the baseline of *group*.
 
     Args:
         read: The store's queries.
-        policy: What matters.
-        busy: So many minutes with requests it takes.
-        group: Whose requests.
-        span: When it was first seen, and until when it is learnt. [minutes since the epoch]
+        policy: The policy.
+        busy: Minimum time with requests.
+        group: The group.
+        span: First minute with requests, and end of learning. [minutes since the epoch]
 
     Returns:
-        What was learnt, and the last hours counted by its questions; None when there is too little to learn from.
+        The baseline, and the last hours counted by its rows; None with too few data.
     """
     first, at = span
     start = max(first, at - policy.reference.length)
@@ -204,13 +204,13 @@ def learn_group(
 
 
 def stage_seconds(read: Reader, group: Group, start: int, end: int) -> StageSeconds:
-    """Return where the time of the requests of *group* went in [start, end), in minutes since the epoch."""
+    """Return the stage times of *group* in [start, end), in minutes since the epoch."""
     found = read.spent(select_minutes(group, start, end), SPENT_STEP)
     return StageSeconds(found.start, found.step, found.index, found.total, found.stages, found.seconds)
 
 
 def _days(read: Reader, group: Group, span: tuple[int, int], served: dict[int, int]) -> Iterator[MinuteHistograms]:
-    """Yield the days of *span*, and note how many minutes of each had requests."""
+    """Yield the days of *span*, and record in *served* how many minutes of each had requests."""
     for low in range(*span, DAY):
         day = to_minute_histograms(read.minutes(select_minutes(group, low, min(low + DAY, span[1]))))
         served[low] = int(day.total.any(axis=1).sum())

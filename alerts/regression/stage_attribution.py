@@ -20,17 +20,17 @@ from .reference import robust_spread
 from .statistic import Floats, StageSeconds
 
 HOURS = 24
-# Below a microsecond nothing is out of its habit. [seconds]
+# Minimum spread of a stage. [seconds]
 LEAST_SPREAD = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class StageBaseline:
-    """How the slowest requests of one series usually spend their time.
+    """Baseline of the stages in the slowest requests of one series.
 
     Args:
-        stages: The stages' keys.
-        usual: Mean seconds in each stage, by the hour of the day (UTC); shape (24, stages).
+        stages: Keys of the stages.
+        usual: Mean seconds in each stage by hour of the day (UTC); shape (24, stages).
         spread: Robust spread of blocks around that; shape (stages,). [seconds]
     """
 
@@ -39,25 +39,25 @@ class StageBaseline:
     spread: tuple[float, ...]
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return it as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> StageBaseline:
-        """Read what `to_json` wrote."""
+        """Read the result of `to_json`."""
         raw = json.loads(text)
         return cls(tuple(raw["stages"]), tuple(tuple(row) for row in raw["usual"]), tuple(raw["spread"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What one stage adds to the slowest requests.
+    """Growth of one stage in the slowest requests.
 
     Args:
-        stage: The stage's key.
-        seconds: What it adds to one of them. [seconds]
-        share: Of all that was added; above 1 when another stage got faster. [ratio]
-        z: How far that is out of its habit. [robust spreads]
+        stage: Key of the stage.
+        seconds: Additional time per request. [seconds]
+        share: Share of the total growth; above 1 when another stage got faster. [ratio]
+        z: Distance from its baseline. [robust spreads]
     """
 
     stage: str
@@ -67,7 +67,7 @@ class Suspect:
 
 
 def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> StageBaseline:
-    """Learn how the slowest requests usually spend their time from the last *days*, all of one step."""
+    """Learn the stage baseline from the last *days*, all of one step."""
     blame = policy.blame
     stages = tuple(sorted({stage for day in days for stage in day.stages}))
     found: list[Floats] = []
@@ -88,9 +88,9 @@ def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> St
 
 
 def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) -> Floats | None:
-    """Return the mean seconds that requests at and beyond quantile *band* spend in each of *stages*; None without any.
+    """Return the mean time in each of *stages* of the requests at and beyond quantile *band*; None without requests.
 
-    The bucket the quantile falls into counts with the part of it that is beyond.
+    The bucket of the quantile counts with its share beyond it.
     """
     by_bucket = spent.total.sum(axis=0, dtype=np.int64)
     n = int(by_bucket.sum())
@@ -106,13 +106,13 @@ def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) 
 def rank_suspects(
     policy: TailPolicy, habits: StageBaseline, spent: StageSeconds, moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return what stages add to the slowest requests of a window, the one to blame first.
+    """Return the growth of stages in the slowest requests of a window, most suspect first.
 
     Args:
-        policy: What matters.
-        habits: How it usually is.
+        policy: The policy.
+        habits: Stage baseline.
         spent: The window.
-        moved: How far the stages' own times moved, see `judge.Judgement`.
+        moved: Stage scores, see `TailScore`.
     """
     stages = tuple(sorted({*habits.stages, *spent.stages}))
     means = mean_stage_seconds(policy.blame.band, spent, stages)
@@ -126,7 +126,7 @@ def rank_suspects(
 def rank_growth(
     policy: TailPolicy, habits: StageBaseline, grown: Mapping[str, float], moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return the stages that have *grown* by so many seconds each, the one to blame first; the rest as `rank_suspects`."""
+    """Return the stages by their growth in seconds, most suspect first; other arguments as in `rank_suspects`."""
     whole = sum(grown.values())
     spread = dict(zip(habits.stages, habits.spread, strict=True))
     found = [
@@ -138,9 +138,9 @@ def rank_growth(
 
 
 def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
-    """Return how many seconds each stage is to blame for: its growth, as far as it is out of its habit.
+    """Return the seconds attributed to each stage: its growth weighted by confidence.
 
-    What stages that follow have grown is counted to the one most to blame of the others, if it is quite sure that it moved.
+    Growth of stages that follow others is attributed to the most suspect other stage, as far as that one certainly moved.
     """
     guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in found}
     followers = set(policy.stage_key.left_out) & set(guilt)
@@ -154,14 +154,14 @@ def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[
 
 
 def _confidence(policy: TailPolicy, one: Suspect, moved: Mapping[str, float]) -> float:
-    """Return how sure it is, from 0 to 1, that a stage moved: by its own time where that was judged, else by its habit."""
+    """Return the confidence in [0, 1] that a stage moved: from its score, or else from its baseline."""
     own = moved.get(one.stage)
     sure = one.z / policy.blame.sure if own is None else own
     return min(max(sure, 0.0), 1.0) ** 2
 
 
 def _expected(habits: StageBaseline, spent: StageSeconds) -> dict[str, float]:
-    """Return what is usual in the hours of *spent*."""
+    """Return the baseline for the hours of *spent*."""
     minutes = spent.start + spent.step * np.arange(len(spent.total))
     usual = np.array(habits.usual)[minutes // 60 % HOURS]
     weights = spent.total.sum(axis=1, dtype=np.int64)
@@ -169,12 +169,12 @@ def _expected(habits: StageBaseline, spent: StageSeconds) -> dict[str, float]:
 
 
 def _by_hour(values: Floats, hours: Floats) -> Floats:
-    """Return the median of each hour of the day, that of all where an hour has none."""
+    """Return the median per hour of the day, or that of all hours if an hour has no data."""
     everything = np.median(values, axis=0) if len(values) else np.zeros(values.shape[1])
     return np.stack([np.median(values[hours == h], axis=0) if (hours == h).any() else everything for h in range(HOURS)])
 
 
 def _spread(around: Floats) -> Floats:
-    """Return the spread of each column; that of a stage which is mostly absent comes from when it was there."""
+    """Return the spread of each column; for a mostly absent stage, from the times it was present."""
     above = (np.quantile(around, 0.98, axis=0) - np.median(around, axis=0)) / NormalDist().inv_cdf(0.98)
     return np.maximum(robust_spread(around.T), above)

@@ -15,12 +15,12 @@ from .stage_attribution import StageBaseline
 
 @dataclass(frozen=True, slots=True)
 class LearntBaseline:
-    """What is normal for one series.
+    """Learnt baseline of one series.
 
     Args:
-        at: When it was learnt. [minutes since the epoch]
-        reference: How long requests take.
-        habits: Where the slowest spend their time.
+        at: Time of learning. [minutes since the epoch]
+        reference: Reference of latencies.
+        habits: Baseline of stages.
     """
 
     at: int
@@ -30,11 +30,11 @@ class LearntBaseline:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A level that somebody took for normal. In minutes since the epoch.
+    """An accepted latency level. Times are minutes since the epoch.
 
     Args:
-        since: The first minute that shows it.
-        at: The first minute after it was accepted.
+        since: First minute with that level.
+        at: First minute after its acceptance.
     """
 
     since: int
@@ -42,12 +42,12 @@ class Accepted:
 
 
 def last_evaluated_minute(connection: Connection) -> int | None:
-    """Return up to which minute anything was judged, by whatever process; None when nothing ever was."""
+    """Return the last evaluated minute of any process; None for never."""
     return connection.execute(select(func.max(tail_progress.c.at))).scalar()
 
 
 def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
-    """Return all that was learnt, by cause."""
+    """Return all learnt baselines by cause."""
     return {
         row.cause: LearntBaseline(
             row.learnt_at, Reference.from_json(row.reference), StageBaseline.from_json(row.habits)
@@ -57,24 +57,24 @@ def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
 
 
 def load_progress(connection: Connection) -> dict[str, AlarmState]:
-    """Return where everything stands, by cause."""
+    """Return all alarm states by cause."""
     rows = connection.execute(select(tail_progress.c.cause, tail_progress.c.progress))
     return {row.cause: AlarmState.from_json(row.progress) for row in rows}
 
 
 def load_accepted(connection: Connection) -> dict[str, Accepted]:
-    """Return what was taken for normal, by cause; of a pair of versions, by its key."""
+    """Return all accepted levels by cause, those of version pairs by their key."""
     return {row.cause: Accepted(row.since, row.at) for row in connection.execute(select(tail_accepted))}
 
 
 def save_accepted(connection: Connection, cause: str, accepted: Accepted) -> None:
-    """Write what was taken for normal of *cause* over what was before."""
+    """Replace the accepted level of *cause*."""
     connection.execute(delete(tail_accepted).where(tail_accepted.c.cause == cause))
     connection.execute(insert(tail_accepted).values(cause=cause, since=accepted.since, at=accepted.at))
 
 
 def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> None:
-    """Write what was learnt of *cause* over what was known before."""
+    """Insert or update the baseline of *cause*."""
     values = {
         "learnt_at": learnt.at,
         "reference": learnt.reference.to_json(),
@@ -86,7 +86,7 @@ def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> N
 
 
 def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at: int) -> None:
-    """Write where everything stands at minute *at*; what another process has judged further stays as it is."""
+    """Write alarm states as of minute *at*; newer states of another process are kept."""
     table = tail_progress
     known = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}
     rows = [{"cause": cause, "at": at, "progress": each.to_json()} for cause, each in standing.items()]
@@ -97,7 +97,7 @@ def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at
 
 
 def delete_stale(connection: Connection, before: int) -> None:
-    """Delete what was not judged since minute *before*: nobody serves it any more."""
+    """Delete the state of series not evaluated since minute *before*."""
     kept = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
     for table, written in ((tail_references, tail_references.c.learnt_at), (tail_accepted, tail_accepted.c.at)):
         connection.execute(delete(table).where(written < before, table.c.cause.not_in(kept)))

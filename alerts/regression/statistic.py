@@ -31,14 +31,14 @@ BUCKETS_A_DOUBLING = 2**SCALE
 
 @dataclass(frozen=True, slots=True)
 class MinuteHistograms:
-    """The requests of one series (a service, route, model, version …) in consecutive minutes.
+    """Requests of one series (a service, route, model, version …) by minute and latency bucket.
 
     Args:
-        start: The first minute, counted from the epoch.
+        start: First minute. [minutes since the epoch]
         index: Buckets at the scale of `core.histogram`, ascending; shape (k,).
         total: Requests by end-to-end latency; shape (minutes, k).
-        stages: The stages' keys.
-        own: Requests by their own time in each stage; shape (stages, minutes, k).
+        stages: Keys of the stages.
+        own: Requests by the time in each stage; shape (stages, minutes, k).
     """
 
     start: int
@@ -52,21 +52,21 @@ class MinuteHistograms:
 
     @property
     def end(self) -> int:
-        """The first minute after them."""
+        """First minute after the last one."""
         return self.start + len(self)
 
 
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
-    """Where the time of one series went, by end-to-end latency.
+    """Time in each stage of one series, by end-to-end latency.
 
     Args:
-        start: The first step's first minute, counted from the epoch.
-        step: How long a step is. [minutes]
+        start: First minute of the first step. [minutes since the epoch]
+        step: Length of a step. [minutes]
         index: Buckets, ascending; shape (k,).
         total: Requests; shape (steps, k).
-        stages: The stages' keys.
-        seconds: Spent in each stage by the requests of the bucket; shape (stages, steps, k).
+        stages: Keys of the stages.
+        seconds: Time in each stage of the requests of the bucket; shape (stages, steps, k).
     """
 
     start: int
@@ -77,7 +77,7 @@ class StageSeconds:
     seconds: NDArray[Any]
 
     def between(self, start: int, end: int) -> StageSeconds:
-        """Return the steps that lie in [start, end), in minutes since the epoch."""
+        """Return the steps within [start, end), in minutes since the epoch."""
         low = min(max(-((self.start - start) // self.step), 0), len(self.total))
         high = max(min((end - self.start) // self.step, len(self.total)), low)
         part = slice(low, high)
@@ -90,23 +90,23 @@ def bucket_middles(index: Ints) -> Floats:
     return (np.exp2(index / BUCKETS_A_DOUBLING) + np.exp2((index + 1) / BUCKETS_A_DOUBLING)) / 2
 
 
-# The whole, beside the stages.
+# Stage of the rows about end-to-end latency.
 END_TO_END = ""
 MEAN = "mean"
-# No request counts in the mean as more than this quantile of the reference.
+# In the mean, requests are capped at this quantile of the reference.
 MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One question.
+    """One question: requests beyond a quantile of one time, or its mean.
 
     Args:
-        stage: Whose time; `END_TO_END` for the end-to-end latency.
-        at: The quantile, or the mean.
-        edge: The last bucket that is not beyond; of the mean, the one that slower requests count as.
-        unit: What counts as one, of the mean; of a quantile, unused. [seconds]
-        expected: The share of the requests that the reference has beyond; of the mean, units a request.
+        stage: Key of the stage; `END_TO_END` for the end-to-end latency.
+        at: Quantile, or the mean.
+        edge: Last bucket that is not beyond; for the mean, the bucket of the cap.
+        unit: Unit of the mean; unused for a quantile. [seconds]
+        expected: Share of the reference's requests beyond; for the mean, units per request.
     """
 
     stage: str
@@ -121,10 +121,10 @@ class TailCounts:
     """Counts by minute.
 
     Args:
-        start: The first minute, counted from the epoch.
+        start: First minute. [minutes since the epoch]
         requests: All requests; shape (minutes,).
         n: Requests that had the row's stage; shape (rows, minutes).
-        beyond: How many of them were beyond; shape (rows, minutes).
+        beyond: Requests beyond the threshold; shape (rows, minutes).
     """
 
     start: int
@@ -137,17 +137,17 @@ class TailCounts:
 
     @property
     def end(self) -> int:
-        """The first minute after them."""
+        """First minute after the last one."""
         return self.start + len(self)
 
     def last(self, minutes: int) -> TailCounts:
-        """Return the last *minutes* of them."""
+        """Return the last *minutes*."""
         first = max(len(self) - minutes, 0)
         return TailCounts(self.start + first, self.requests[first:], self.n[:, first:], self.beyond[:, first:])
 
 
 def rows_of(policy: TailPolicy, total: Histogram, own: dict[str, Histogram]) -> tuple[Row, ...]:
-    """Return the questions to ask, from the histograms of the reference: the whole first."""
+    """Return the rows for the histograms of the reference, end-to-end first."""
     rows = [_row(END_TO_END, at, total) for at in policy.at]
     key = policy.stage_key
     rows += [_row(stage, at, own[stage]) for stage in sorted(own) if stage not in key.left_out for at in key.at]
@@ -174,7 +174,7 @@ def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
 
 
 def join_tallies(first: TailCounts, second: TailCounts) -> TailCounts:
-    """Return *second* after *first*; minutes between them had no requests, those of both count as *second* has them."""
+    """Return *first* followed by *second*; a gap is filled with zeros, and *second* replaces common minutes."""
     kept = max(min(second.start - first.start, len(first)), 0)
     gap = max(second.start - first.end, 0)
     parts = [
@@ -185,7 +185,7 @@ def join_tallies(first: TailCounts, second: TailCounts) -> TailCounts:
 
 
 def _from_above(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many are in the last 0, 1, 2 … buckets; *counts* of shape (..., k), the result one longer."""
+    """Return cumulative sums from the last bucket; *counts* of shape (..., k), the result one longer."""
     sums = np.zeros((*counts.shape[:-1], counts.shape[-1] + 1), np.int64)
     np.cumsum(counts[..., ::-1], axis=-1, out=sums[..., 1:])
     return sums
@@ -196,7 +196,7 @@ def _row(stage: str, at: At, histogram: Histogram) -> Row | None:
 
 
 def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | None:
-    """Return the row whose edge of a bucket leaves a share nearest to that beyond *quantile*."""
+    """Return the row whose bucket edge is nearest to *quantile*."""
     index = np.array(sorted(histogram.buckets))
     if not len(index):
         return None
@@ -222,7 +222,7 @@ def _mean_row(stage: str, histogram: Histogram) -> Row | None:
 
 
 def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
-    """Return the log of how many times as many requests are beyond when all take (1 + *growth*) as long."""
+    """Return the log ratio of requests beyond the threshold if all latencies grow by *growth*."""
     if row.at == MEAN or not growth:
         return float(np.log1p(growth))
     index = np.array(sorted(histogram.buckets))
@@ -235,27 +235,27 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
 DAY = 1440
 # Half a request on both sides keeps the log finite and nearly unbiased (Anscombe, Haldane).
 HALF_REQUEST = 0.5
-# The rhythm is learnt on blocks of so many minutes, with outliers counting for less beyond so many spreads (Huber).
+# Fit of the time of day: block length in minutes, iterations, and the limit of outliers in spreads (Huber).
 FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
-# Before the scatter is known, and the least there is.
+# Initial and minimum scatter.
 FIRST_SCATTER, LEAST_SCATTER = 0.2, 0.02
-# Near its limits a service scatters more: the busiest tenth of the time has a scatter of its own, from so many blocks on.
+# A service scatters more near its limits: the busiest tenth has its own scatter if it has enough blocks.
 PEAK, LEAST_PEAKS = 0.9, 20
-# The statistic is learnt at moments at least so far apart. [minutes]
+# Minimum distance of the moments at which the statistic is learnt. [minutes]
 LEAST_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is to be expected of each row.
+    """Expectation model of all rows.
 
     Args:
         blocks: Lengths of blocks. [minutes]
-        load: Lowest, middle and highest log of requests a minute that it holds for.
-        weights: Of the features; shape (rows, features).
+        load: Lowest, median and highest log of requests per minute for which it is valid.
+        weights: Weights of the features; shape (rows, features).
         scatter: Over-dispersion of each row at each length of blocks; shape (rows, blocks). [log]
-        strained: The same at peaks of the load; empty where they are like any other time.
-        peak: Where they begin, as log of requests a minute.
+        strained: Scatter at load peaks; empty if they do not differ.
+        peak: Start of load peaks, as log of requests per minute.
     """
 
     blocks: tuple[int, ...]
@@ -267,12 +267,12 @@ class Model:
 
 
 class Expectation:
-    """What is to be expected of some rows, ready to be asked.
+    """Expectation of some rows, as arrays.
 
     Args:
-        model: Of all rows.
+        model: Model of all rows.
         rows: All rows.
-        chosen: The positions of those that will be asked.
+        chosen: Positions of the selected rows.
     """
 
     def __init__(self, model: Model, rows: Sequence[Row], chosen: Sequence[int]) -> None:
@@ -287,7 +287,7 @@ class Expectation:
 
 
 class PrefixSums:
-    """Running sums of a tally, so that any block of minutes is one subtraction.
+    """Prefix sums of counts, so that any block of minutes is one subtraction.
 
     Args:
         kept: The counts.
@@ -314,14 +314,14 @@ class PrefixSums:
 def fit_model(
     rows: Sequence[Row], kept: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
 ) -> Model:
-    """Learn rhythm and scatter from the reference.
+    """Fit the effects of load and time of day, and the scatter, to the reference.
 
     Args:
-        rows: The questions.
+        rows: The rows.
         kept: Their counts.
-        blocks: Lengths of blocks that will be asked for. [minutes]
-        rhythm: Whether there are days enough to learn the time of day.
-        load: How far beyond the usual loads it holds. [log]
+        blocks: Lengths of blocks. [minutes]
+        rhythm: Whether there are enough days to fit the time of day.
+        load: Range beyond the usual loads in which the model is valid. [log]
     """
     sums = PrefixSums(kept)
     every = np.arange(len(rows))
@@ -343,7 +343,7 @@ def fit_model(
 
 
 def model_features(load: tuple[float, float, float], requests: Floats, lengths: Ints, ends: Ints) -> Floats:
-    """Return what a block's expectation depends on: load, its square and the time of day; shape (blocks, 7)."""
+    """Return the features of blocks: constant, load, its square and the time of day; shape (blocks, 7)."""
     low, middle, high = load
     busy = np.clip(np.log(np.maximum(requests, 1) / lengths), low, high) - middle
     day = 2 * np.pi * (ends - lengths / 2) / DAY
@@ -352,16 +352,16 @@ def model_features(load: tuple[float, float, float], requests: Floats, lengths: 
 
 
 def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return how far blocks are from what was to be expected.
+    """Return how far blocks exceed their expectation.
 
     Args:
         sums: The counts.
-        asked: What is to be expected, of which rows.
-        ends: The minute after each block, counted from the first of *sums*; shape (b,).
-        lengths: Of each block, one of the model's; shape (b,). [minutes]
+        asked: Expectation of the selected rows.
+        ends: Minute after each block, relative to the start of *sums*; shape (b,).
+        lengths: Length of each block, one of the model's; shape (b,). [minutes]
 
     Returns:
-        In units of scatter; as log of the number beyond; and how many were expected beyond. Each of shape (rows, b).
+        Excess in units of scatter; excess as log ratio; expected requests beyond. Each of shape (rows, b).
     """
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
@@ -374,7 +374,7 @@ def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints
 
 
 def trimmed_mean(window: Window, values: Floats) -> Floats:
-    """Return the mean of the blocks of each window without the largest; *values* of shape (..., blocks)."""
+    """Return the mean of the blocks of *window* without the largest; *values* of shape (..., blocks)."""
     kept = window.blocks - window.drop
     return np.partition(values, kept - 1, axis=-1)[..., :kept].mean(axis=-1)
 
@@ -382,7 +382,7 @@ def trimmed_mean(window: Window, values: Floats) -> Floats:
 def sliding_statistic(
     window: Window, model: Model, rows: Sequence[Row], kept: TailCounts, chosen: Sequence[int]
 ) -> Floats:
-    """Return the window's statistic at many moments of *kept*, half a block but two minutes apart; shape (rows, moments)."""
+    """Return the window's statistic at moments of *kept* half a block (at least two minutes) apart; shape (rows, moments)."""
     ends = np.arange(window.block, len(kept) + 1)
     lengths = np.full(len(ends), window.block)
     values, _, _ = block_excess(PrefixSums(kept), Expectation(model, rows, chosen), ends, lengths)
@@ -407,7 +407,7 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
 
 
 def _scatter(sums: PrefixSums, model: Model, rows: Sequence[Row], block: int, minutes: int) -> Floats:
-    """Return what scatters beyond counting, of each row in blocks of *block* minutes: always, and at peaks; shape (2, rows)."""
+    """Return the scatter beyond counting of each row in blocks of *block* minutes: usual, and at peaks; shape (2, rows)."""
     ends = np.arange(block, minutes + 1, block)
     lengths = np.full(len(ends), block)
     asked = Expectation(model, rows, range(len(rows)))
@@ -419,7 +419,7 @@ def _scatter(sums: PrefixSums, model: Model, rows: Sequence[Row], block: int, mi
     at_peak = np.log(np.maximum(requests, 1) / block) >= model.peak
     if at_peak.sum() < LEAST_PEAKS:
         return np.stack((usual, usual))
-    # Upwards: near its limits a service is sometimes much slower, and never much faster.
+    # Upward scatter only: near its limits a service is sometimes much slower, never much faster.
     above = np.quantile(around[:, at_peak], 0.9, axis=1) / NormalDist().inv_cdf(0.9)
     return np.stack((usual, np.maximum(usual, _beyond_counting(np.maximum(above, 0), counting[:, at_peak]))))
 

@@ -21,13 +21,13 @@ Traffic = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class TrafficShift:
-    """A share of the requests that is not what it was.
+    """A change of the traffic in one dimension.
 
     Args:
-        dimension: Of what: `route`, `model`, `batch`, `load` …
-        value: Whose share moved most; of the load, empty.
-        before: Its share; of the load, the requests a minute the reference ends at.
-        after: Its share now; of the load, the requests a minute.
+        dimension: `route`, `model`, `batch`, `load` …
+        value: Value whose share changed most; empty for the load.
+        before: Its share before; for the load, the limit of the reference in requests per minute.
+        after: Its share now; for the load, the requests per minute.
     """
 
     dimension: str
@@ -37,18 +37,18 @@ class TrafficShift:
 
 
 def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[TrafficShift, ...]:
-    """Return the dimensions in which the requests differ by more than chance, each by the value that moved most."""
+    """Return the dimensions that differ significantly, each with the value that changed most."""
     found = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
     return tuple(shift for shift in found if shift is not None)
 
 
 def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:
-    """Return the load as a shift when it is outside what the reference knows.
+    """Return the load as a change if it is outside the range of the reference.
 
     Args:
-        load: Lowest, middle and highest log of requests a minute in the reference, see `statistic.Model`.
-        requests: In the window. [count]
-        minutes: How long it is.
+        load: Lowest, median and highest log of requests per minute in the reference, see `statistic.Model`.
+        requests: Requests in the window. [count]
+        minutes: Length of the window.
     """
     now = requests / minutes
     low, _, high = (math.exp(value) for value in load)
@@ -60,15 +60,15 @@ def load_shift(load: tuple[float, float, float], requests: float, minutes: int) 
 def on_common_mix(
     before: Mapping[str, Histogram], after: Mapping[str, Histogram], quantile: float
 ) -> tuple[float, float] | None:
-    """Compare a quantile as if the requests had been the same: each group counts as much as it did before.
+    """Compare a quantile on a common mix: each group has the weight it had before.
 
     Args:
-        before: Latencies by group, such as by route.
-        after: The same, now.
-        quantile: Which. [0..1]
+        before: Latency histograms by group, such as by route.
+        after: The same now.
+        quantile: Quantile. [0..1]
 
     Returns:
-        Before and after, None when no group has requests on both sides. [seconds]
+        Before and after; None if no group has requests on both sides. [seconds]
     """
     common = [group for group in before if before[group].count and group in after and after[group].count]
     if not common:
@@ -88,7 +88,7 @@ def _largest_shift(
         return None
     shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
     grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
-    # Of two values one grows as the other shrinks: the one that has more now is the news.
+    # Of two values one grows as the other shrinks: the growing one is reported.
     value = max(grown, key=lambda each: (abs(grown[each]), grown[each]))
     a, b = shares[value]
     both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
@@ -114,27 +114,27 @@ def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], qua
     )
 
 
-# What may differ without anybody's doing; versions differ by releases, which are told by themselves.
+# Compared dimensions; versions are not among them, because releases are reported separately.
 _DIMENSIONS = ("route", "model", "device", "status")
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
-    """Return the same hours of the *days* before, as far as they were before the trouble; in minutes since the epoch.
+    """Return the same hours on the *days* before, excluding times after the onset; in minutes since the epoch.
 
     Args:
-        group: Whose requests.
-        start: Of the hours.
-        end: Of the hours.
-        began: When the trouble began.
-        days: How many days there are at most.
-        since: What was before is not what is normal now.
+        group: The group.
+        start: Start of the hours.
+        end: End of the hours.
+        began: Onset.
+        days: Maximum number of days.
+        since: First minute of the current baseline.
     """
     calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
     return [select_minutes(group, start - day * DAY, end - day * DAY) for day in calm]
 
 
 def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
-    """Return the latency of the requests of all *selections*."""
+    """Return the merged latency histogram of all *selections*."""
     whole = Histogram()
     for each in selections:
         whole.merge(read.latency(each))
@@ -142,7 +142,7 @@ def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
 
 
 def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, float]:
-    """Return how many seconds a request of *selections* spends in each stage on average."""
+    """Return the mean seconds per request in each stage."""
     counted = [read.spent(each, SPENT_STEP) for each in selections]
     requests = max(sum(int(each.total.sum()) for each in counted), 1)
     found: dict[str, float] = {}
@@ -153,7 +153,7 @@ def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, floa
 
 
 def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:
-    """Return how many requests of *selections* there are by what they may differ in."""
+    """Return the requests of *selections* by dimension and value."""
     found: dict[str, dict[str, float]] = {}
     for selection in selections:
         for name, values in read.dimensions(selection).items():
@@ -167,7 +167,7 @@ def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: 
 def quantile_on_common_mix(
     read: Reader, at: float, dimension: str, before: Sequence[Selection], after: Sequence[Selection]
 ) -> tuple[float, float] | None:
-    """Compare quantile *at* as if the values of *dimension*, `route` or `model`, had been mixed as before."""
+    """Compare quantile *at* with the mix of *dimension*, `route` or `model`, held as before."""
     values = {value for each in before for value in read.dimensions(each).get(dimension, {})}
     sides = [
         {value: merged_latency(read, [_filter_by(each, dimension, value) for each in side]) for value in values}
@@ -179,13 +179,13 @@ def quantile_on_common_mix(
 def all_shifts(
     policy: TailPolicy, before: Traffic, after: Traffic, load: TrafficShift | None
 ) -> tuple[TrafficShift, ...]:
-    """Return how the traffic differs from that of the days before."""
+    """Return all differences of the traffic from the days before."""
     found = traffic_shifts(policy.confounders, before, after)
     return found if load is None else (*found, load)
 
 
 def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
-    """Say what else changed, and how much slower it is as if the mix had not.
+    """Return the traffic changes as text, with the latency change on a common mix.
 
     >>> describe_shifts([TrafficShift("route", "/search", 0.12, 0.41)], 1.02)
     'route /search has 41 % of requests, had 12 %; with the same mix the change is +2 %'

@@ -24,22 +24,22 @@ from .scoring import AlarmState
 from .series import DAY, WatchedSeries, cause_of_group, learn_group, longest_window, minute_start, whole_service
 from .state_store import Accepted
 
-# Who had no request for so long is not watched any more: longer than an incident waits for data.
+# A series without requests for this long is dropped; longer than an incident waits for data.
 _KNOWN_MINUTES = 2 * DAY
 
 
 class RegressionSearch:
-    """Goes through the minutes of all series.
+    """Evaluates the minutes of all series.
 
     Args:
-        store: Where the requests are, and where what was learnt is kept.
-        policy: What matters.
-        watching: What is done with it.
+        store: The store with requests and learnt baselines.
+        policy: Policy of the statistics.
+        watching: Policy of the watcher.
 
     Attributes:
-        series: What is watched, by cause.
-        canaries: The versions of each service.
-        read_until: Up to where the store was read; None before anything was. [minutes since the epoch]
+        series: Watched series by cause.
+        canaries: Versions of each service.
+        read_until: End of the read data; None before the first read. [minutes since the epoch]
     """
 
     def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:
@@ -54,11 +54,11 @@ class RegressionSearch:
         self._tried: dict[Group, int] = {}
         self._standing: dict[str, AlarmState] = {}
         self._accepted: dict[str, Accepted] = {}
-        # Up to where this process has written that all was judged.
+        # Last minute for which this process wrote the state.
         self._written: int | None = None
 
     def go_on(self, regressions: RegressionSettings, last: int, now: datetime) -> None:
-        """Read and judge the next stretch up to minute *last*, unless the collector does not see what there is."""
+        """Read and evaluate the next stretch up to minute *last*, unless the collector's data are stale."""
         self._regressions = regressions
         with self._store.transaction() as connection:
             others = state_store.last_evaluated_minute(connection)
@@ -79,7 +79,7 @@ class RegressionSearch:
             raise broken[0]
 
     def learn(self, last: int, firing: Collection[str]) -> None:
-        """Learn what is normal for one series, if it is time for any; for none of *firing*, by cause."""
+        """Learn the baseline of one series if one is due; causes in *firing* are skipped."""
         group = self._to_learn(last, firing)
         if group is None:
             return
@@ -99,16 +99,16 @@ class RegressionSearch:
             self.series[cause].recent = recent
 
     def unsettled(self) -> list[WatchedSeries]:
-        """Return the series whose level somebody took for normal since it was learnt: nothing can be said of them yet."""
+        """Return the series with a level accepted after their baseline was learnt; their state is unknown."""
         return [each for each in self.series.values() if self.is_unsettled(each)]
 
     def is_unsettled(self, watched: WatchedSeries) -> bool:
-        """Say whether *watched* is one of `unsettled`."""
+        """Return whether *watched* is one of `unsettled`."""
         accepted = self._accepted_of(watched.group)
         return accepted is not None and accepted.at > watched.learnt.at
 
     def settle(self, watched: WatchedSeries, last: int) -> None:
-        """Go on at the level that was accepted, once its last minute is in."""
+        """Move *watched* to its accepted level once the last minute of that level is read."""
         accepted = self._accepted_of(watched.group)
         if accepted is None or accepted.at > last:
             return
@@ -122,11 +122,11 @@ class RegressionSearch:
             state_store.save_progress(connection, {watched.cause: watched.progress}, last)
 
     def is_accepted(self, pair: VersionPair) -> bool:
-        """Say whether somebody took the difference of two versions for normal."""
+        """Return whether the difference of *pair* was accepted."""
         return pair.key in self._accepted
 
     def versions(self) -> dict[Group, dict[str, int]]:
-        """Return the versions of each service that has several, and the minute each was first seen in."""
+        """Return the versions of each service with the minute of their first request."""
         found: dict[Group, dict[str, int]] = {}
         for group, first in self._groups.items():
             if group.dimension == "version":
@@ -134,7 +134,7 @@ class RegressionSearch:
         return found
 
     def _load(self, last: int) -> None:
-        """Take over what is kept, by whatever process it was written."""
+        """Load the stored state, of any process."""
         with self._store.transaction() as connection:
             learnt, self._standing = state_store.load_learnt(connection), state_store.load_progress(connection)
             self._written = state_store.last_evaluated_minute(connection)
@@ -162,7 +162,7 @@ class RegressionSearch:
         }
 
     def _stretch(self, start: int, end: int) -> list[Exception]:
-        """Judge the minutes of [start, end) of everything; return why something could not be."""
+        """Evaluate the minutes of [start, end) of all series; return the errors."""
         self._groups = self._known(end)
         found = self._store.read.all_minutes(minute_start(start), minute_start(end))
         versions = self.versions()
@@ -193,7 +193,7 @@ class RegressionSearch:
         self._written = last
 
     def _to_learn(self, last: int, firing: Collection[str]) -> Group | None:
-        """Return the group that waits longest: first those of which nothing is known; none while it fires."""
+        """Return the group with the oldest baseline that is due, first those without one; firing groups are skipped."""
         span = self._policy.reference
         waiting: dict[Group, int] = {}
         for group in self._groups:
@@ -212,25 +212,25 @@ class RegressionSearch:
         )
 
     def _known_from(self, group: Group) -> int:
-        """Return the first minute that what is normal is learnt from."""
+        """Return the first minute from which the baseline may be learnt."""
         accepted = self._accepted_of(group)
         return max(self._groups[group], accepted.since if accepted else 0)
 
     def _accepted_of(self, group: Group) -> Accepted | None:
-        """Return what was taken for normal of *group*, or later of all of its service."""
+        """Return the latest accepted level of *group* or of its whole service."""
         causes = (cause_of_group(group), cause_of_group(whole_service(group)))
         found = [self._accepted[cause] for cause in causes if cause in self._accepted]
         return max(found, key=lambda each: each.at, default=None)
 
 
 def _skip_missed(progress: AlarmState, earliest: int) -> AlarmState:
-    """Return *progress* as it goes on at *earliest* when the minutes before are left out."""
+    """Return *progress* moved to *earliest* when older minutes are skipped."""
     if progress.at >= earliest:
         return progress
     return AlarmState(earliest, progress.since, fired_at=progress.fired_at, released_at=progress.released_at)
 
 
-# Under this name the work is done that comes before all verdicts; it never is an incident.
+# Cause under which the search runs before all verdicts; it never has an incident.
 SEARCH_CAUSE = "tail:"
 _KINDS = (SEARCH_CAUSE, "canary:")
 
@@ -238,12 +238,12 @@ NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 
 
 class RegressionRule:
-    """Judges whether the tail of anything became slower.
+    """Alert rule for latency regressions.
 
     Args:
-        store: Where the requests are, and where what was learnt is kept.
-        policy: What matters.
-        watching: What is done with it.
+        store: The store with requests and learnt baselines.
+        policy: Policy of the statistics.
+        watching: Policy of the watcher.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class RegressionRule:
         self._search = RegressionSearch(store, self._policy, self._watching)
 
     def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:
-        """Judge every service; first do what is to be done since the last time."""
+        """Run the search, then yield the evaluation of each series and service."""
         if not definitions.regressions.watched:
             return
         search, last = self._search, int((now - self._watching.delay).timestamp()) // 60
@@ -268,25 +268,25 @@ class RegressionRule:
         if ready:
             yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
             yield SEARCH_CAUSE, partial(search.learn, last, before)
-        eye = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url)
-        for cause, verdict in self._verdicts(eye, definitions, now, before):
+        context = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url)
+        for cause, verdict in self._verdicts(context, definitions, now, before):
             yield cause, verdict if ready else _no_verdict
         if not ready:
-            # What is open stays as it is until all is read.
+            # Open incidents stay unchanged until all data are read.
             yield from ((cause, _no_verdict) for cause in before if cause.startswith(_KINDS))
 
     def _verdicts(
-        self, eye: RegressionContext, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
+        self, context: RegressionContext, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> NamedEvaluations:
         for cause, watched in self._search.series.items():
             excuse = _maintenance_reason(definitions, watched.group, now)
-            yield cause, partial(self._say, eye, watched, before.get(cause), excuse)
+            yield cause, partial(self._say, context, watched, before.get(cause), excuse)
         for each in self._search.canaries.values():
             excuse = _maintenance_reason(definitions, each.whole, now)
-            yield each.cause, partial(self._say_canary, eye, each, before.get(each.cause), excuse)
+            yield each.cause, partial(self._say_canary, context, each, before.get(each.cause), excuse)
 
     def _say(
-        self, eye: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
+        self, context: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
     ) -> Verdict | None:
         heard = watched.requests(_minutes(self._watching.silence)) > 0
         if watched.progress.fired_at is None or not heard:
@@ -300,39 +300,39 @@ class RegressionRule:
         score = watched.judged.score if watched.judged else 0.0
         if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
             watched.described_at = at
-            before = describe_regression(eye, watched, self._search.versions().get(whole, {}), before)
+            before = describe_regression(context, watched, self._search.versions().get(whole, {}), before)
         return None if before is None else Verdict(watched.cause, before, excuse=excuse)
 
     def _is_gone(self, whole: Group, version: str) -> bool:
-        """Say whether the *version* that was to blame serves no more, and another does."""
+        """Return whether the suspected *version* no longer serves while another does."""
         canaries = self._search.canaries.get(whole)
         serving = canaries.serving() if canaries else set[str]()
         return bool(version and serving) and version not in serving
 
     def _say_canary(
-        self, eye: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
+        self, context: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
     ) -> Verdict | None:
         pair, whole = each.pair, self._search.series.get(cause_of_group(each.whole))
         if pair is None or pair.progress.fired_at is None or self._search.is_accepted(pair):
             return Verdict(each.cause, None)
         if whole is not None and not _is_same_pair(before, pair.old, pair.new):
-            before = describe_canary(eye, pair, each.rows, whole.learnt.habits)
+            before = describe_canary(context, pair, each.rows, whole.learnt.habits)
         return None if before is None else Verdict(each.cause, before, excuse=excuse)
 
 
 def _no_verdict() -> None:
-    """Nothing can be said now."""
+    """Return no verdict: the state is unknown."""
 
 
 def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:
-    """Say whether *finding* is of this pair of versions."""
+    """Return whether *finding* is about this pair of versions."""
     if finding is None or finding.shift is None:
         return False
     return (finding.shift.against, finding.where.get("version")) == (old, new)
 
 
 def _maintenance_reason(definitions: Definitions, group: Group, now: datetime) -> str:
-    """Return which planned work of the service of *group* is under way where it is deployed, or nothing."""
+    """Return the maintenance window in progress for the service and environment of *group*, or ""."""
     slos = (slo for slo in definitions.slos if slo.service == group.service)
     here = (slo.maintenance for slo in slos if slo.environment in (None, group.environment))
     return next((why for each in here if (why := maintenance_reason(each, now))), "")
