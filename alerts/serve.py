@@ -65,11 +65,11 @@ class Alerts:
         self._delivery_lease_seconds = delivery_lease_seconds
         self.holder = lease.new_holder()
         self._lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
-        judges = [RegressionRule(store)]
-        self._evaluator = Evaluator(store, self.holder, lease_seconds=self._lease_seconds, judges=judges)
+        rules = [RegressionRule(store)]
+        self._evaluator = Evaluator(store, self.holder, lease_seconds=self._lease_seconds, rules=rules)
         self._exposition: Exposition | None = None
-        self._employees: dict[str, tuple[ChannelEntry, list[AlertsThread]]] = {}
-        self._employed: Definitions | None = None
+        self._channel_threads: dict[str, tuple[ChannelEntry, list[AlertsThread]]] = {}
+        self._served: Definitions | None = None
         self._stopping = threading.Event()
         self._trouble = "", ""
         self._thread = threading.Thread(target=self._run, name="stagelens-alerts", daemon=True)
@@ -81,7 +81,7 @@ class Alerts:
             StagelensError: The metrics address cannot be bound.
         """
         if self._config.metrics_port is not None:
-            probes = Probes(self._store, self.holder, self._running, self._unfit)
+            probes = Probes(self._store, self.holder, self._running, self._evaluation_error)
             self._exposition = Exposition(
                 self.metrics, self._config.metrics_host, self._config.metrics_port, probes.by_path
             )
@@ -94,10 +94,10 @@ class Alerts:
         """Finish the current evaluation and messages, then stop; the next start sends what is left in the outbox."""
         self._stopping.set()
         self._thread.join()
-        for name in list(self._employees):
-            self._dismiss(name)
+        for name in list(self._channel_threads):
+            self._stop_channel(name)
         if self.file.path is not None:
-            self._guarded(self._evaluator.release)
+            self._run_logged(self._evaluator.release)
         if self._exposition is not None:
             self._exposition.stop()
 
@@ -118,20 +118,20 @@ class Alerts:
         definitions = self.file.current
         if definitions is None:
             return
-        if definitions is not self._employed:
-            self._employ(definitions)
-            self._employed = definitions
-        happened = self._evaluator.tick(self._linked(definitions), now)
-        self._note_whole(now)
+        if definitions is not self._served:
+            self._sync_channels(definitions)
+            self._served = definitions
+        happened = self._evaluator.tick(self._with_dashboard_url(definitions), now)
+        self._record_success(now)
         if happened:
-            for _, loops in self._employees.values():
+            for _, loops in self._channel_threads.values():
                 for loop in loops:
                     loop.wake()
 
-    def _linked(self, definitions: Definitions) -> Definitions:
+    def _with_dashboard_url(self, definitions: Definitions) -> Definitions:
         return replace(definitions, dashboard_url=definitions.dashboard_url or self._config.dashboard_url)
 
-    def _note_whole(self, now: datetime) -> None:
+    def _record_success(self, now: datetime) -> None:
         """Record a successful evaluation if this process made it; heartbeats and metrics depend on it."""
         at = now.timestamp()
         with self._store.transaction() as connection:
@@ -139,48 +139,48 @@ class Alerts:
                 lease.hold(connection, EVALUATED_LEASE, self.holder, at, self._lease_seconds)
                 lease.note_done(connection, EVALUATED_LEASE, at)
 
-    def _employ(self, definitions: Definitions) -> None:
+    def _sync_channels(self, definitions: Definitions) -> None:
         """Run the threads of each channel of the file: keep unchanged ones, restart the others."""
         wanted = {entry.name: entry for entry in definitions.channels}
-        for name, (entry, _) in list(self._employees.items()):
+        for name, (entry, _) in list(self._channel_threads.items()):
             if wanted.get(name) != entry:
-                self._dismiss(name)
+                self._stop_channel(name)
         for entry in definitions.channels:
             if entry.lacking:
                 fix = "a file is read again when it changes, a variable when alerts start again"
                 log.error("alerts: channel %s waits: %s holds no secret; %s", entry.name, entry.lacking, fix)
-            elif entry.name not in self._employees:
-                self._employees[entry.name] = (entry, self._loops(entry))
+            elif entry.name not in self._channel_threads:
+                self._channel_threads[entry.name] = (entry, self._start_threads(entry))
         with self._store.transaction() as connection:
             outbox.abandon_removed_channels(connection, definitions.channel_names, self._clock().timestamp())
 
-    def _loops(self, entry: ChannelEntry) -> list[AlertsThread]:
+    def _start_threads(self, entry: ChannelEntry) -> list[AlertsThread]:
         """Start the threads of *entry*: delivery, release announcements, or heartbeat."""
         loops: list[AlertsThread] = []
         if entry.channel is not None:
             lease_seconds = self._delivery_lease_seconds
             loops.append(DeliveryWorker(self._store, entry.channel, self.holder, lease_seconds=lease_seconds))
         if isinstance(entry.channel, PagerDutyChannel):
-            loops.append(ReleaseAnnouncer(self._store, entry.channel, self._watched))
+            loops.append(ReleaseAnnouncer(self._store, entry.channel, self._watched_services))
         if entry.heartbeat is not None:
             loops.append(HeartbeatPinger(self._store, entry.heartbeat))
         for loop in loops:
             loop.start()
         return loops
 
-    def _dismiss(self, name: str) -> None:
-        for loop in self._employees.pop(name)[1]:
+    def _stop_channel(self, name: str) -> None:
+        for loop in self._channel_threads.pop(name)[1]:
             loop.stop()
 
     def _channel_names(self) -> tuple[str, ...]:
         return self.file.current.channel_names if self.file.current is not None else ()
 
-    def _watched(self) -> tuple[frozenset[str], str]:
+    def _watched_services(self) -> tuple[frozenset[str], str]:
         """Return the services with an SLO, and the dashboard address."""
-        definitions = self._linked(self.file.current or Definitions())
+        definitions = self._with_dashboard_url(self.file.current or Definitions())
         return frozenset(slo.service for slo in definitions.slos), definitions.dashboard_url
 
-    def _unfit(self) -> str:
+    def _evaluation_error(self) -> str:
         """Return why not everything is evaluated; "" if it is. A file that was never valid defines nothing."""
         if self.file.errors and self.file.current is None:
             return "nothing is watched, the SLO file has mistakes"
@@ -190,26 +190,26 @@ class Alerts:
         """Return the threads that must be running; none while stopping."""
         if self._stopping.is_set():
             return []
-        return [self._thread, *(loop.thread for _, loops in list(self._employees.values()) for loop in loops)]
+        return [self._thread, *(loop.thread for _, loops in list(self._channel_threads.values()) for loop in loops)]
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._guarded(self.tick)
+            self._run_logged(self.tick)
             self._stopping.wait(self._config.interval.total_seconds())
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _run_logged(self, work: Callable[[], object]) -> None:
         """Run *work*; log an error once, and again when it changes or ends."""
         try:
             work()
         except (StoreError, SQLAlchemyError) as error:
-            self._say("the store cannot be used", str(error))
+            self._log_change("the store cannot be used", str(error))
         except Exception as error:
-            if self._say("the evaluation failed in a way nobody thought of", repr(error)):
+            if self._log_change("the evaluation failed in a way nobody thought of", repr(error)):
                 log.exception("alerts: where it failed")
         else:
-            self._say("", "")
+            self._log_change("", "")
 
-    def _say(self, trouble: str, reason: str) -> bool:
+    def _log_change(self, trouble: str, reason: str) -> bool:
         """Log *trouble* with its *reason* if it changed, and return whether it did."""
         if (trouble, reason) == self._trouble:
             return False

@@ -139,7 +139,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 def tails(world: World, minutes: int) -> tuple[float, float]:
     """Return the seconds of processor time to learn what is normal for one series, and to judge one minute of all."""
-    evaluator = Evaluator(world.store, "tails", lease_seconds=60, judges=[RegressionRule(world.store)])
+    evaluator = Evaluator(world.store, "tails", lease_seconds=60, rules=[RegressionRule(world.store)])
     watched = Definitions()
     number = world.services * (world.routes + 1)
     # The first evaluation looks who there is.

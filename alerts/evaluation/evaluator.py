@@ -55,7 +55,7 @@ class Evaluator:
         lease_seconds: Validity of the evaluation lease without renewal. [seconds]
         policy: Burn-rate policy.
         incident_policy: Grouping, missing traffic, and replay after a gap.
-        judges: Alert rules beside those of the SLOs.
+        rules: Alert rules beside those of the SLOs.
         stopwatch: Measures the duration of an evaluation. [seconds]
     """
 
@@ -67,7 +67,7 @@ class Evaluator:
         lease_seconds: float,
         policy: BurnRatePolicy | None = None,
         incident_policy: IncidentPolicy | None = None,
-        judges: Sequence[AlertRule] = (),
+        rules: Sequence[AlertRule] = (),
         stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -76,7 +76,7 @@ class Evaluator:
         self._policy = policy or default_burn_rate_policy()
         self._incident_policy = incident_policy or default_incident_policy()
         absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy)
-        self._judges: tuple[AlertRule, ...] = (self._slos, absences, *judges)
+        self._rules: tuple[AlertRule, ...] = (self._slos, absences, *rules)
         self._stopwatch = stopwatch
 
     def tick(self, definitions: Definitions, now: datetime) -> list[IncidentUpdate]:
@@ -98,9 +98,11 @@ class Evaluator:
             open_now = {each.cause: each.finding for each in find_open_incidents(connection)}
         broken: list[Exception] = []
         began = self._stopwatch()
-        verdicts = self._judged(definitions, now, open_now, broken)
+        verdicts = self._evaluate_all(definitions, now, open_now, broken)
         missed = self._missed(definitions, before, now, broken)
-        told = self._write(verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, judged=open_now)
+        told = self._write(
+            verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, evaluated=open_now
+        )
         if broken:
             raise broken[0]
         return told
@@ -121,14 +123,14 @@ class Evaluator:
             cause = cause_of_slo(slo)
             yield cause, partial(evaluate_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
 
-    def _judged(
+    def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
     ) -> dict[str, Verdict | None]:
         """Return the verdicts by cause; None for a failed one, whose error is added to *broken*."""
         found: dict[str, Verdict | None] = {}
         began = renewed = self._stopwatch()
-        for judge in self._judges:
-            for cause, one in judge(definitions, now, before):
+        for rule in self._rules:
+            for cause, one in rule(definitions, now, before):
                 found[cause] = _collect_error(one, broken)
                 if self._stopwatch() - renewed > _RENEW_SHARE * self._lease_seconds:
                     renewed = self._stopwatch()
@@ -159,18 +161,18 @@ class Evaluator:
         now: datetime,
         *,
         took_seconds: float,
-        judged: Collection[str],
+        evaluated: Collection[str],
     ) -> list[IncidentUpdate]:
         """Commit the result of *verdicts*, unless another process took over meanwhile.
 
-        A cause of *judged* whose incident is no longer open was accepted meanwhile; its verdict is ignored.
+        A cause of *evaluated* whose incident is no longer open was accepted meanwhile; its verdict is ignored.
         """
         at = now.timestamp()
         with self._store.transaction() as connection:
             if not self._renew(connection, at + took_seconds):
                 return []
             before = find_open_incidents(connection)
-            ended = set(judged) - set(by_cause(before))
+            ended = set(evaluated) - set(by_cause(before))
             verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
             for each in missed:
                 if each.cause not in by_cause(before):

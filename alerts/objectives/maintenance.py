@@ -217,8 +217,8 @@ def _days(fields: Fields) -> frozenset[int] | None:
     words = fields.texts("every", example="sunday")
     for word in words:
         if word.lower() not in _EVERY:
-            cure = f"write one of {', '.join(_EVERY)}{meant(word.lower(), _EVERY)}"
-            fields.complain(f"{fields.name('every')} is {word!r}; {cure}", "every")
+            fix = f"write one of {', '.join(_EVERY)}{meant(word.lower(), _EVERY)}"
+            fields.complain(f"{fields.name('every')} is {word!r}; {fix}", "every")
             return None
         found |= set(range(7)) if word.lower() == "day" else {MONDAY_TO_SUNDAY.index(word.lower())}
     return frozenset(found) if found else None
@@ -231,8 +231,8 @@ def _time_of_day(fields: Fields, key: str, example: str) -> timedelta | None:
         return None
     minutes = _minutes_since_midnight(value)
     if minutes is None or not 0 <= minutes <= _MINUTES_A_DAY:
-        cure = f'write a time of day in quotes, such as "{example}"'
-        fields.complain(f"{fields.name(key)} is {str(value)!r}; {cure}", key)
+        fix = f'write a time of day in quotes, such as "{example}"'
+        fields.complain(f"{fields.name(key)} is {str(value)!r}; {fix}", key)
         return None
     return timedelta(minutes=minutes)
 
@@ -253,8 +253,8 @@ def _zone(fields: Fields) -> ZoneInfo | None:
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError):
         zones = available_timezones()
-        cure = f"write one such as Europe/Berlin or UTC{meant(name, zones)}" if zones else "install the package tzdata"
-        fields.complain(f"{fields.name('zone')} is {name!r}, which is no time zone here; {cure}", "zone")
+        fix = f"write one such as Europe/Berlin or UTC{meant(name, zones)}" if zones else "install the package tzdata"
+        fields.complain(f"{fields.name('zone')} is {name!r}, which is no time zone here; {fix}", "zone")
         return None
 
 
@@ -262,6 +262,6 @@ def _known(fields: Fields, key: str, known: Collection[str], what: str) -> froze
     found = fields.texts(key)
     for word in found:
         if word not in known:
-            cure = meant(word, known) or f"; known are {', '.join(sorted(known))}"
-            fields.complain(f"{fields.name(key)} has {word!r}, which is no {what} in this file{cure}", key)
+            fix = meant(word, known) or f"; known are {', '.join(sorted(known))}"
+            fields.complain(f"{fields.name(key)} has {word!r}, which is no {what} in this file{fix}", key)
     return frozenset(found)

@@ -79,8 +79,8 @@ def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> Indica
         return None
     found = known.get(("SLI", reference))
     if found is None:
-        cure = meant(reference, [name for kind, name in known if kind == "SLI"]) or "; add an SLI of that name"
-        slo.spec.complain(f"spec.indicatorRef is {reference!r}, which is no SLI of these files{cure}", "indicatorRef")
+        fix = meant(reference, [name for kind, name in known if kind == "SLI"]) or "; add an SLI of that name"
+        slo.spec.complain(f"spec.indicatorRef is {reference!r}, which is no SLI of these files{fix}", "indicatorRef")
         return None
     spec = Fields(found.document, ("spec",), found.document.value["spec"])
     return _IndicatorReader(found.document, base, known).metric(spec)
@@ -270,8 +270,8 @@ def _window(spec: Fields, document: Document) -> timedelta:
     days = int(match[1]) * _DAYS[match[2]] if match else 0
     window = timedelta(days=days) if days <= MAX_WINDOW.days else None
     if window is None or not MIN_WINDOW <= window <= MAX_WINDOW:
-        cure = f"write a window from {MIN_WINDOW.days}d to {MAX_WINDOW.days}d, such as 30d or 4w"
-        fields.complain(f"{fields.name('duration')} is {text!r}; {cure}", "duration")
+        fix = f"write a window from {MIN_WINDOW.days}d to {MAX_WINDOW.days}d, such as 30d or 4w"
+        fields.complain(f"{fields.name('duration')} is {text!r}; {fix}", "duration")
     return window or month
 
 

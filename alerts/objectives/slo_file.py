@@ -301,5 +301,5 @@ def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple
 
 def unwatched_line(file: LiveFile | None) -> str:
     """Return `why_unwatched` as one line for a terminal; empty if an SLO is in force."""
-    why, cure = why_unwatched(file)
-    return f"nobody is watched: {why}. {cure}" if why else ""
+    why, fix = why_unwatched(file)
+    return f"nobody is watched: {why}. {fix}" if why else ""

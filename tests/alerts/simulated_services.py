@@ -173,7 +173,7 @@ class Simulation:
 
 
 def evaluator(store: Store) -> Evaluator:
-    return Evaluator(store, "me", lease_seconds=30, judges=[RegressionRule(store)])
+    return Evaluator(store, "me", lease_seconds=30, rules=[RegressionRule(store)])
 
 
 @contextmanager

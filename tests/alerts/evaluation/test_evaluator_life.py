@@ -244,7 +244,7 @@ def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[lis
     with killed_at(store, kill) as seen:
         for names, pause in ((("a",), TICK), (("a", "b"), TICK), ((), 2 * MINUTE), ((), TICK)):
             # However long it takes on this machine: the lease is over when the next one comes.
-            made = partial(Evaluator, store, lease_seconds=5, judges=[fires(finding, *names)], stopwatch=lambda: 0.0)
+            made = partial(Evaluator, store, lease_seconds=5, rules=[fires(finding, *names)], stopwatch=lambda: 0.0)
             try:
                 made(holder).tick(watched, at)
             except Killed:
@@ -278,7 +278,7 @@ def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Findi
     """Judging that takes longer than the lease lasts renews it meanwhile."""
     seconds = iter(range(0, 1000, 4))
     slow = Evaluator(
-        store, "slow", lease_seconds=10, judges=[fires(finding, "a")], stopwatch=lambda: float(next(seconds))
+        store, "slow", lease_seconds=10, rules=[fires(finding, "a")], stopwatch=lambda: float(next(seconds))
     )
     turns = slow.tick(replace(DEFINITIONS, slos=()), now)
     with store.transaction() as connection:
@@ -293,14 +293,14 @@ def test_who_slept_while_another_took_over_writes_nothing(store: Store, finding:
     watched, seconds = replace(DEFINITIONS, slos=()), iter((0.0, 0.0, 0.0, 1000.0))
 
     def overtaken() -> Verdict:
-        Evaluator(store, "other", lease_seconds=30, judges=[fires(finding, "a")]).tick(watched, now + MINUTE)
+        Evaluator(store, "other", lease_seconds=30, rules=[fires(finding, "a")]).tick(watched, now + MINUTE)
         return Verdict("test:b", None)
 
     sleeper = Evaluator(
         store,
         "sleeper",
         lease_seconds=30,
-        judges=[lambda _watched, _now, _before: [("test:b", overtaken)]],
+        rules=[lambda _watched, _now, _before: [("test:b", overtaken)]],
         stopwatch=lambda: next(seconds),
     )
     turns = sleeper.tick(watched, now)

@@ -251,10 +251,10 @@ def test_accepted_while_it_is_judged_it_stays_accepted(store: Store, slower: Fin
         accept_regression(store, "sl-1", "ann", now)
         return Verdict("tail:shop", slower)
 
-    judging = Evaluator(store, "me", lease_seconds=30, judges=[lambda *_: [("tail:shop", find)]])
+    judging = Evaluator(store, "me", lease_seconds=30, rules=[lambda *_: [("tail:shop", find)]])
     turns = judging.tick(Definitions(), now)
     later = Evaluator(
-        store, "me", lease_seconds=30, judges=[lambda *_: [("tail:shop", partial(Verdict, "tail:shop", slower))]]
+        store, "me", lease_seconds=30, rules=[lambda *_: [("tail:shop", partial(Verdict, "tail:shop", slower))]]
     )
     further = later.tick(Definitions(), now + MINUTE)
 

@@ -195,7 +195,7 @@ def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) 
 def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is raised when all others had their turn, and the time goes on."""
     judge = RegressionRule(world.store)
-    broken = Evaluator(world.store, "me", lease_seconds=30, judges=[judge])
+    broken = Evaluator(world.store, "me", lease_seconds=30, rules=[judge])
     for _ in range(12):
         broken.tick(WATCHED, world.at + MINUTE / 2)
     monkeypatch.setattr(WatchedSeries, "go_on", lambda *_: 1 / 0)

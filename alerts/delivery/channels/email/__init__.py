@@ -28,8 +28,8 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     sender = fields.text("from", example="stagelens@example.com")
     for key, addresses in (("to", recipients), ("from", (sender,) if sender else ())):
         for wrong in (each for each in addresses if not is_address(each)):
-            cure = "write a mail address, such as oncall@example.com"
-            fields.complain(f"{fields.name(key)} has {wrong!r}; {cure}", key)
+            fix = "write a mail address, such as oncall@example.com"
+            fields.complain(f"{fields.name(key)} has {wrong!r}; {fix}", key)
     security = fields.one_of("security", tuple(PORTS)) if fields.has("security") else "starttls"
     port = int(fields.amount("port", example="587", whole=True) or 0)
     if port > MAX_PORT:
@@ -37,8 +37,8 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     user = fields.text("user")
     password = secrets.take("password", example="SMTP_PASSWORD" if user else "")
     if not (user + password).isascii():
-        cure = "signing in to a mail server can carry ASCII alone; set another one there"
-        fields.complain(f"{fields.name('user')} or its password has a letter such as ü; {cure}", "user")
+        fix = "signing in to a mail server can carry ASCII alone; set another one there"
+        fields.complain(f"{fields.name('user')} or its password has a letter such as ü; {fix}", "user")
     mail = EmailChannel(
         name,
         host=fields.text("host", example="smtp.example.com"),

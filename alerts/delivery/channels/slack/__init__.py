@@ -23,8 +23,8 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     signing_secret = secrets.take("signing_secret")
     channel = fields.text("channel", example="C0123456789")
     if channel and not _CHANNEL_ID.fullmatch(channel):
-        cure = "write the channel's id, such as C0123456789 (in Slack: the channel's name, About, at the bottom)"
-        fields.complain(f"{fields.name('channel')} is {channel!r}; {cure}", "channel")
+        fix = "write the channel's id, such as C0123456789 (in Slack: the channel's name, About, at the bottom)"
+        fields.complain(f"{fields.name('channel')} is {channel!r}; {fix}", "channel")
     base_url = fields.address("base_url") or BASE_URL
     bot = SlackBot(name, token, channel, buttons=bool(signing_secret), base_url=base_url)
     return ParsedChannel(bot, signing_secret=signing_secret)
