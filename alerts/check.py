@@ -30,6 +30,7 @@ from .policies import BurnRatePolicy, default_burn_rate_policy
 LOOK_BACK = timedelta(days=30)
 # Number of incidents shown, the worst first.
 _SHOWN = 5
+DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if there is one"
 
 
 class Seen:
@@ -112,9 +113,6 @@ def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
     found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
     if len(found) > 1:
         yield f"First tokens were found in several ways ({', '.join(sorted(found))}): choose one with `definition`."
-
-
-DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if there is one"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -24,6 +24,10 @@ from .objectives.slo_file import LiveFile, read_slo_file
 from .reader import AlertsReader, Delivery, Incident, Transition
 from .regression.acceptance import accept_regression
 
+_LENGTH = "2h"
+_LIMIT = 50
+_LONGEST = timedelta(days=395)
+
 
 def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
     """Return one line per incident; *everything* says whether resolved incidents are included."""
@@ -127,11 +131,6 @@ def _delivery_error(each: Delivery) -> str:
 
 def _format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
-
-
-_LENGTH = "2h"
-_LIMIT = 50
-_LONGEST = timedelta(days=395)
 
 
 def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | None = None) -> int:

@@ -9,6 +9,10 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+_BARS = "▁▂▃▄▅▆▇█"
+TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+
 
 def cut(text: str, limit: int) -> str:
     """Return *text* with at most *limit* characters, never ending within an escape such as `&amp;`.
@@ -49,17 +53,9 @@ def sparkline(values: Sequence[float | None], widest: int = 30) -> str:
     return "".join(_bar(max(group), top) if group else " " for group in groups)
 
 
-_BARS = "▁▂▃▄▅▆▇█"
-
-
 def _bar(value: float, top: float) -> str:
     share = value / top if top > 0 else 0.0
     return _BARS[max(0, min(round(share * len(_BARS)), len(_BARS)) - 1)]
-
-
-TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
-
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
 def percent(ratio: float) -> str:

@@ -33,6 +33,9 @@ from .evaluation.evaluator import LEASE
 
 # Returns whether the check passed, and a text.
 Probe = Callable[[], tuple[bool, str]]
+log = logging.getLogger(__name__)
+_PREFIX = "stagelens_alerts_"
+_SEVERITIES = ("page", "ticket")
 
 
 class Probes:
@@ -83,12 +86,6 @@ class Probes:
             log.warning("alerts: not ready, the store cannot be read: %s", error)
             return False, "the store cannot be read; the log of the alerts says more"
         return True, "ok" if holder in (None, self._holder) else "ok; standing by, another process evaluates"
-
-
-log = logging.getLogger(__name__)
-
-_PREFIX = "stagelens_alerts_"
-_SEVERITIES = ("page", "ticket")
 
 
 class AlertMetrics(Collector):

@@ -17,6 +17,8 @@ import yaml
 
 from ..core.settings.values import parse_duration
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -197,8 +199,6 @@ def read_burn_rate_policy(raw: dict[str, Any]) -> BurnRatePolicy:
 def _length(raw: dict[str, Any], key: str) -> timedelta:
     return parse_duration(raw[key], key)
 
-
-T = TypeVar("T")
 
 # Type of a field that is written as a duration and stored in whole minutes.
 InMinutes = Annotated[int, "written as a duration"]

@@ -19,6 +19,12 @@ from ..core.histogram import Estimate, Histogram
 # Overlaps up to this length are rollouts and not parallel operation.
 ROLLOUT = timedelta(minutes=5)
 _QUANTILE = 0.99
+# Default quantiles of a comparison.
+QUANTILES = (0.999, 0.99, 0.95, 0.9)
+# Minimum share of the growth for a stage to be named. [ratio]
+MIN_SHARE = 0.4
+# Smaller changes count as `same`. [ratio]
+MIN_CHANGE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,6 @@ def _until(life: ServingPeriod, end: datetime) -> ServingPeriod:
 
 
 ChangeKind = Literal["regression", "improvement", "same", "not_enough"]
-
-# Default quantiles of a comparison.
-QUANTILES = (0.999, 0.99, 0.95, 0.9)
-# Minimum share of the growth for a stage to be named. [ratio]
-MIN_SHARE = 0.4
-# Smaller changes count as `same`. [ratio]
-MIN_CHANGE = 0.03
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,27 @@ from .message_text import regression_subject
 
 CHART_PATH = "/charts"
 _KEY_NAME = "charts"
+_MINUTE, _DAY = 60, 86_400
+# Maximum number of labels. [count]
+_MOST_LEVELS, _MOST_MOMENTS = 4, 7
+# Steps of a clock; longer ones are whole days. [minutes]
+_CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
+log = logging.getLogger(__name__)
+# Size as displayed. The image has twice as many pixels for high-density screens; lines are drawn at a higher resolution and
+# scaled down, because Pillow does not antialias them.
+WIDTH, HEIGHT = 600, 212
+_SHARP, _FINE = 2, 4
+_BOX = (66.0, 66.0, 496.0, 178.0)
+_MARGIN, _ROW = 14.0, 18.0
+# Colours of an 8-bit PNG, a third of the size. [count]
+_COLOURS = 256
+# Colours of the dashboard's light theme (assets/tokens.css).
+_SURFACE, _GRID, _INK, _MUTED, _CALM = "#ffffff", "#ecedf0", "#16181d", "#59606c", "#8b919d"
+# Font sizes: Slack and phones show the chart at about half its width. [units]
+_LARGE, _USUAL = 19, 15
+_SMALL = (_USUAL, _MUTED)
+_TROUBLE = {"page": "#c9252d", "ticket": "#a85b00"}
+_MAX_VERSION_CHARS = 24
 
 
 def chart_url(connection: Connection, message: Message) -> str:
@@ -73,13 +94,6 @@ def _signing_key(connection: Connection) -> str | None:
 
 def _signature(key: str, incident: str) -> str:
     return hmac.new(bytes.fromhex(key), incident.encode(), hashlib.sha256).hexdigest()
-
-
-_MINUTE, _DAY = 60, 86_400
-# Maximum number of labels. [count]
-_MOST_LEVELS, _MOST_MOMENTS = 4, 7
-# Steps of a clock; longer ones are whole days. [minutes]
-_CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +159,6 @@ def _time_step(length: float) -> int:
             return minutes * _MINUTE
     return _DAY * math.ceil(length / _DAY / _MOST_MOMENTS)
 
-
-log = logging.getLogger(__name__)
-
-# Size as displayed. The image has twice as many pixels for high-density screens; lines are drawn at a higher resolution and
-# scaled down, because Pillow does not antialias them.
-WIDTH, HEIGHT = 600, 212
-_SHARP, _FINE = 2, 4
-_BOX = (66.0, 66.0, 496.0, 178.0)
-_MARGIN, _ROW = 14.0, 18.0
-# Colours of an 8-bit PNG, a third of the size. [count]
-_COLOURS = 256
-# Colours of the dashboard's light theme (assets/tokens.css).
-_SURFACE, _GRID, _INK, _MUTED, _CALM = "#ffffff", "#ecedf0", "#16181d", "#59606c", "#8b919d"
-# Font sizes: Slack and phones show the chart at about half its width. [units]
-_LARGE, _USUAL = 19, 15
-_SMALL = (_USUAL, _MUTED)
-_TROUBLE = {"page": "#c9252d", "ticket": "#a85b00"}
-_MAX_VERSION_CHARS = 24
 
 _Point = tuple[float, float]
 

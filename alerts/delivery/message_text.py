@@ -16,6 +16,14 @@ from .. import formatting
 from ..formatting import sparkline
 from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, Trend
 
+TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was gone"
+# Onsets are known to about a minute; larger errors are shown. [seconds]
+_SURE_SECONDS = 120
+_ICONS = {"page": "🔴", "ticket": "🟠"}
+# A share up to this value counts as all of the excess.
+_ALL = 1.05
+_UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "it is not watched any more"}
+
 
 def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None = None) -> str:
     """Return what became slower: the statistic, the filters and the environment.
@@ -172,9 +180,6 @@ def _kind_text(kind: str) -> _KindText:
     return _KIND_TEXTS.get(kind, _KIND_TEXTS["latency"])
 
 
-TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was gone"
-
-
 def absence_cause(absence: MissingTraffic) -> str:
     """Return the cause of missing traffic as a clause."""
     return f"no request in {_format_seconds(absence.window_seconds)}"
@@ -198,14 +203,6 @@ def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
 
 def _format_seconds(seconds: float) -> str:
     return formatting.duration(timedelta(seconds=seconds))
-
-
-# Onsets are known to about a minute; larger errors are shown. [seconds]
-_SURE_SECONDS = 120
-_ICONS = {"page": "🔴", "ticket": "🟠"}
-# A share up to this value counts as all of the excess.
-_ALL = 1.05
-_UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "it is not watched any more"}
 
 
 def headline(message: Message) -> str:

@@ -20,7 +20,13 @@ from ...store import Store
 from . import outbox
 from .channel import Channel
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
+# Longer than the longest send, or two processes would send the same message.
+LEASE_SECONDS = 60.0
+# Poll interval of an idle thread. [seconds]
+POLL_SECONDS = 2.0
+# Wait while another process sends an earlier message of the same incident. [seconds]
+OTHERS_SECONDS = 0.5
 
 
 class AlertsThread(periodic_thread.Loop):
@@ -39,18 +45,8 @@ class AlertsThread(periodic_thread.Loop):
         """Log *error*; an error of the store without traceback."""
         if not isinstance(error, StoreError | SQLAlchemyError):
             return super().failed(error)
-        _log.warning("alerts: %s: the store cannot be used: %s", self._name, error)
+        log.warning("alerts: %s: the store cannot be used: %s", self._name, error)
         return RETRY_SECONDS
-
-
-log = logging.getLogger(__name__)
-
-# Longer than the longest send, or two processes would send the same message.
-LEASE_SECONDS = 60.0
-# Poll interval of an idle thread. [seconds]
-POLL_SECONDS = 2.0
-# Wait while another process sends an earlier message of the same incident. [seconds]
-OTHERS_SECONDS = 0.5
 
 
 class DeliveryWorker(AlertsThread):

@@ -17,6 +17,15 @@ import numpy as np
 from ..policies import BurnRatePolicy, BurnRateRule, CalmRule, MinimumBadRequests, Severity
 
 FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
+# Ten years or more count as "never".
+_FOREVER_DAYS = 3650
+# Bad stretches closer than this are one stretch.
+_MAX_GAP = timedelta(minutes=5)
+# Half the 95 % quantile of chi squared with one degree of freedom: change points that are likelier than that below the likeliest one
+# are in the interval. D. V. Hinkley, "Inference about the change-point in a sequence of random variables", Biometrika 57 (1970).
+_LOG_LIKELIHOOD = 1.92
+# Shares of exactly 0 or 1 would give a likelihood of zero.
+_DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,21 +231,8 @@ def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | Non
     return timedelta(days=days) if days < _FOREVER_DAYS else None
 
 
-# Ten years or more count as "never".
-_FOREVER_DAYS = 3650
-
-
 def _threshold(rule: BurnRateRule, window: timedelta) -> float:
     return rule.budget * (window / rule.long)
-
-
-# Bad stretches closer than this are one stretch.
-_MAX_GAP = timedelta(minutes=5)
-# Half the 95 % quantile of chi squared with one degree of freedom: change points that are likelier than that below the likeliest one
-# are in the interval. D. V. Hinkley, "Inference about the change-point in a sequence of random variables", Biometrika 57 (1970).
-_LOG_LIKELIHOOD = 1.92
-# Shares of exactly 0 or 1 would give a likelihood of zero.
-_DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

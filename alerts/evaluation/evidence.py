@@ -20,6 +20,19 @@ from ..objectives.slo import Slo
 from .burn_rate import burn_rate
 from .measurement import as_requests
 
+# Time before the onset that the page shows.
+CALM_BEFORE = timedelta(minutes=15)
+# Service tab per kind of SLO. All other kinds use the first tab, which shows the time of each stage at the percentile.
+_TOKENS, _ERRORS = "/tokens", "/traces"
+_TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
+_MINUTE = timedelta(minutes=1)
+# Number of points of a trend.
+_POINTS = 60
+# Number of requests shown, and of the slowest requests searched.
+_SHOWN, _LOOKED_AT = 3, 30
+# Kinds of objectives about whole requests; only for these does a stage explain a violation.
+OF_REQUESTS = ("latency", "availability")
+
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
@@ -114,13 +127,6 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     )
 
 
-# Time before the onset that the page shows.
-CALM_BEFORE = timedelta(minutes=15)
-# Service tab per kind of SLO. All other kinds use the first tab, which shows the time of each stage at the percentile.
-_TOKENS, _ERRORS = "/tokens", "/traces"
-_TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
-
-
 def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0) -> str:
     """Return the dashboard page of the incident and the time before it; "" without a dashboard.
 
@@ -171,13 +177,6 @@ def filters_of(slo: Slo) -> dict[str, str]:
 
 def _milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
-
-
-_MINUTE = timedelta(minutes=1)
-# Number of points of a trend.
-_POINTS = 60
-# Number of requests shown, and of the slowest requests searched.
-_SHOWN, _LOOKED_AT = 3, 30
 
 
 def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashboard_url: str) -> tuple[Exemplar, ...]:
@@ -239,10 +238,6 @@ def _bad_mask(found: pd.DataFrame, slo: Slo) -> pd.Series:
         )
     # Token latencies cannot be read from the whole request, so the slowest requests are shown.
     return failed | (found["duration_seconds"] > (slo.threshold_seconds or 0.0))
-
-
-# Kinds of objectives about whole requests; only for these does a stage explain a violation.
-OF_REQUESTS = ("latency", "availability")
 
 
 def stage_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[StageGrowth, ...]:

@@ -37,6 +37,8 @@ from .burn_rate import (
 # Finest bucket of the store: the minimum time a service was seen.
 _BUCKET = timedelta(seconds=10)
 _MINUTE = timedelta(minutes=1)
+MINUTE = timedelta(minutes=1)
+_MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,6 @@ def _covered_share(slo: Slo, first: datetime | None, now: datetime) -> float:
 
 
 Floats = NDArray[np.float64]
-MINUTE = timedelta(minutes=1)
-_MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
 
 @dataclass(frozen=True, slots=True)

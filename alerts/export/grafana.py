@@ -19,6 +19,9 @@ from .rules import ALERT, BURN, METRIC_NAMES, Histograms
 # Grafana variable: at least four scrapes.
 _WINDOW = "$__rate_interval"
 _CHOSEN = 'service_name=~"$service"'
+SCHEMA_VERSION = 39
+_COLUMNS, _HEIGHT = 24, 8
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +233,6 @@ _ITSELF = (
         width=6,
     ),
 )
-
-
-SCHEMA_VERSION = 39
-_COLUMNS, _HEIGHT = 24, 8
-_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def write_dashboard(histograms: Histograms) -> str:

@@ -29,6 +29,10 @@ _UNITS = {
     "m": timedelta(minutes=1),
     "s": timedelta(seconds=1),
 }
+REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
+ALERT = "StagelensBudgetBurns"
+# Rounding step, against rounding errors at thresholds.
+_STEP = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +130,6 @@ def prometheus_duration(length: timedelta) -> str:
 
 def _metric(slo: Slo) -> str:
     return METRIC_NAMES[HISTOGRAMS.get(slo.kind, REQUEST_DURATION)]
-
-
-REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
-ALERT = "StagelensBudgetBurns"
-# Rounding step, against rounding errors at thresholds.
-_STEP = 0.0001
 
 
 class _Dumper(yaml.SafeDumper):

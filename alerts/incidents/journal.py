@@ -23,6 +23,8 @@ from ..schema import transitions
 from .lifecycle import IncidentRecord, get_incident, save_incident
 from .notification_rules import IncidentUpdate
 
+MAX_NAME_CHARS = 200
+
 
 def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:
     """Write *turn*: the record, its history, and the messages to *channels*.
@@ -86,9 +88,6 @@ def _recipients(connection: Connection, turn: IncidentUpdate, channels: Sequence
         return channels
     heard = notified_channels(connection, turn.record.id)
     return [channel for channel in heard if channel in channels]
-
-
-MAX_NAME_CHARS = 200
 
 
 class IncidentError(StagelensError):

@@ -15,6 +15,8 @@ from typing import Literal
 from ..policies import Fleet
 from .lifecycle import ChannelState, IncidentRecord, Step
 
+_GROUPED_PREFIX = "told with "
+
 
 def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
     """Return the sort key of incidents: pages first, then oldest, then worst."""
@@ -56,8 +58,6 @@ def _is_same_service(one: IncidentRecord, other: IncidentRecord) -> bool:
 
 # Entries of the history; the last two are never notified. An accepted incident is notified as resolved.
 Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]
-
-_GROUPED_PREFIX = "told with "
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ _DAY = timedelta(days=1)
 # How far ahead the end of a window is searched; a daily window without a gap has none.
 _AHEAD = timedelta(days=31)
 MONDAY_TO_SUNDAY = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_EVERY = ("day", *MONDAY_TO_SUNDAY)
+_TIME = re.compile(r"(\d{1,2}):([0-5]\d)")
+_MINUTES_A_DAY = 1440
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +136,6 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             made.append((low, high))
     return made
-
-
-_EVERY = ("day", *MONDAY_TO_SUNDAY)
-_TIME = re.compile(r"(\d{1,2}):([0-5]\d)")
-_MINUTES_A_DAY = 1440
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,19 @@ from .slo import MAX_WINDOW, MIN_WINDOW, THRESHOLDS, Slo, SloEntry, check_names,
 SOURCE = "stagelens"
 # Placeholder for a threshold defined elsewhere.
 _PLACEHOLDER = timedelta(seconds=1)
+VERSION = "openslo/v1"
+KINDS = ("SLO", "SLI", "Service", "DataSource", "AlertPolicy", "AlertCondition", "AlertNotificationTarget")
+_POLICY = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
+# Kinds that are accepted without effect.
+_UNUSED = {
+    "AlertPolicy": _POLICY,
+    "AlertCondition": _POLICY,
+    "AlertNotificationTarget": "messages go to the `channels` of the SLO file",
+}
+_MAX_SECONDS = 1e9
+_METHODS = ("Occurrences", "Timeslices", "RatioTimeslices")
+_DURATION = re.compile(r"(\d{1,9})([mhdwMQY])")
+_DAYS = {"m": 1 / 1440, "h": 1 / 24, "d": 1, "w": 7, "M": 30, "Q": 90, "Y": 365}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,21 +187,6 @@ class _IndicatorReader:
 
 def _filters(slo: Slo) -> tuple[str | None, ...]:
     return slo.service, slo.route, slo.model, slo.version, slo.environment
-
-
-VERSION = "openslo/v1"
-KINDS = ("SLO", "SLI", "Service", "DataSource", "AlertPolicy", "AlertCondition", "AlertNotificationTarget")
-_POLICY = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
-# Kinds that are accepted without effect.
-_UNUSED = {
-    "AlertPolicy": _POLICY,
-    "AlertCondition": _POLICY,
-    "AlertNotificationTarget": "messages go to the `channels` of the SLO file",
-}
-_MAX_SECONDS = 1e9
-_METHODS = ("Occurrences", "Timeslices", "RatioTimeslices")
-_DURATION = re.compile(r"(\d{1,9})([mhdwMQY])")
-_DAYS = {"m": 1 / 1440, "h": 1 / 24, "d": 1, "w": 7, "M": 30, "Q": 90, "Y": 365}
 
 
 def is_openslo(document: Document) -> bool:

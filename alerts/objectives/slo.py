@@ -18,6 +18,20 @@ from .maintenance import MaintenanceCalendar
 
 Watched = Literal["request", "ttft", "tpot", "stage", "coverage", "freshness"]
 KINDS: tuple[Kind, ...] = ("latency", "availability", "ttft", "tpot", "stage", "coverage", "freshness")
+# Below a week the policy's windows are as long as the SLO's; data are not kept for more than a quarter.
+MIN_WINDOW, MAX_WINDOW = timedelta(days=7), timedelta(days=90)
+MAX_NAME_CHARS = 200
+_HOUR = timedelta(hours=1)
+# Data arrive every ten seconds, and freshness is counted in minutes.
+_MIN_AGE, _MAX_AGE = timedelta(minutes=1), timedelta(days=7)
+# Example threshold of each kind that has one.
+THRESHOLDS: Mapping[Kind, str] = {
+    "latency": "250ms",
+    "ttft": "500ms",
+    "tpot": "50ms",
+    "stage": "50ms",
+    "freshness": "5m",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +144,6 @@ def _span(length: timedelta) -> str:
     """Return a threshold as text, in minutes only if that is exact."""
     seconds = length.total_seconds()
     return duration(length) if seconds >= 120 and seconds % 60 == 0 else latency(seconds)  # noqa: PLR2004 - two minutes
-
-
-# Below a week the policy's windows are as long as the SLO's; data are not kept for more than a quarter.
-MIN_WINDOW, MAX_WINDOW = timedelta(days=7), timedelta(days=90)
-MAX_NAME_CHARS = 200
-_HOUR = timedelta(hours=1)
-# Data arrive every ten seconds, and freshness is counted in minutes.
-_MIN_AGE, _MAX_AGE = timedelta(minutes=1), timedelta(days=7)
-# Example threshold of each kind that has one.
-THRESHOLDS: Mapping[Kind, str] = {
-    "latency": "250ms",
-    "ttft": "500ms",
-    "tpot": "50ms",
-    "stage": "50ms",
-    "freshness": "5m",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,18 @@ from . import openslo
 from .maintenance import MaintenanceEntry, calendar_of, read_maintenance
 from .slo import Slo, SloEntry, read_slo_entry
 
+log = logging.getLogger(__name__)
+EXAMPLE = """\
+slos:
+  - name: checkout-latency
+    service: checkout
+    objective: 0.99
+    threshold: 250ms
+    window: 30d
+"""
+# Smallest SLO file.
+EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}]"
+
 
 @dataclass(frozen=True, slots=True)
 class RegressionSettings:
@@ -56,18 +68,6 @@ def read_regressions(top: Fields) -> RegressionSettings:
     ignored = frozenset(fields.texts("ignore", example="checkout"))
     fields.finish()
     return RegressionSettings(ignored=ignored)
-
-
-log = logging.getLogger(__name__)
-
-EXAMPLE = """\
-slos:
-  - name: checkout-latency
-    service: checkout
-    objective: 0.99
-    threshold: 250ms
-    window: 30d
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +274,6 @@ class LiveFile(live_file.LiveFile[Definitions]):
             log.error("alerts: nothing is watched until the SLO file is mended; it is read again when it changes")
         else:
             log.error("alerts: the SLOs read before stay in force until the file is mended")
-
-
-# Smallest SLO file.
-EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}]"
 
 
 def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:

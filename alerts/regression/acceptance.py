@@ -46,6 +46,7 @@ from .statistic import (
 
 # Block length in which load and time of day hardly change. [minutes]
 _BLOCK = 10
+MAX_WHY_CHARS = 2000
 
 
 def rebase_on_accepted(
@@ -104,9 +105,6 @@ def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSec
         tuple(tuple(hour.get(stage, 0.0) + grown.get(stage, 0.0) for stage in stages) for hour in usual),
         tuple(spread.get(stage, 0.0) for stage in stages),
     )
-
-
-MAX_WHY_CHARS = 2000
 
 
 def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:

@@ -39,6 +39,11 @@ from .traffic import (
     stage_means,
 )
 
+# Number of requests shown, of the slowest requests searched, and of points of a trend.
+_SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
+# Quantile of the dashboard page for a finding in the mean.
+_SHOWN_AT = 0.99
+
 
 @dataclass(frozen=True, slots=True)
 class TailVerdict:
@@ -131,10 +136,6 @@ def _mean(histogram: Histogram) -> Estimate | None:
     return Estimate(mean, max(mean - reach, 0.0), mean + reach)
 
 
-# Number of requests shown, of the slowest requests searched, and of points of a trend.
-_SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
-
-
 def pseudo_slo(group: Group, quantile: float) -> Slo:
     """Return *group* as an SLO, from which links and selections are made."""
     whole = select_minutes(group, 0, 0)
@@ -182,10 +183,6 @@ def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile:
     values = dict(zip(numbers, frame["value_seconds"].tolist(), strict=True))
     began_at = round(frame["at"].iloc[0].timestamp()) - width * numbers[0]
     return Trend(tuple(values.get(number) for number in range(max(values) + 1)), float(width), float(began_at))
-
-
-# Quantile of the dashboard page for a finding in the mean.
-_SHOWN_AT = 0.99
 
 
 @dataclass(frozen=True, slots=True)

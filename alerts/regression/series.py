@@ -19,6 +19,9 @@ from .statistic import MinuteHistograms, Row, StageSeconds, TailCounts, count_be
 
 # Length of the column; longer causes end with a hash.
 _MAX_CAUSE = 255
+DAY = 1440
+# Step of stage times.
+SPENT_STEP = timedelta(minutes=10)
 
 
 def make_cause(kind: str, *parts: str, environment: str = "") -> str:
@@ -158,11 +161,6 @@ class WatchedSeries:
     def requests(self, minutes: int) -> float:
         """Return the number of requests in the last *minutes*."""
         return 0.0 if self.recent is None else float(self.recent.requests[-minutes:].sum())
-
-
-DAY = 1440
-# Step of stage times.
-SPENT_STEP = timedelta(minutes=10)
 
 
 def select_minutes(group: Group, start: int, end: int) -> Selection:

@@ -27,6 +27,22 @@ from .policy import At, TailPolicy, Window
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 BUCKETS_A_DOUBLING = 2**SCALE
+# Stage of the rows about end-to-end latency.
+END_TO_END = ""
+MEAN = "mean"
+# In the mean, requests are capped at this quantile of the reference.
+MOST = 0.99
+DAY = 1440
+# Half a request on both sides keeps the log finite and nearly unbiased (Anscombe, Haldane).
+HALF_REQUEST = 0.5
+# Fit of the time of day: block length in minutes, iterations, and the limit of outliers in spreads (Huber).
+FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
+# Initial and minimum scatter.
+FIRST_SCATTER, LEAST_SCATTER = 0.2, 0.02
+# A service scatters more near its limits: the busiest tenth has its own scatter if it has enough blocks.
+PEAK, LEAST_PEAKS = 0.9, 20
+# Minimum distance of the moments at which the statistic is learnt. [minutes]
+LEAST_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +104,6 @@ class StageSeconds:
 def bucket_middles(index: Ints) -> Floats:
     """Return the middle of each bucket of *index* in seconds, like `core.histogram.bucket_middle`."""
     return (np.exp2(index / BUCKETS_A_DOUBLING) + np.exp2((index + 1) / BUCKETS_A_DOUBLING)) / 2
-
-
-# Stage of the rows about end-to-end latency.
-END_TO_END = ""
-MEAN = "mean"
-# In the mean, requests are capped at this quantile of the reference.
-MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,19 +239,6 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
     share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
     moved = row.edge - BUCKETS_A_DOUBLING * np.log2(1 + growth)
     return float(np.log(np.interp(moved, index, share, left=1.0) / np.interp(row.edge, index, share)))
-
-
-DAY = 1440
-# Half a request on both sides keeps the log finite and nearly unbiased (Anscombe, Haldane).
-HALF_REQUEST = 0.5
-# Fit of the time of day: block length in minutes, iterations, and the limit of outliers in spreads (Huber).
-FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
-# Initial and minimum scatter.
-FIRST_SCATTER, LEAST_SCATTER = 0.2, 0.02
-# A service scatters more near its limits: the busiest tenth has its own scatter if it has enough blocks.
-PEAK, LEAST_PEAKS = 0.9, 20
-# Minimum distance of the moments at which the statistic is learnt. [minutes]
-LEAST_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)

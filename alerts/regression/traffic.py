@@ -17,6 +17,8 @@ from .statistic import Floats, bucket_middles
 
 # Requests by dimension (route, model, status, device, batch, cold …) and value, as `Reader.dimensions` gives them.
 Traffic = Mapping[str, Mapping[str, float]]
+# Compared dimensions; versions are not among them, because releases are reported separately.
+_DIMENSIONS = ("route", "model", "device", "status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,6 @@ def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], qua
     return (
         0.0 if quantile * whole <= zero or not len(index) else float(bucket_middles(index)[min(place, len(index) - 1)])
     )
-
-
-# Compared dimensions; versions are not among them, because releases are reported separately.
-_DIMENSIONS = ("route", "model", "device", "status")
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:

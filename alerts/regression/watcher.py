@@ -26,6 +26,9 @@ from .state_store import Accepted
 
 # A series without requests for this long is dropped; longer than an incident waits for data.
 _KNOWN_MINUTES = 2 * DAY
+# Cause under which the search runs before all verdicts; it never has an incident.
+SEARCH_CAUSE = "tail:"
+_KINDS = (SEARCH_CAUSE, "canary:")
 
 
 class RegressionSearch:
@@ -229,10 +232,6 @@ def _skip_missed(progress: AlarmState, earliest: int) -> AlarmState:
         return progress
     return AlarmState(earliest, progress.since, fired_at=progress.fired_at, released_at=progress.released_at)
 
-
-# Cause under which the search runs before all verdicts; it never has an incident.
-SEARCH_CAUSE = "tail:"
-_KINDS = (SEARCH_CAUSE, "canary:")
 
 NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 

@@ -13,6 +13,15 @@ from ..channel import Channel, ChannelKind, HeartbeatReceiver
 from . import alertmanager, email, heartbeat, pagerduty, slack, webhook
 
 MAX_NAME_CHARS = 64
+# A new kind of channel is registered here.
+KINDS: dict[str, ChannelKind] = {
+    "slack": slack.KIND,
+    "pagerduty": pagerduty.KIND,
+    "alertmanager": alertmanager.KIND,
+    "email": email.KIND,
+    "webhook": webhook.KIND,
+    "heartbeat": heartbeat.KIND,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +50,6 @@ class ChannelEntry:
     def takes_messages(self) -> bool:
         """Whether it receives messages about incidents."""
         return self.kind != "heartbeat"
-
-
-# A new kind of channel is registered here.
-KINDS: dict[str, ChannelKind] = {
-    "slack": slack.KIND,
-    "pagerduty": pagerduty.KIND,
-    "alertmanager": alertmanager.KIND,
-    "email": email.KIND,
-    "webhook": webhook.KIND,
-    "heartbeat": heartbeat.KIND,
-}
 
 
 def read_channel(

@@ -27,6 +27,15 @@ REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
 ENDS_AFTER_SECONDS = 240.0
 # Alertmanager has no limit; templates should stay readable.
 MAX_ANNOTATION_CHARS = 2000
+# What the receiver answers, and what to do about it.
+HINTS = (
+    (
+        "answered 404",
+        "Give Alertmanager's own address, as http://alertmanager:9093, with its route prefix if it has one.",
+    ),
+    ("answered 401", "A proxy in front asks for a password: put it into the address, https://user:password@host."),
+    ("answered 410", "This Alertmanager knows API v1 only: 0.16 is the oldest that works."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +114,4 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     return ParsedChannel(AlertmanagerChannel(name, secrets.take("url", example="ALERTMANAGER_URL", is_address=True)))
 
 
-# What the receiver answers, and what to do about it.
-HINTS = (
-    (
-        "answered 404",
-        "Give Alertmanager's own address, as http://alertmanager:9093, with its route prefix if it has one.",
-    ),
-    ("answered 401", "A proxy in front asks for a password: put it into the address, https://user:password@host."),
-    ("answered 410", "This Alertmanager knows API v1 only: 0.16 is the oldest that works."),
-)
 KIND = ChannelKind(_read, HINTS)

@@ -33,6 +33,8 @@ LOOK_AGAIN_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 # A page unsent for longer stops the heartbeat. [seconds]
 MAX_PAGE_WAIT_SECONDS = 120.0
+# What the receiver answers, and what to do about it.
+HINTS = (("answered 404", "Nobody expects pings at that address: copy it again from the service that watches."),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,4 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     return ParsedChannel(heartbeat=Heartbeat(name, secrets.take("url", example="HEARTBEAT_URL", is_address=True)))
 
 
-# What the receiver answers, and what to do about it.
-HINTS = (("answered 404", "Nobody expects pings at that address: copy it again from the service that watches."),)
 KIND = ChannelKind(_read, HINTS)

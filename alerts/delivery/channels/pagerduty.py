@@ -53,6 +53,27 @@ LEASE_SECONDS = 60.0
 # Longer than the maximum age of a release, with margin for clock differences. [seconds]
 TOLD_SECONDS = timedelta(days=7).total_seconds()
 PREFIX = "release:"
+# https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
+MAX_SUMMARY_CHARS = 1024
+MAX_DEDUP_KEY_CHARS = 255
+MAX_EVENT_BYTES = 512_000
+# Status of an accepted event.
+ACCEPTED = 202
+BASE_URL = "https://events.pagerduty.com"
+_ACTIONS = {"resolved": "resolve", "acknowledged": "acknowledge"}
+_SEVERITIES = {"page": "critical", "ticket": "warning"}
+# What the receiver answers, and what to do about it.
+HINTS = (
+    (
+        "answered 400",
+        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
+    ),
+    (
+        "answered 403",
+        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
+    ),
+    ("answered 404", "Accounts in the EU set base_url: https://events.eu.pagerduty.com"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +193,6 @@ def _lease_of(channel: str, release: Release) -> str:
     """Return the name of a release's lease, at most 64 characters."""
     named = f"{channel}\0{release.service}\0{release.version}"
     return f"{PREFIX}{hashlib.sha256(named.encode()).hexdigest()[:40]}"
-
-
-# https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
-MAX_SUMMARY_CHARS = 1024
-MAX_DEDUP_KEY_CHARS = 255
-MAX_EVENT_BYTES = 512_000
-
-# Status of an accepted event.
-ACCEPTED = 202
-
-BASE_URL = "https://events.pagerduty.com"
-_ACTIONS = {"resolved": "resolve", "acknowledged": "acknowledge"}
-_SEVERITIES = {"page": "critical", "ticket": "warning"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,16 +338,4 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     return ParsedChannel(PagerDutyChannel(name, key, base_url), signing_secret=secrets.take("webhook_secret"))
 
 
-# What the receiver answers, and what to do about it.
-HINTS = (
-    (
-        "answered 400",
-        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
-    ),
-    (
-        "answered 403",
-        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
-    ),
-    ("answered 404", "Accounts in the EU set base_url: https://events.eu.pagerduty.com"),
-)
 KIND = ChannelKind(_read, HINTS)

@@ -27,6 +27,13 @@ TIMESTAMP_HEADER = "X-Stagelens-Timestamp"
 KEY_HEADER = "Idempotency-Key"
 # Incremented when a field changes its meaning or is removed; new fields may be added at any time.
 FORMAT = 1
+# What the receiver answers, and what to do about it.
+HINTS = (
+    ("answered 401", "The receiver does not accept the signature: set the same secret on both sides."),
+    ("answered 403", "The receiver does not accept the signature: set the same secret on both sides."),
+    ("answered 404", "There is nothing at that address: check its path."),
+    ("answered 405", "The address takes no POST: check its path."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +144,4 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     return ParsedChannel(WebhookChannel(name, url, secrets.take("secret")))
 
 
-# What the receiver answers, and what to do about it.
-HINTS = (
-    ("answered 401", "The receiver does not accept the signature: set the same secret on both sides."),
-    ("answered 403", "The receiver does not accept the signature: set the same secret on both sides."),
-    ("answered 404", "There is nothing at that address: check its path."),
-    ("answered 405", "The address takes no POST: check its path."),
-)
 KIND = ChannelKind(_read, HINTS)

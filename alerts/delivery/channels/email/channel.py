@@ -33,6 +33,12 @@ from .body import mail_html, mail_text
 # Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
 DEADLINE_SECONDS = 30.0
 _MAX_REPLY_BYTES = 1_000_000
+# RFC 5322, 2.1.1: a line has 998 characters at most; phones show far fewer of a subject.
+MAX_SUBJECT_CHARS = 200
+# Timeout of each step; an outbox row is leased for longer than all of them. [seconds]
+TIMEOUT_SECONDS = 8.0
+# RFC 5321, 4.2.1: permanent errors start here.
+_PERMANENT = 500
 
 
 class CheckedSmtp(smtplib.SMTP):
@@ -132,12 +138,6 @@ class _Replies:
 
 Security = Literal["starttls", "tls", "none"]
 PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
-# RFC 5322, 2.1.1: a line has 998 characters at most; phones show far fewer of a subject.
-MAX_SUBJECT_CHARS = 200
-# Timeout of each step; an outbox row is leased for longer than all of them. [seconds]
-TIMEOUT_SECONDS = 8.0
-# RFC 5321, 4.2.1: permanent errors start here.
-_PERMANENT = 500
 
 
 @dataclass(frozen=True, slots=True)

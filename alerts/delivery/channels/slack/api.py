@@ -51,6 +51,17 @@ TRANSIENT_ERRORS = frozenset(
 )
 # Methods that accept forms only.
 _FORMS = ("conversations.", "files.getUploadURLExternal")
+log = logging.getLogger(__name__)
+# https://docs.slack.dev/reference/methods/files.getUploadURLExternal#errors: alt_txt_too_large
+MAX_ALT_CHARS = 1000
+# Slack processes a file before a message may show it, and reports the block as invalid until then
+# (slackapi/python-slack-sdk#1521): waits between attempts. [seconds]
+WAITS_SECONDS = (1.0, 1.0, 2.0)
+# Time limit of one upload, while other messages wait. [seconds]
+PATIENCE_SECONDS = 10.0
+# Time without charts after an error. [seconds]
+REST_SECONDS = 600.0
+_NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
 
 
 class SlackError(ChannelError):
@@ -97,20 +108,6 @@ def _needed(said: Mapping[str, Any], token: str) -> str:
     """Return the scope that the token lacks, if Slack names it."""
     needed = said.get("needed")
     return f" (needs {redact(needed, [token])})" if isinstance(needed, str) and needed else ""
-
-
-log = logging.getLogger(__name__)
-
-# https://docs.slack.dev/reference/methods/files.getUploadURLExternal#errors: alt_txt_too_large
-MAX_ALT_CHARS = 1000
-# Slack processes a file before a message may show it, and reports the block as invalid until then
-# (slackapi/python-slack-sdk#1521): waits between attempts. [seconds]
-WAITS_SECONDS = (1.0, 1.0, 2.0)
-# Time limit of one upload, while other messages wait. [seconds]
-PATIENCE_SECONDS = 10.0
-# Time without charts after an error. [seconds]
-REST_SECONDS = 600.0
-_NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
 
 
 class ChartUploads:

@@ -27,6 +27,25 @@ from ...message_text import (
 MAX_ROW_CHARS = 400
 # Slack has no escape for mrkdwn marks; these characters look alike.
 _HARMLESS = str.maketrans({"*": "\N{ASTERISK OPERATOR}", "~": "\N{TILDE OPERATOR}", "`": "'"})
+# https://docs.slack.dev/reference/block-kit/blocks
+MAX_HEADER_CHARS = 150
+MAX_SECTION_CHARS = 3000
+MAX_FIELD_CHARS = 2000
+MAX_ALT_CHARS = 2000
+MAX_BLOCK_ID_CHARS = 255
+# https://docs.slack.dev/reference/block-kit/block-elements/button-element
+MAX_URL_CHARS = 3000
+# https://docs.slack.dev/reference/methods/chat.postMessage: recommended length of `notification_text`
+MAX_TEXT_CHARS = 4000
+# Undocumented: past 13.2 kB of blocks Slack answers msg_blocks_too_long (slackapi/bolt-js#2509).
+MAX_BLOCKS_BYTES = 10_000
+# One section must leave room for the headline and the link.
+MAX_STORY_CHARS = 1200
+MAX_ALSO = 5
+ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
+_REPEAT_NOTE = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
+# Blocks dropped first from a long message; headline, cause and link always stay.
+_DROP_ORDER = ("promise", "examples", "stages", "also", "numbers")
 
 
 def escape_entities(raw: str) -> str:
@@ -57,28 +76,6 @@ def mrkdwn_sentence(said: str) -> str:
     """
     said = line(said, MAX_ROW_CHARS)
     return escape_mrkdwn(said[:1].upper() + said[1:] + ".")
-
-
-# https://docs.slack.dev/reference/block-kit/blocks
-MAX_HEADER_CHARS = 150
-MAX_SECTION_CHARS = 3000
-MAX_FIELD_CHARS = 2000
-MAX_ALT_CHARS = 2000
-MAX_BLOCK_ID_CHARS = 255
-# https://docs.slack.dev/reference/block-kit/block-elements/button-element
-MAX_URL_CHARS = 3000
-# https://docs.slack.dev/reference/methods/chat.postMessage: recommended length of `notification_text`
-MAX_TEXT_CHARS = 4000
-# Undocumented: past 13.2 kB of blocks Slack answers msg_blocks_too_long (slackapi/bolt-js#2509).
-MAX_BLOCKS_BYTES = 10_000
-# One section must leave room for the headline and the link.
-MAX_STORY_CHARS = 1200
-MAX_ALSO = 5
-
-ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
-_REPEAT_NOTE = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
-# Blocks dropped first from a long message; headline, cause and link always stay.
-_DROP_ORDER = ("promise", "examples", "stages", "also", "numbers")
 
 
 def notification_text(message: Message) -> str:
