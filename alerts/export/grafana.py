@@ -239,7 +239,7 @@ def write_dashboard(histograms: Histograms) -> str:
     """Return the dashboard as JSON.
 
     Args:
-        histograms: How the collector's histograms are read.
+        histograms: Kind of histograms.
     """
     panels: list[dict[str, Any]] = []
     top = 0
