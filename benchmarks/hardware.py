@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stagelens.instrumentors import process
-from stagelens.instrumentors.gpus import Gpus
-from stagelens.instrumentors.hardware import Hardware
-from stagelens.instrumentors.otlp import Encoder, Interval
+from stagelens.instrumentors.agent import hardware as process
+from stagelens.instrumentors.agent.gpus import Gpus
+from stagelens.instrumentors.agent.hardware import Hardware
+from stagelens.instrumentors.export.otlp import Encoder, Interval
 
 TURNS = 500
 INTERVAL_NS = 10_000_000_000

@@ -19,7 +19,7 @@ import multidict
 import urllib3
 from openai.types.chat import ChatCompletionChunk
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries.answers import Call
 from stagelens.instrumentors.libraries.lines import LineStream
 from stagelens.instrumentors.libraries.server_timing import with_timing
@@ -78,11 +78,11 @@ def looked_at() -> Iterator[tuple[str, Callable[[], object]]]:
             yield f"{said}, {client}", partial(_answered, make(pairs))
     for said, body in BODIES.items():
         yield said, partial(_read, json.dumps(body).encode())
-    stream = TokenStream([recorder.OPEN, 0, 0], _answered({}))
+    stream = TokenStream([records.OPEN, 0, 0], _answered({}))
     yield "a part of a stream of openai", partial(stream.part, ChatCompletionChunk.model_validate(PART))
     lines = LineStream(_answered({}))
     yield "a line of Ollama", partial(lines.line, '{"model": "m", "response": "a", "done": false}')
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(6):
         marks += ["forward" if number % 2 else "queue", number * 100, number * 100 + 90]
     start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
@@ -90,7 +90,7 @@ def looked_at() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _answered(headers: Any) -> Call:
-    return Call([recorder.OPEN, 0, 0], recorder.clock() - WAIT_NS, headers)
+    return Call([records.OPEN, 0, 0], records.clock() - WAIT_NS, headers)
 
 
 def _read(body: bytes) -> None:

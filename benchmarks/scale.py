@@ -28,9 +28,9 @@ from stagelens.collector.ingest.points import Window
 from stagelens.collector.ingest.writer import MAX_ROWS_A_COMMIT
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
-from stagelens.instrumentors.fold import Delta, Dimensions
-from stagelens.instrumentors.otlp import Encoder, Interval
-from stagelens.instrumentors.sampler import Keep, Sampler
+from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
+from stagelens.instrumentors.agent.sample import Keep, Sampler
+from stagelens.instrumentors.export.otlp import Encoder, Interval
 from stagelens.store import Batch, Retention, Store
 
 NS = 1_000_000_000

@@ -16,9 +16,9 @@ from pathlib import Path
 from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import label, position
+from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import dialects
-from stagelens.instrumentors.registry import LIBRARIES
+from stagelens.instrumentors.libraries import server_reports
 
 HERE = Path(__file__).parent
 SETTINGS = {
@@ -34,8 +34,8 @@ SETTINGS = {
 }
 _TABLE = re.compile(r"(<!-- settings: (\w+) .*?-->\n).*?(<!-- end of settings -->)", re.DOTALL)
 _DIALECTS = re.compile(r"(<!-- dialects .*?-->\n).*?(<!-- end of dialects -->)", re.DOTALL)
-_UNITS = {dialects.S: "s", dialects.MS: "ms", dialects.NS: "ns"}
-_NO_STAGE = {dialects.TOTAL: "all of it", dialects.TO_FIRST: "all of it up to the first token"}
+_UNITS = {server_reports.S: "s", server_reports.MS: "ms", server_reports.NS: "ns"}
+_NO_STAGE = {server_reports.TOTAL: "all of it", server_reports.TO_FIRST: "all of it up to the first token"}
 NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->"
 
 
@@ -67,19 +67,19 @@ def _setting(setting: Setting) -> str:
 
 def _spoken(table: re.Match[str]) -> str:
     """Return the table of what servers say of themselves, made anew."""
-    rows = map(_dialect, (*dialects.HEADERS, *dialects.BODIES))
+    rows = map(_dialect, (*server_reports.HEADERS, *server_reports.BODIES))
     return "\n".join((table[1], "| server | name | where | what |", "|---|---|---|---|", *rows, "", table[2]))
 
 
-def _dialect(dialect: dialects.Dialect) -> str:
+def _dialect(dialect: server_reports.Dialect) -> str:
     inside = (f"`{'.'.join(place)}`" if place else "itself" for place in dialect.places)
     where = f"body, {' or '.join(inside)}" if dialect.places else "headers"
     return f"| {dialect.title} | `{dialect.name}` | {where} | {'; '.join(map(_field, dialect.fields))} |"
 
 
-def _field(field: dialects.Field) -> str:
+def _field(field: server_reports.Field) -> str:
     stage = _NO_STAGE.get(field.stage) or f"`{field.stage}`"
-    brief = f", `{field.brief}` below {dialects.BRIEF_NS // dialects.MS} ms" if field.brief else ""
+    brief = f", `{field.brief}` below {server_reports.BRIEF_NS // server_reports.MS} ms" if field.brief else ""
     return f"`{field.name}` ({_UNITS[field.unit_ns]}): {stage}{brief}"
 
 

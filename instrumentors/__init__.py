@@ -1,32 +1,32 @@
-"""Inside the user's process: what times a request, and what carries the times to the collector.
+"""Instrumentation of the user's process: times requests, and exports the times to the collector.
 
-This package loads nothing of itself when it is loaded: `stagelens run` puts it into every Python process of a command, and most
-of them serve no request.
+Importing this package loads the request path and connects it to the agent (`bootstrap`). The agent, the public functions and
+the instrumented libraries are loaded on first use: most processes of a `stagelens run` serve no request.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .. import importing
+from ..core.package import import_lock
+from . import bootstrap as bootstrap
 
 if TYPE_CHECKING:
-    from .manual import request, stage
-    from .registry import instrument
+    from .api import request, stage
+    from .bootstrap import instrument
     from .tickets import batch, ticket
 
 __all__ = ["batch", "instrument", "request", "stage", "ticket"]
 
-_HOME = {"batch": "tickets", "instrument": "registry", "request": "manual", "stage": "manual", "ticket": "tickets"}
+_MODULES = {"batch": "tickets", "instrument": "bootstrap", "request": "api", "stage": "api", "ticket": "tickets"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        with importing:
-            from importlib import import_module  # noqa: PLC0415 - see the module's docstring
-
-            found = getattr(import_module(f".{_HOME[name]}", __name__), name)
-        # Kept, so that `stagelens.stage(…)` on a request's path does not come here again.
+    if name in _MODULES:
+        with import_lock:
+            found = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        # Stored as a plain attribute, because `stagelens.stage` is used on request paths.
         globals()[name] = found
         return found
     msg = f"module {__name__!r} has no attribute {name!r}"

@@ -2,25 +2,59 @@
 
 core/settings/schema.py lists them. A value that cannot be read stops nothing: it is logged once, with the cure, and the default
 is used.
+
+TLS towards the collector: whom to trust, and what to show of oneself, by OpenTelemetry's own settings.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os.path
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ..core import names
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration, parse_size
-from .governor import Budget
-from .records import printable
-from .tls import Trust
+from ..core.text import printable
+
+if TYPE_CHECKING:
+    import ssl
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The files for TLS, in PEM.
+
+    Args:
+        certificate: The authorities to trust; None for the system's.
+        client_certificate: What to show of oneself, for mTLS; None for nothing.
+        client_key: Its private key, without a password.
+    """
+
+    certificate: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files.
+
+        Raises:
+            OSError: One cannot be read or is not what it should be (an `ssl.SSLError` is one).
+        """
+        import ssl  # noqa: PLC0415 - a host that exports nothing needs none
+
+        context = ssl.create_default_context(cafile=self.certificate)
+        if self.client_certificate is not None:
+            # Without this, a key with a password would ask for it on the terminal of the host.
+            context.load_cert_chain(self.client_certificate, self.client_key, password="")
+        return context
+
 
 logger = logging.getLogger("stagelens")
 
@@ -37,6 +71,70 @@ MIN_INTERVAL_SECONDS = 0.1
 MAX_DIGITS = 9
 # A series and interval; kept traces are bounded memory.
 MAX_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the agent may cost a request: the larger of the two.
+
+    Args:
+        share: Of the mean time of a request. [ratio]
+        absolute_ns: However short requests are. [nanoseconds]
+    """
+
+    share: float = 0.01
+    absolute_ns: float = 100_000.0
+
+    @classmethod
+    def parse(cls, text: str, key: str) -> Budget | None:
+        """Read `1%`, `100us` or both, separated by a comma; None for `0` or `none`: no budget.
+
+        Raises:
+            ConfigError: *text* is none of these.
+        """
+        if text.lower() in {"0", "none"}:
+            return None
+        share = absolute_ns = 0.0
+        for part in text.split(","):
+            if part.strip().endswith("%"):
+                share = _budget_share(part.strip()[:-1], text, key)
+            else:
+                absolute_ns = _budget_ns(part, text, key)
+        if not share and not absolute_ns:
+            raise ConfigError(_budget_error(text, key))
+        return cls(share, absolute_ns)
+
+    def allows_ns(self, duration_ns: float) -> float:
+        """Return what a request may cost that takes so long, in nanoseconds."""
+        return max(self.share * duration_ns, self.absolute_ns)
+
+    def __str__(self) -> str:
+        parts = (f"{100 * self.share:.3g} % of its time", f"{self.absolute_ns / 1000:.3g} us")
+        return " or ".join(part for part, wanted in zip(parts, (self.share, self.absolute_ns), strict=True) if wanted)
+
+
+def _budget_share(number: str, text: str, key: str) -> float:
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise ConfigError(_budget_error(text, key))
+    return share
+
+
+def _budget_ns(part: str, text: str, key: str) -> float:
+    try:
+        return parse_duration(part, key).total_seconds() * 1e9
+    except ConfigError as error:
+        raise ConfigError(_budget_error(text, key)) from error
+
+
+def _budget_error(text: str, key: str) -> str:
+    return (
+        f"{key} is {text!r}; write a share of a request's time, a time, or both, of which the larger holds, such as "
+        "1%,100us; or 0 for no budget"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from .instrumentor import report
-from .recorder import Late, Marks, Record
+from .records import Late, Marks, Record
 
 MAX_WAIT_SECONDS = 3.0
 # About 2 MB; past it the oldest goes with what is known.

@@ -10,8 +10,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from ..core.errors import StagelensError
 from .config import DEFAULT_ENDPOINT, AgentConfig
-from .exporter import OK_STATUSES
-from .http_post import post
+from .export.exporter import OK_STATUSES
+from .export.http_post import post
 
 
 def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:

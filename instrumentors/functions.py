@@ -110,7 +110,7 @@ class FunctionInstrumentor(Instrumentor):
                 )
 
     def _patch(self, entries: list[NamedStage], module: ModuleType) -> None:
-        from . import stage  # noqa: PLC0415 - the package imports this module
+        from .api import stage  # noqa: PLC0415 - loads `inspect`, which most processes do not need
 
         self._unmatched.pop(entries[0].module, None)
         for entry in entries:

@@ -18,7 +18,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 from . import imports
-from .recorder import MAX_MARKS, clock, current
+from .records import MAX_MARKS, clock, current
 
 _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()

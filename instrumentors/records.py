@@ -1,170 +1,136 @@
-"""What the marks of a finished request say: facts about it, and the intervals of its stages."""
+"""Marks: the record of one running request, as a flat list that its threads share.
+
+The list travels in the context variable `current` and consists of triples `key, first, second`.
+
+- A stage: `"forward", start, end`, both times from `clock`. One atomic `extend` in a `finally`, so that several threads may
+  write to the same list:
+
+      marks = current.get()
+      if marks is None:
+          return original(*args)
+      t0 = clock()
+      try:
+          return original(*args)
+      finally:
+          if len(marks) < MAX_MARKS:
+              marks.extend(("forward", t0, clock()))
+
+- A stage that was not timed by the clock of this thread has its source after an "@": `"forward@gpu", start, end` (see
+  `TIMINGS`). Any other word after the "@" is a part of the stage: `"dependency@body"` is the response body after the
+  headers; `"network@rest"` is the rest of a call whose server reported its own stages.
+- A fact about the request: `"@model", "resnet50", 0`. The two values after each key:
+
+      @model, @model_version, @device, @provider, @method  text, 0; the last one wins
+      @batch            number of items, 0; the last one wins
+      @traceparent      W3C header that came with the request, 0; the first one wins
+      @trace            trace id and span id of the request, 0: created for the first outgoing call; the first one wins
+      @parent           span of the user's own OpenTelemetry SDK around the request (`trace_context.Parent`), 0; the first one wins
+      @force            1, 0: retain the trace
+      @child <name>     start, end of a request inside the request
+      @first_token      time by `clock`, and the definition it was measured by; the earliest one wins
+      @tokens_in, @tokens_out  number of tokens, 0; summed
+      @per_token        nanoseconds, and the number of tokens after the first, or that number with the definition; summed
+      @gap              nanoseconds between two chunks of a stream, and the definition, or 0 for that of the first token; the
+                        longest one per definition wins
+      @suspect          name of the server whose report about a call cannot be true (`libraries/server_reports.py`), and the
+                        duration of the call in nanoseconds; every one counts
+      @failed           outcome of an outgoing call, such as "triton:timeout", and its duration in nanoseconds; every one counts
+      @late             a `Late`, 0
+      @untimed          1 if the stages were recorded all the same, else 0, and 0: only the request is counted (see `recorder.spare`)
+      @shared           0, 0: the marks of a batch, not of one request
+      @full             0, 0: the list accepts no more marks
+
+- The first triple holds the state of the request: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place belongs to
+  `libraries/executors.py`: the jobs of the request in thread pools.
+
+Measured: a list subclass, an object per stage or aggregation per request cost 3 to 10 times as much once a model has run in
+between and the caches are cold; compiling the recorder gains nothing there.
+"""
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+import time
+from contextvars import ContextVar
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from ..core.partition import Interval, segments
-from ..core.stages import BY_KEY, OVERHEAD
-from .recorder import TIMINGS, Marks
+# Monotonic nanoseconds; the agent converts them to wall-clock time.
+clock: Final = time.perf_counter_ns
 
-# After a stage's "@": the body of an answer, what its server says it did, and the rest of such a call.
+Marks: TypeAlias = list[Any]
+Kind: TypeAlias = Literal["server", "internal"]
+# marks, start, end, route, error type, HTTP status, kind: a tuple, because it is the cheapest object to build.
+Record: TypeAlias = tuple[Marks, int, int, str, str, int, Kind]
+
+OPEN: Final = "@open"
+CLOSED: Final = "@closed"
+FULL: Final = "@full"
+UNTIMED: Final = "@untimed"
+# Fact of marks that belong to several requests at once, or to none (`tickets.py`).
+SHARED: Final = "@shared"
+# Facts whose repetition adds nothing; every one of the other facts counts.
+_LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch"})
+# How a stage was timed, if not by a clock around the call: from device events; only its launch, because the device reported
+# nothing; reported by the server for this call; the average of the server over its current calls.
+TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged")
+# Words after the "@" of a stage: body of a response; stage reported by the server; rest of such a call.
 BODY: Final = "body"
 REPORTED: Final = "reported"
 REST: Final = "rest"
 
+# 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list without limit.
+MAX_MARKS: Final = 3 * 4096
 
-class Reading(NamedTuple):
-    """A request's marks, sorted out.
+current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
+# A request that is counted without stages: no stage finds it, so a stage costs what it costs outside of requests. Code that
+# has to find such a request uses `current.get() or untimed.get()`.
+untimed: ContextVar[Marks | None] = ContextVar("stagelens_untimed", default=None)
 
-    Args:
-        facts: By key; of several the one that counts (`recorder` says which).
-        intervals: Stage, start, end; without what a stage was timed by. [nanoseconds by the recorder's clock]
+
+class Late(Protocol):
+    """Marks that are known only after the end of the request; the background thread polls them for a few seconds."""
+
+    def ready(self) -> bool:
+        """Return whether all marks are known; do not block."""
+        ...
+
+    def marks(self) -> Marks:
+        """Return the triples that are known by now; called once."""
+        ...
+
+
+def has_room(marks: Marks) -> bool:
+    """Return whether another stage can be recorded; for stages that a request may run thousands of times."""
+    return len(marks) < MAX_MARKS or _compact(marks)
+
+
+def _compact(marks: Marks) -> bool:
+    """Merge consecutive intervals of the same stage; return whether that freed space.
+
+    A merged interval starts where the first one started and is as long as all of them together, so the total time of each
+    stage and the unattributed time do not change. A mark that another thread writes at the same moment may be lost.
     """
-
-    facts: dict[str, Any]
-    intervals: list[Interval]
-
-
-def read(marks: Marks) -> Reading:
-    """Sort out *marks*.
-
-    Raises:
-        ValueError: They are not triples.
-    """
-    items = iter(marks)
-    facts: dict[str, Any] = {}
-    intervals: list[Interval] = []
-    bodies: list[Interval] = []
-    reported: list[tuple[int, int]] = []
-    for triple in zip(items, items, items, strict=True):
-        key = triple[0]
-        if key in BY_KEY:
-            intervals.append(triple)
-        elif key[0] != "@":
-            stage, _, how = key.partition("@")
-            (bodies if how == BODY else intervals).append((stage, triple[1], triple[2]))
-            if how in {REPORTED, REST}:
-                reported.append(triple[1:])
-        elif key in _COMBINED:
-            _COMBINED[key](facts, key, triple[1], triple[2])
+    if marks[-3] == FULL or marks[0] == CLOSED:
+        return False
+    shorter: Marks = marks[:3]
+    latest: dict[str, Any] = {}
+    ended = 0
+    triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=False)
+    for key, first, second in triples:
+        if key[0] == "@":
+            if key in _LAST_WINS:
+                if latest.get(key) == first:
+                    continue
+                latest[key] = first
+        elif shorter[-3] == key and first >= ended:
+            shorter[-1] += second - first
+            ended = second
+            continue
         else:
-            facts[key] = triple[1]
-    # Who waits for a part of a body waits for the server and the way to it, where it says which of them that was.
-    return Reading(facts, intervals + (list(_outside(bodies, reported)) if bodies and reported else bodies))
-
-
-def _outside(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
-    """Yield what of *intervals*, of which there is at least one, lies in none of *taken*."""
-    span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
-    parts = segments([("", *each) for each in taken], *span)
-    free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
-    ends = [end for _, end in free]
-    for stage, start, end in intervals:
-        for begun, ended in itertools.islice(free, bisect.bisect_right(ends, start), None):
-            if begun >= end:
-                break
-            yield stage, max(begun, start), min(ended, end)
-
-
-def _first(facts: dict[str, Any], key: str, first: Any, _second: Any) -> None:
-    facts.setdefault(key, first)
-
-
-def _first_token(facts: dict[str, Any], key: str, when: Any, definition: Any) -> None:
-    if isinstance(when, int) and (key not in facts or when < facts[key][0]):
-        facts[key] = (when, definition)
-
-
-def _sum(facts: dict[str, Any], key: str, count: Any, _second: Any) -> None:
-    facts[key] = facts.get(key, 0) + whole(count)
-
-
-def _pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
-    tokens, definition = over if isinstance(over, tuple) else (over, "")
-    paces = facts.setdefault(key, {})
-    before = paces.get(definition, (0, 0))
-    paces[definition] = (before[0] + whole(spent), before[1] + whole(tokens))
-
-
-def _longest(facts: dict[str, Any], key: str, length: Any, definition: Any) -> None:
-    longest = facts.setdefault(key, {})
-    # Not just an instance of it: whose hash may raise anything.
-    definition = definition if type(definition) is str else ""
-    longest[definition] = max(longest.get(definition, 0), whole(length))
-
-
-def _every(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
-    facts.setdefault(key, []).append((first, second))
-
-
-_COMBINED = {
-    "@failed": _every,
-    "@suspect": _every,
-    "@trace": _first,
-    "@parent": _first,
-    "@traceparent": _first,
-    "@first_token": _first_token,
-    "@tokens_in": _sum,
-    "@tokens_out": _sum,
-    "@per_token": _pace,
-    "@gap": _longest,
-}
-
-
-def timings(marks: Marks) -> dict[str, str]:
-    """Return by what each stage was timed that was not timed by a clock around the call; "mixed" where in several ways.
-
-    >>> timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
-    {'forward': 'gpu'}
-    """
-    found: dict[str, str] = {}
-    for stage, timing in _stage_keys(marks[::3]):
-        if found.setdefault(stage, timing) != timing:
-            found[stage] = "mixed"
-    return found
-
-
-def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for key in keys:
-        stage, _, timing = key.partition("@")
-        if stage and f"@{timing}" in TIMINGS:
-            yield stage, timing
-
-
-# OTLP's integers have 64 bits: one that is larger has the collector refuse everything that is sent with it.
-MAX_WHOLE = 2**63 - 1
-
-
-def whole(value: Any) -> int:
-    """Return *value* as a whole number from 0 to `MAX_WHOLE`, 0 where it is none."""
-    try:
-        return min(max(0, int(value or 0)), MAX_WHOLE)
-    except Exception:
-        # An object of the user's may raise anything.
-        return 0
-
-
-def printable(text: str) -> str:
-    r"""Return *text* with what cannot be shown as U+FFFD.
-
-    >>> printable("a\x00b")
-    'a�b'
-    """
-    return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
-
-
-# What the user's code names is not trusted to be short.
-MAX_TEXT = 200
-
-
-def text(value: object) -> str:
-    """Return *value* as text that is safe to count by and to show; "" where it has none."""
-    try:
-        return "" if value is None else printable(str(value)[:MAX_TEXT])
-    except Exception:
-        # An object of the user's may raise anything.
-        return ""
+            ended = second
+        shorter += (key, first, second)
+    if len(shorter) > MAX_MARKS // 2:
+        # Do not compact again for every further mark.
+        marks.extend((FULL, 0, 0))
+        return False
+    marks[:] = shorter
+    return True

@@ -1,23 +1,108 @@
-"""What held the requests of this process up: garbage collections, a stalled event loop, torch.compile; kept in a ring.
+"""Whether an event loop gets round to its callbacks: a heartbeat in it, which comes late when one callback keeps it.
+
+Or when its thread gets no CPU, which the kernel tells, or not the interpreter's lock, which nobody does: a stalled loop, too.
+
+What is noted is the time from when a beat was due to when it came. A loop that was stalled since before the beat was due
+was stalled longer than that, by at most the time between two beats. Nothing of it is on the way of a request.
+
+What held the requests of this process up: garbage collections, a stalled event loop, torch.compile; kept in a ring.
 
 A stall is no stage: it lies on top of whatever stage was running, and says why that took so long. It is noted where it
 ends, by whoever saw it, without a lock: by the collector's callback, in the middle of anything. The background thread
 sorts out what was noted when it reads, so that each instant is one cause's: the innermost's, which ended first. A
 collection that keeps a loop is a collection.
+
+What the process went through around a request, where nobody can say for how long that held which request up.
+
+The background thread reads counters about once a second. A trace is told how much they grew between the last reading
+before its request and the first one after it: so many in so long a time, of the whole process. None of it is a stall.
 """
 
 from __future__ import annotations
 
 import gc
+import resource
+import sys
+from asyncio import AbstractEventLoop, get_running_loop
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
+from ..core import names
+from ..core.hardware import CPU
 from ..core.partition import Interval, segments
-from ..core.stages import STALL_GC, holds_up
-from .recorder import clock
+from ..core.stages import holds_up
+from ..core.stalls import LOOP
+from . import recorder
+from .instrumentor import report
+from .loads import on_and_off_cpu
+from .records import clock
+
+# Measured: a reading takes 5 µs.
+LOOK_EVERY_NS: Final = 500_000_000
+# Ten minutes; kept traces are at most an export old.
+MAX_LOOKS: Final = 1200
+
+
+class Look(NamedTuple):
+    """One reading, in the order of `names.AROUND`.
+
+    Args:
+        at: When, by the recorder's clock. [nanoseconds]
+        switches: How often a thread was taken off its CPU though it had more to do.
+        major_faults: How many pages had to be read from a disk.
+        allocator_retries: How often torch had no memory left on a device, and gave back what it had cached.
+    """
+
+    at: int
+    switches: int
+    major_faults: int
+    allocator_retries: int
+
+
+class Surroundings:
+    """The latest readings of this process."""
+
+    def __init__(self) -> None:
+        self._looks: deque[Look] = deque(maxlen=MAX_LOOKS)
+
+    def look(self, *, again: bool = False) -> None:
+        """Read the counters, *again* also where that was done just now; never raises."""
+        now = clock()
+        if self._looks and now - self._looks[-1].at < LOOK_EVERY_NS and not again:
+            return
+        try:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            self._looks.append(Look(now, used.ru_nivcsw, used.ru_majflt, _allocator_retries()))
+        except Exception:
+            report("reading what the process goes through")
+
+    def around(self, start: int, end: int) -> dict[str, int]:
+        """Return what happened around a request as attributes of its root; none where nothing did, or nobody looked.
+
+        Args:
+            start: When it began, by the recorder's clock. [nanoseconds]
+            end: When it ended. [nanoseconds]
+        """
+        looks = list(self._looks)
+        before = bisect_right(looks, start, key=attrgetter("at")) - 1
+        after = bisect_left(looks, end, key=attrgetter("at"))
+        if before < 0 or after == len(looks):
+            return {}
+        grown = [last - first for first, last in zip(looks[before], looks[after], strict=True)]
+        return {key: more for key, more in zip(names.AROUND, grown, strict=True) if more > 0} if any(grown[1:]) else {}
+
+
+def _allocator_retries() -> int:
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return 0
+    return sum(cuda.memory_stats(device).get("num_alloc_retries", 0) for device in range(cuda.device_count()))
+
 
 # Shorter ones explain no tail, and there are hundreds a second.
 MIN_STALL_NS: Final = 1_000_000
@@ -126,3 +211,61 @@ def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str
 
 
 stalls: Final = Stalls()
+
+
+# Measured: a beat takes 8 µs of a busy loop, 0.04 % of it; waking an idle one up, it takes 0.2 % of a core.
+BEAT_SECONDS, IDLE_SECONDS = 0.02, 0.1
+# A timer of a loop that nothing keeps comes up to two milliseconds late.
+MIN_LATE_NS: Final = 5_000_000
+
+_watched: WeakSet[AbstractEventLoop] = WeakSet()
+
+
+class Lateness:
+    """How late the worst beat came since that was last asked."""
+
+    def __init__(self) -> None:
+        self._worst_ns = -1
+
+    def note(self, late_ns: int) -> None:
+        """Note a beat. Two loops may do so at once: one of the two is lost then, seldom, and the other as true."""
+        self._worst_ns = max(self._worst_ns, late_ns)
+
+    def take(self) -> int | None:
+        """Return it in nanoseconds, None where there was no beat."""
+        worst, self._worst_ns = self._worst_ns, -1
+        return worst if worst >= 0 else None
+
+
+lateness: Final = Lateness()
+
+
+def watch_loop() -> None:
+    """Note from here on when the running loop is stalled; never raises."""
+    try:
+        loop = get_running_loop()
+        if loop not in _watched:
+            _watched.add(loop)
+            _next_beat(loop)
+    except Exception:
+        report("watching an event loop")
+
+
+def _next_beat(loop: AbstractEventLoop) -> None:
+    # Requests that the background thread has yet to take tell that there were some within the last second.
+    seconds = BEAT_SECONDS if recorder.pending else IDLE_SECONDS
+    loop.call_later(seconds, _beat, loop, clock() + int(seconds * 1e9), on_and_off_cpu())
+
+
+def _beat(loop: AbstractEventLoop, due: int, before: tuple[int, int]) -> None:
+    now = clock()
+    lateness.note(max(0, now - due))
+    if now - due >= MIN_LATE_NS:
+        # Of another thread, where the loop has been taken to one, nothing is known.
+        ran, waited = (max(0, after - earlier) for after, earlier in zip(on_and_off_cpu(), before, strict=True))
+        # When in that time is not known. What a loop has slept it slept before the beat was due; the rest is taken for even.
+        late = now - due
+        without = min(late, waited if ran + waited <= late else waited * late // (ran + waited))
+        stalls.note(CPU.key, due, due + without)
+        stalls.note(LOOP.key, due + without, now)
+    _next_beat(loop)

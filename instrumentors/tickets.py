@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from . import deferred
 from .instrumentor import report
-from .recorder import CLOSED, FULL, MAX_MARKS, OPEN, Marks, clock, current, end
-from .trace_context import SHARED
+from .recorder import end
+from .records import CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 
 # Of one request; those after have none of their work told.
 MAX_TICKETS: Final = 1024

@@ -14,9 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-OPEN = "@open"
-# A fact of marks that belong to several requests at once, or to none (`tickets.py`).
-SHARED = "@shared"
+from .records import OPEN, SHARED
+
 SAMPLED = 1
 # Which text in the header X-Force-Trace has the request's trace kept; without it the header does nothing.
 FORCE_VARIABLE = "STAGELENS_FORCE_TRACE"

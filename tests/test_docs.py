@@ -20,8 +20,8 @@ from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import BY_KEY
 from stagelens.dashboard.config import DashboardConfig
+from stagelens.instrumentors.bootstrap import LIBRARIES, Library
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.registry import LIBRARIES, Library
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "reports", "store")

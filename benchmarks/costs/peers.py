@@ -58,11 +58,11 @@ def _ours(address: str) -> Peer:
     """Open and close the request as a server integration does; the stages as a patched function writes them down."""
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = address
     from stagelens import stage  # noqa: PLC0415
-    from stagelens.instrumentors import recorder  # noqa: PLC0415
+    from stagelens.instrumentors import recorder, records  # noqa: PLC0415
 
     timed = [stage(name)(work) for name in STAGES]
     facts = [part for key, value in ATTRIBUTES.items() for part in (f"@{key}", value, 0)]
-    begin, end, finish, clock = recorder.begin, recorder.end, recorder.finish, recorder.clock
+    begin, end, finish, clock = recorder.begin, recorder.end, recorder.finish, records.clock
 
     def serve() -> None:
         scope = begin()

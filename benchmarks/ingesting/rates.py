@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 
 from storage.engines import cpu_seconds
 
-from stagelens.instrumentors import agent as agent_module
-from stagelens.instrumentors import recorder
-from stagelens.instrumentors.agent import Agent
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent import worker as agent_module
+from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.exporter import Exporter
-from stagelens.instrumentors.outbox import Batch
+from stagelens.instrumentors.export.exporter import Batch, Exporter
 
 from .systems import Running
 
@@ -77,14 +76,14 @@ def _serve(agent: Agent, rng: random.Random, rate: int) -> float:
     return time.process_time() - began
 
 
-def _records(rng: random.Random, count: int) -> Iterator[recorder.Record]:
+def _records(rng: random.Random, count: int) -> Iterator[records.Record]:
     """Yield so many finished requests, as the recorder leaves them."""
-    now = recorder.clock()
+    now = records.clock()
     for _ in range(count):
         end = now - rng.randrange(INTERVAL_SECONDS * 10**9)
         own = [int(rng.lognormvariate(16 - place / 2, 0.5)) for place in range(len(STAGES))]
         start = at = end - int(1.05 * sum(own))
-        marks: list[object] = [recorder.CLOSED, now, 0, "@model", "model", 0]
+        marks: list[object] = [records.CLOSED, now, 0, "@model", "model", 0]
         for stage, spent in zip(STAGES, own, strict=True):
             marks += (stage, at, at + spent)
             at += spent

@@ -16,10 +16,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from stagelens.core import names
+from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
+from stagelens.instrumentors.agent.sample import Sampler
 from stagelens.instrumentors.config import Keep
-from stagelens.instrumentors.fold import Delta, Dimensions
-from stagelens.instrumentors.otlp import Encoder, Interval
-from stagelens.instrumentors.sampler import Sampler
+from stagelens.instrumentors.export.otlp import Encoder, Interval
 
 NS = 1_000_000_000
 SPANS_A_REQUEST = 8

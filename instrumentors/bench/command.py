@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from ...core.errors import StagelensError
 from .comparing import Change, changes
 from .load import Asking
+from .rounds import CPU, PORT, THROUGHPUT, Both, Plan, environments, rounds
 from .sink import Sink
-from .turns import CPU, PORT, THROUGHPUT, Both, Plan, environments, rounds
 
 FINE = 0
 # As shells have it, of SIGINT.

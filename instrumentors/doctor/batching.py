@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..registry import LIBRARIES
+from ..bootstrap import LIBRARIES
 from .environment import Finding, Look
 from .sources import dotted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import batching, delivery, engines, neighbours, startup, surroundings
+from . import batching, delivery, engines, frameworks, startup, surroundings
 from .environment import Check, Finding, Look
 
 CHECKS: tuple[Check, ...] = (
@@ -14,8 +14,8 @@ CHECKS: tuple[Check, ...] = (
     startup.autoload,
     startup.stages,
     startup.uwsgi,
-    neighbours.gevent,
-    neighbours.tracers,
+    frameworks.gevent,
+    frameworks.tracers,
     batching.elsewhere,
     surroundings.threads,
     surroundings.memory,

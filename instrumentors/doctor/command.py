@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 from .. import run
-from . import watching
+from . import live_run
 from .checks import findings
 from .environment import Look
 from .interpreter import ask
+from .live_run import watch
 from .output import Page, tell
 from .sources import read
-from .watching import watch
-from .words import target
+from .target import target
 
 USAGE = """\
 usage: stagelens doctor [OPTION ...] -- COMMAND [ARGUMENT ...]
@@ -65,7 +65,7 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
     look = replace(look_at(command, env), kept_here=kept.asked or alone, alone=alone)
     found = list(findings(look))
     watched = watch(command, env, seconds) if seconds else None
-    found = [*watching.findings(watched), *found] if watched else found
+    found = [*live_run.findings(watched), *found] if watched else found
     tell(Page(sys.stdout), look, found, watched)
     return IN_THE_WAY if any(finding.hurts for finding in found) else FINE
 

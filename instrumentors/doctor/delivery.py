@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from ...core.settings.values import format_size
 from ..config import AgentConfig
-from ..exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
-from ..http_post import Answer, post
+from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
+from ..export.http_post import Answer, post
 from .environment import Finding, Look
 
 HTTP_PORT = 4318

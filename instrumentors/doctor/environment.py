@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from .sources import Sources
-from .words import Target
+from .target import Target
 
 # Where we were tested; see pyproject's requires-python and dependencies.
 OLDEST_PYTHON = (3, 11)

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import probe
 from .environment import Interpreter
-from .words import Target
+from .target import Target
 
 # A busy machine may take a second; an environment with thousands of packages on a network's disk many.
 PATIENCE_SECONDS = 60.0

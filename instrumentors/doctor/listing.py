@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..registry import LIBRARIES
+from ..bootstrap import LIBRARIES
 from .environment import Look
 
 # Libraries in which a model runs and that have no module of ours: distribution, import name.

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from .environment import Finding, Look
 from .listing import Timed, not_timed, timed
-from .watching import Watched
+from .live_run import Watched
 
 WIDTH = 80
 # Where a line must not be broken.

@@ -71,7 +71,7 @@ def _stagelens():
         from importlib import import_module
 
         stagelens = import_module("stagelens")
-        import_module("stagelens.instrumentors.agent")
+        import_module("stagelens.instrumentors.agent.worker")
     except Exception as error:
         return {"loaded": loaded, "error": "%s: %s" % (type(error).__name__, error)}
     return {"loaded": loaded, "error": "", "version": stagelens.__version__, "file": stagelens.__file__}

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from ... import __version__
+from ...core.package import __version__
 from .. import run
 from .environment import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, Finding, Interpreter, Look
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import Marks, clock, current
+from ..records import Marks, clock, current
 from .answers import answered, call_of
 from .client_common import TRACEPARENT, carrying, read, waited
 from .lines import LineStream

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, clock, finish
-from .head import FAILED, UNMATCHED, describe, proxy_wait_ns
+from ..recorder import finish
+from ..records import MAX_MARKS, Marks, clock
+from .server_common import FAILED, UNMATCHED, describe, proxy_wait_ns
 from .stream import Stream
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]

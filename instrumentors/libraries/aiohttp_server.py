@@ -17,10 +17,11 @@ from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..heartbeat import watch_loop
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
-from ..recorder import Marks, begin, clock, end
+from ..recorder import begin, end
+from ..records import Marks, clock
+from ..stalls import watch_loop
 from .aiohttp_exchange import Exchange, Handler
 from .stream import MIN_CHUNK_NS
 

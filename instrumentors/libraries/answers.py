@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..instrumentor import report
-from ..recorder import OPEN, Marks, clock
-from .dialects import BODIES, HEADERS, SERVER_TIMING, Dialect
+from ..records import OPEN, Marks, clock
 from .reported import Wait, told
+from .server_reports import BODIES, HEADERS, SERVER_TIMING, Dialect
 
 # Where an answer, or what its body comes from, keeps the call it answers.
 CALL: Final = "_stagelens_call"

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
-from ..recorder import MAX_MARKS, clock, current
+from ..records import MAX_MARKS, clock, current
 from .asgi_request import KEY, serve
 from .lifespan import Receive, Scope, Send
 

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Token
 from typing import Any, TypeAlias
 
-from ..heartbeat import watch_loop
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, begin, clock, end, finish
+from ..recorder import begin, end, finish
+from ..records import MAX_MARKS, Marks, clock
+from ..stalls import watch_loop
 from . import server_timing
-from .head import FAILED, UNMATCHED, describe, proxy_wait_ns
 from .lifespan import Message, Receive, Scope, Send, reporting_before_exit
+from .server_common import FAILED, UNMATCHED, describe, proxy_wait_ns
 from .stream import MIN_CHUNK_NS, Stream
 
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]

@@ -15,9 +15,8 @@ from weakref import WeakKeyDictionary
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import Marks, clock
+from ..records import SHARED, Marks, clock
 from ..tickets import Batch, Ticket, ticket
-from ..trace_context import SHARED
 
 
 class BentoMLInstrumentor(Instrumentor):

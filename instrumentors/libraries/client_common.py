@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .. import records, trace_context
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, clock
+from ..records import MAX_MARKS, Marks, clock
 
 DEPENDENCY: Final = "dependency"
 # What came after the headers.

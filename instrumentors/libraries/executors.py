@@ -18,7 +18,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, OPEN, Marks, clock, current, untimed
+from ..records import MAX_MARKS, OPEN, Marks, clock, current, untimed
 
 # Whose threads work for all requests, and know by themselves for which.
 SERVING_ALL = frozenset(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
-from ..recorder import MAX_MARKS, clock, current
+from ..records import MAX_MARKS, clock, current
 from .wsgi import KEY, serve
 from .wsgi_exchange import Environ, StartResponse
 

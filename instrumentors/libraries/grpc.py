@@ -13,7 +13,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import Marks, clock, current
+from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, read, traceparent, waited
 
 # Behind the request and the timeout, in the signatures of all sync calls.

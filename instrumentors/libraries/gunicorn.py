@@ -12,7 +12,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import clock
+from ..records import clock
 from .wsgi_exchange import waited_ns
 
 # When a connection was put into the queue: on the connection itself, which gunicorn makes and drops.

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
-from ..recorder import Marks, clock, current
+from ..records import Marks, clock, current
 from .answers import Call, answered, call_of
 from .client_common import DEPENDENCY, carrying, read
 from .lines import watched, watched_async

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...core.names import BY_CLIENT_CONTENT
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, OPEN, clock
+from ..records import MAX_MARKS, OPEN, clock
 from .answers import Call, in_body, item, numbers_in, parse
 from .token_stream import count
 

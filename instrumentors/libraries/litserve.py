@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import CLOSED, MAX_MARKS, OPEN, clock, current
+from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
 from ..tickets import Run, ticket
-from ..trace_context import SHARED
 from .uids import Waiting, with_run
 
 # `litserve.utils.LitAPIStatus`: the worker has taken a request; there is more to come.

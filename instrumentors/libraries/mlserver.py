@@ -16,9 +16,8 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import clock
+from ..records import SHARED, clock
 from ..tickets import Batch, Ticket, ticket
-from ..trace_context import SHARED
 from .uids import Waiting, with_run
 
 

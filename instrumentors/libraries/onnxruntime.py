@@ -20,10 +20,10 @@ from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
 from ..loads import loads, shapes_of
-from ..recorder import OPEN, Marks, clock, current, has_room
-from . import onnx_copies as copies
-from .onnx_session import NOTHING, Known, known_of, path_name
-from .onnx_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
+from ..records import OPEN, Marks, clock, current, has_room
+from . import onnxruntime_copies as copies
+from .onnxruntime_session import NOTHING, Known, known_of, path_name
+from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
 
 
 class OnnxRuntimeInstrumentor(Instrumentor):

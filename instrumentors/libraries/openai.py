@@ -16,7 +16,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import Marks, current
+from ..records import Marks, current
 from .answers import call_of
 from .token_stream import TokenStream
 

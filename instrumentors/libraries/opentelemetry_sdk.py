@@ -17,7 +17,7 @@ from ...core.names import COUNTED
 from .. import trace_context
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, OPEN, current, untimed
+from ..records import MAX_MARKS, OPEN, current, untimed
 from ..trace_context import Parent
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from .. import trace_context
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import OPEN, Marks, clock, current
+from ..records import OPEN, Marks, clock, current
 from ..tickets import Batch, Run, Ticket, ticket
 
 # Where an exception carries what was recorded before it.

@@ -23,12 +23,13 @@ from weakref import WeakKeyDictionary
 from .. import recorder
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
-from ..recorder import begin, clock, current, end, finish
+from ..recorder import begin, end, finish
+from ..records import clock, current
 from ..tickets import Batch, Ticket, ticket
 from .asgi_request import KEY, serve
 from .client_common import DEPENDENCY, traceparent, waited
-from .head import proxy_wait_ns
 from .lifespan import Receive, Scope, Send
+from .server_common import proxy_wait_ns
 
 ARRIVED: Final = b"x-request-start"
 # Of the metadata that goes with a call, pickled as it is: the caller's `traceparent`, and when it was sent.

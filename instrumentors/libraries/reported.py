@@ -11,9 +11,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..recorder import MAX_MARKS, Marks
-from ..records import REPORTED, REST
-from .dialects import BRIEF_NS, TO_FIRST, TOTAL, Dialect
+from ..records import MAX_MARKS, REPORTED, REST, Marks
+from .server_reports import BRIEF_NS, TO_FIRST, TOTAL, Dialect
 
 _logger = logging.getLogger("stagelens")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
-from . import pretrained
+from ..records import MAX_MARKS, OPEN, Marks, clock, current
+from .transformers import pretrained
 
 # Where the classes are: since version 5.4, and before it.
 MODULES = (

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from ...core.partition import partition
 from ...core.stages import BY_KEY, OVERHEAD, ordered
+from ..facts import read
 from ..instrumentor import report
-from ..recorder import Marks
-from ..records import read
+from ..records import Marks
 from .answers import metrics_of
-from .dialects import TOTAL
+from .server_reports import TOTAL
 
 VARIABLE: Final = "STAGELENS_SERVER_TIMING"
 _NAME: Final = b"server-timing"

@@ -7,7 +7,7 @@ however many parts it is sent: a file is not made while it is sent.
 from __future__ import annotations
 
 from ...core.names import BY_FIRST_CHUNK
-from ..recorder import Marks
+from ..records import Marks
 
 # Chunks that go straight to the socket's buffer take less; to mark each would fill the list for nothing.
 MIN_CHUNK_NS = 50_000

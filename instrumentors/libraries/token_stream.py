@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...core.names import BY_CLIENT_CONTENT
-from ..recorder import MAX_MARKS, OPEN, Marks, clock
+from ..records import MAX_MARKS, OPEN, Marks, clock
 from .answers import Call, item
 
 # Of a part of a chat, where its tokens may be; reasoning under the names that vLLM, DeepSeek and others have for it.

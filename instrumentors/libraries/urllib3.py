@@ -15,7 +15,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor
-from ..recorder import clock, current
+from ..records import clock, current
 from .answers import answered, call_of
 from .client_common import carrying, read, waited
 

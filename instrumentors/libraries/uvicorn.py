@@ -13,9 +13,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from .. import recorder
-from ..heartbeat import watch_loop
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
+from ..stalls import watch_loop
 
 
 class UvicornInstrumentor(Instrumentor):

@@ -16,7 +16,8 @@ from contextvars import Token
 from typing import Any, TypeAlias
 
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, begin, clock, current, end
+from ..recorder import begin, end
+from ..records import MAX_MARKS, Marks, clock, current
 from .wsgi_exchange import Environ, Exchange, StartResponse
 
 Application: TypeAlias = Callable[[Any, Environ, StartResponse], Iterable[bytes]]

@@ -55,9 +55,10 @@ class Work:
 
 def agent(work: Work, address: str) -> None:
     """Be a service with our agent in it: its fold, its outbox and its exporter as they are."""
-    from stagelens.instrumentors import exporter, recorder  # noqa: PLC0415 - each kind loads what it needs
-    from stagelens.instrumentors.agent import Agent  # noqa: PLC0415
+    from stagelens.instrumentors import recorder  # noqa: PLC0415 - each kind loads what it needs
+    from stagelens.instrumentors.agent.worker import Agent  # noqa: PLC0415
     from stagelens.instrumentors.config import AgentConfig  # noqa: PLC0415
+    from stagelens.instrumentors.export import exporter  # noqa: PLC0415
 
     exporter.BACKOFF_BASE_SECONDS, exporter.BACKOFF_CAP_SECONDS = 0.05, 0.5
     exporter.MAX_RETRY_AFTER_SECONDS = 0.5
@@ -81,11 +82,11 @@ def agent(work: Work, address: str) -> None:
 
 def _record(stages_us: dict[str, int], route: str) -> None:
     """Hand over a request that has just ended, as an integration does."""
-    from stagelens.instrumentors import recorder  # noqa: PLC0415
+    from stagelens.instrumentors import recorder, records  # noqa: PLC0415
 
-    end = recorder.clock()
+    end = records.clock()
     at = start = end - sum(stages_us.values()) * 1000
-    marks: recorder.Marks = [recorder.OPEN, start, 0]
+    marks: records.Marks = [records.OPEN, start, 0]
     for stage, spent in stages_us.items():
         if stage != "overhead":
             marks += (stage, at, at + spent * 1000)

@@ -23,9 +23,10 @@ SERVICE = """
 {before}
 import os, time
 import stagelens
-from stagelens.instrumentors import recorder, self_calibration
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.agent import govern
 
-self_calibration.PathCost.of_ns = lambda self, marks, *, timed=True: marks * (10_000 if timed else 10)
+govern.PathCost.of_ns = lambda self, marks, *, timed=True: marks * (10_000 if timed else 10)
 
 @stagelens.stage("forward")
 def part():

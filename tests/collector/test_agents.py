@@ -16,8 +16,8 @@ import pytest
 
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.instrumentors import loads, recorder
-from stagelens.instrumentors.agent import Agent
+from stagelens.instrumentors import loads, recorder, records
+from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.config import AgentConfig, Keep
 from stagelens.store import Selection
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 STAGES = ("queue", "preprocess", "forward")
 
 
-def finished(rng: random.Random) -> recorder.Record:
+def finished(rng: random.Random) -> records.Record:
     """A request of one of a hundred series, as the recorder leaves it."""
-    start = at = recorder.clock()
-    marks: list[Any] = [recorder.CLOSED, start, 0]
+    start = at = records.clock()
+    marks: list[Any] = [records.CLOSED, start, 0]
     for stage in STAGES:
         marks += (stage, at, at := at + int(rng.lognormvariate(15, 1)))
     return (
@@ -128,12 +128,12 @@ def test_what_a_replica_says_of_its_start_is_in_the_store(served: Served, monkey
     """Its birth, what it loaded before its first request, which one was cold, and how old it was then; each once."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")
-    now = recorder.clock()
+    now = records.clock()
     loads.loads.take()
     monkeypatch.setattr(loads.loads, "_room", 1)
     loads.loads.note("first_run", "resnet", "1x3x224x224", now - 9_000_000_000, now - 7_000_000_000)
     for stage in ("load", "forward"):
-        marks: list[Any] = [recorder.CLOSED, now, 0, stage, now, now + 1_000_000]
+        marks: list[Any] = [records.CLOSED, now, 0, stage, now, now + 1_000_000]
         monkeypatch.setattr(recorder, "pending", deque([(marks, now, now + 2_000_000, "/a", "", 200, "server")]))
 
         assert agent.flush(30)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors import instrumentor, recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
@@ -31,7 +31,7 @@ from tests.support.ports import free_port
 HERE = Path(__file__).parent
 
 
-class Finished(deque[recorder.Record]):
+class Finished(deque[records.Record]):
     """The finished requests, kept from the background thread."""
 
     def stages(self) -> list[str]:

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from stagelens.core import names
-from stagelens.instrumentors import agent, recorder
-from stagelens.instrumentors.agent import Agent
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent import worker
+from stagelens.instrumentors.agent.worker import Agent
+from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import AgentConfig
+from stagelens.instrumentors.export.exporter import Batch
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.outbox import Batch
 from tests.support.otlp_bodies import read_metrics
 
 
@@ -66,9 +67,9 @@ class Answer:
         """Say whether it has come."""
         return self._known
 
-    def marks(self) -> recorder.Marks:
+    def marks(self) -> records.Marks:
         """Return a stage on the device."""
-        return ["forward@gpu", recorder.clock(), recorder.clock()]
+        return ["forward@gpu", records.clock(), records.clock()]
 
 
 @stage("forward")
@@ -122,7 +123,7 @@ class Load:
         self._held: list[Any] = []
         self._go = threading.Event()
         self.sent = 0
-        self.sent_by_threads = recorder.Tally()
+        self.sent_by_threads = recorder.Counter()
 
     async def some(self, scale: int) -> None:
         """Send some of every kind."""
@@ -154,7 +155,7 @@ class Load:
         """Send a request with far more stages than any may keep."""
         self.sent += 1
         with request("huge"):
-            for _ in range(recorder.MAX_MARKS // 2):
+            for _ in range(records.MAX_MARKS // 2):
                 forward()
 
     def _raises(self) -> None:
@@ -188,11 +189,11 @@ class Load:
     def _forces(self) -> None:
         with request("forced"):
             forward()
-            cast("recorder.Marks", recorder.current.get()).extend(("@force", 1, 0))
+            cast("recorder.Marks", records.current.get()).extend(("@force", 1, 0))
 
     def _waits_for_a_device(self) -> None:
         with request("late"):
-            cast("recorder.Marks", recorder.current.get()).extend(("@late", Answer(known=self.sent % 2 == 0), 0))
+            cast("recorder.Marks", records.current.get()).extend(("@late", Answer(known=self.sent % 2 == 0), 0))
 
     def _has_a_name_of_its_own(self) -> None:
         with request(f"number {self.sent}"):
@@ -258,7 +259,7 @@ class Footprint(NamedTuple):
         """Measure it."""
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        requests = sum(type(item) is list and bool(item) and item[0] is recorder.CLOSED for item in gc.get_objects())
+        requests = sum(type(item) is list and bool(item) and item[0] is records.CLOSED for item in gc.get_objects())
         series = len(agent._fold._known)  # pyright: ignore[reportPrivateUsage] - nothing else tells
         threads = sorted(thread.name for thread in threading.enumerate())
         return cls(sys.getallocatedblocks(), pages * resource.getpagesize(), requests, series, threads)
@@ -287,8 +288,8 @@ def main(requests: int, warm_after: int) -> None:
     collector = Collector()
     recorder.MAX_PENDING = 1000
     recorder.background.wake_at = sys.maxsize
-    agent.PAUSE_SECONDS = 0
-    agent.Exporter = lambda **_: collector  # pyright: ignore[reportAttributeAccessIssue]
+    worker.PAUSE_SECONDS = 0
+    worker.Exporter = lambda **_: collector  # pyright: ignore[reportAttributeAccessIssue]
     ExecutorInstrumentor().instrument()
     with ThreadPoolExecutor(2) as pool:
         load = Load(pool)
@@ -301,7 +302,7 @@ def main(requests: int, warm_after: int) -> None:
                 "counted": collector.counted,
                 "dropped": collector.dropped,
                 "sent": load.sent + load.sent_by_threads.read(),
-                "left open": recorder.current.get() is not None,
+                "left open": records.current.get() is not None,
             }
         )
     )

@@ -18,10 +18,10 @@ from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
+from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-from stagelens.instrumentors.manual import request, stage
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -157,7 +157,7 @@ def test_every_stage_of_every_place_is_found_in_its_own_request(finished: Finish
     }
     for name, found in stages(finished).items():
         assert sum(key != "queue" for key in found) == len(list(expected(name, requests[int(name[1:])])))
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_a_stage_that_calls_itself_is_one_stage_with_a_place_for_each_call(finished: Finished) -> None:
@@ -266,13 +266,13 @@ def test_a_generator_consumed_piece_by_piece_in_many_places_is_one_request(finis
     with ThreadPoolExecutor(1) as pool:
         seen.append(pool.submit(next, running).result())
 
-        assert pool.submit(recorder.current.get).result() is None
+        assert pool.submit(records.current.get).result() is None
 
     with request("other"):
         seen += list(running)
 
     assert seen == [0, 1, 2]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
     assert stages(finished) == {"stream": ["forward"] * 3, "other": []}
 
 
@@ -352,7 +352,7 @@ def test_a_with_around_a_yield_that_ends_elsewhere_is_counted_and_raises_nothing
     running.close()
 
     assert [record[3:5] for record in finished] == [("stream", "")]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) -> None:
@@ -369,7 +369,7 @@ def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) ->
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return recorder.current.get()
+        return records.current.get()
 
     assert asyncio.run(serve()) is None
     assert [record[4] for record in finished] == ["CancelledError"]
@@ -425,4 +425,4 @@ def test_a_client_that_leaves_a_stream_ends_request_and_generator(finished: Fini
 
     assert [record[3:6] for record in finished] == [("/", "", 200)]
     assert "forward" in finished.stages()
-    assert recorder.current.get() is None
+    assert records.current.get() is None

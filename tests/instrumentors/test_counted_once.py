@@ -18,11 +18,12 @@ from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.responses import PROTOBUF
 from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
-from stagelens.instrumentors import recorder, user_spans
-from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent.aggregate import dimensions_of
+from stagelens.instrumentors.agent.spans import Kept, trace_of
+from stagelens.instrumentors.export import user_spans
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
-from stagelens.instrumentors.records import read
-from stagelens.instrumentors.spans import Kept, trace_of
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -128,4 +129,4 @@ def test_a_span_that_takes_no_attributes_costs_nothing(
     assert [each.name for each in exported.get_finished_spans()] == ["around", "inside"]
     assert len(finished) == 2
     assert reported == {"finding the span of a request"}
-    assert recorder.current.get() is None
+    assert records.current.get() is None

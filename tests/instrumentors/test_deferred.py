@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.deferred import MAX_WAIT_SECONDS, MAX_WAITING, Waiting
 
 
@@ -37,9 +37,9 @@ class Broken(Device):
         raise RuntimeError
 
 
-def record(*devices: Device) -> recorder.Record:
+def record(*devices: Device) -> records.Record:
     """A finished request that waits for *devices*."""
-    marks: list[Any] = [recorder.CLOSED, 0, 0]
+    marks: list[Any] = [records.CLOSED, 0, 0]
     for device in devices:
         marks += ["@late", device, 0]
     return (marks, 0, 10, "/predict", "", 200, "server")

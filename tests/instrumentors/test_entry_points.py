@@ -8,9 +8,9 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.functions import FunctionInstrumentor
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.registry import LIBRARIES
 
 PROGRAM = """
 import starlette.applications, onnxruntime

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from stagelens.core import names
 from stagelens.instrumentors import loads as module
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
+from stagelens.instrumentors.agent.spans import LoadSpans
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
-from stagelens.instrumentors.load_spans import LoadSpans
 from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, Load, Loads, loads, shapes_of
 from tests.instrumentors.libraries import tiny_models
 
@@ -224,12 +224,12 @@ def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], 
     assert noted() == []
     spans = LoadSpans()
     loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
-    (before,), (first,) = spans.take(None), spans.take(recorder.clock())
+    (before,), (first,) = spans.take(None), spans.take(records.clock())
 
     assert [span.attributes[names.LOAD_PHASE] for span in (*before.spans, *first.spans)] == ["read", "start"]
     assert first.spans[0].start == module.born < first.spans[0].end
     assert before.trace_id == first.trace_id
-    assert spans.take(recorder.clock()) == []
+    assert spans.take(records.clock()) == []
 
 
 def test_a_forked_child_is_as_old_as_itself_and_has_what_its_parent_had_loaded(

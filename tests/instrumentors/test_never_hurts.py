@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.registry import LIBRARIES
+from stagelens.instrumentors.bootstrap import LIBRARIES
 
 # What `make` puts beside what the tests have installed, by its trigger; and of these what does not get along with all others
 # in one process: in batchers/ it is imported later.

@@ -29,9 +29,9 @@ import zstandard
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
+from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.instrumentor import report
-from stagelens.instrumentors.registry import LIBRARIES
 from stagelens.store import Store
 from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
 from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, Upstream

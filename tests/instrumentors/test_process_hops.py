@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagelens.core.partition import partition
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.deferred import Waiting
-from stagelens.instrumentors.manual import request
-from stagelens.instrumentors.records import read
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.tickets import ticket
 from tests.instrumentors import process_hops
 

@@ -262,7 +262,7 @@ FIRST_USE = """
     loading, forking = threading.Event(), threading.Event()
     class Held:
         def find_spec(self, name, path, target=None):
-            if name == "stagelens.instrumentors.manual":
+            if name == "stagelens.instrumentors.api":
                 loading.set()
                 forking.wait()
     sys.meta_path.insert(0, Held())

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
-from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.records import read
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.facts import read
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -33,7 +33,7 @@ def test_a_request_inside_a_running_one_is_not_begun(finished: Finished) -> None
 
     marks, token = opened
     recorder.end(token)
-    recorder.finish(marks, marks[1], recorder.clock())
+    recorder.finish(marks, marks[1], records.clock())
 
     assert len(finished) == 1
 
@@ -62,18 +62,18 @@ def test_what_does_not_fit_is_counted_and_the_host_goes_on(finished: Finished, m
 def test_a_request_records_a_bounded_number_of_stages(finished: Finished) -> None:
     """A loop inside a request does not grow its record for ever."""
     with request("loop"):
-        for _ in range(recorder.MAX_MARKS):
+        for _ in range(records.MAX_MARKS):
             with stage("forward"):
                 pass
             with stage("postprocess"):
                 pass
 
-    assert len(finished[0][0]) == recorder.MAX_MARKS + 3
+    assert len(finished[0][0]) == records.MAX_MARKS + 3
 
 
 def test_a_tally_counts_every_addition_of_every_thread() -> None:
     """No addition is lost, and reading does not disturb the count."""
-    tally = recorder.Tally()
+    tally = recorder.Counter()
 
     def add() -> None:
         for _ in range(1000):
@@ -210,48 +210,48 @@ def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:
 
 def test_a_stage_that_follows_itself_for_ever_keeps_its_time() -> None:
     """A model that runs ten thousand times in a request takes bounded memory, and its time is not lost to overhead."""
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(30_000):
-        assert recorder.has_room(marks)
+        assert records.has_room(marks)
         marks.extend(("forward", 10 * number, 10 * number + 7, "@model", "vad", 0))
     facts, intervals = read(marks)
     own = partition(intervals, 0, 300_000)
 
-    assert len(marks) <= recorder.MAX_MARKS + 6
+    assert len(marks) <= records.MAX_MARKS + 6
     assert own == {"overhead": 90_000, "forward": 210_000}
     assert facts["@model"] == "vad"
 
 
 def test_what_adds_up_is_never_shortened() -> None:
     """A call that failed again, and as many tokens again, are no repetition."""
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
-    for _ in range(recorder.MAX_MARKS // 9):
+    marks: records.Marks = [records.OPEN, 0, 0]
+    for _ in range(records.MAX_MARKS // 9):
         marks.extend(("@model", "gpt", 0, "@device", "cpu", 0, "@tokens_in", 5, 0))
     marks.extend(("@failed", "triton:timeout", 7) * 2)
     facts, _ = read(marks[:])
 
-    assert recorder.has_room(marks)
+    assert records.has_room(marks)
     assert read(marks).facts == facts
-    assert facts["@tokens_in"] == 5 * (recorder.MAX_MARKS // 9)
+    assert facts["@tokens_in"] == 5 * (records.MAX_MARKS // 9)
     assert len(facts["@failed"]) == 2
 
 
 def test_a_list_that_cannot_be_shortened_stays_as_it_is() -> None:
     """Stages that take turns would lose their places; trying costs once."""
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
-    while recorder.has_room(marks):
+    marks: records.Marks = [records.OPEN, 0, 0]
+    while records.has_room(marks):
         marks.extend(("forward", 0, 1, "postprocess", 1, 2))
     before = list(marks)
 
-    assert not recorder.has_room(marks)
+    assert not records.has_room(marks)
     assert marks == before
-    assert len(marks) < recorder.MAX_MARKS + 9
+    assert len(marks) < records.MAX_MARKS + 9
 
 
 def test_overlapping_calls_of_a_stage_are_not_joined() -> None:
     """Two threads that run the model side by side would count twice."""
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
-    while len(marks) < recorder.MAX_MARKS:
+    marks: records.Marks = [records.OPEN, 0, 0]
+    while len(marks) < records.MAX_MARKS:
         marks.extend(("forward", 0, 10, "forward", 5, 15))
 
-    assert not recorder.has_room(marks)
+    assert not records.has_room(marks)

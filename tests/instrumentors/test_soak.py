@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.instrumentors.fold import MAX_SERIES
+from stagelens.instrumentors.agent.aggregate import MAX_SERIES
 
 pytestmark = pytest.mark.soak
 

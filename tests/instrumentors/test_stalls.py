@@ -24,15 +24,15 @@ from starlette.routing import Route
 import stagelens
 from stagelens.core import names
 from stagelens.core.partition import Interval, partition
-from stagelens.core.stages import STALL_CAUSES, holds_up
-from stagelens.instrumentors import heartbeat, recorder, stalls
-from stagelens.instrumentors.fold import dimensions_of
+from stagelens.core.stages import holds_up
+from stagelens.instrumentors import records, stalls
+from stagelens.instrumentors.agent.aggregate import dimensions_of
+from stagelens.instrumentors.agent.spans import Kept, Span, trace_of
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
-from stagelens.instrumentors.records import read
-from stagelens.instrumentors.spans import Kept, Span, trace_of
 from stagelens.instrumentors.stalls import Stall, Stalls, by_stage
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ intervals = st.lists(st.tuples(st.sampled_from(["forward", "queue", "preprocess"
 def ring(monkeypatch: pytest.MonkeyPatch) -> Generator[Stalls]:
     """A ring of the test's own, that takes in the shortest; no garbage is collected but by the test itself."""
     ours = Stalls()
-    for module in (stalls, heartbeat):
-        monkeypatch.setattr(module, "stalls", ours)
-    monkeypatch.setattr("stagelens.instrumentors.spans.stalls", ours)
+    monkeypatch.setattr(stalls, "stalls", ours)
+    monkeypatch.setattr("stagelens.instrumentors.agent.spans.stalls", ours)
     monkeypatch.setattr(stalls, "MIN_STALL_NS", 1)
     callbacks = len(gc.callbacks)
     gc.disable()
@@ -78,7 +77,7 @@ def instrumented(*libraries: Instrumentor) -> Generator[None]:
         yield
 
 
-def root_of(record: recorder.Record) -> Span:
+def root_of(record: records.Record) -> Span:
     """The root of *record*, as if it had been kept."""
     return trace_of(Kept(record, "slow", dimensions_of(read(record[0]).facts, record[3], failed=False), set())).spans[0]
 
@@ -128,10 +127,10 @@ def test_the_ring_is_bounded(ring: Stalls) -> None:
     """Real collections, watched for twice: the latest are kept, each once."""
     ring.watch()
     ring.watch()
-    started = recorder.clock()
+    started = records.clock()
     for _ in range(stalls.MAX_STALLS + 9):
         gc.collect(0)
-    ended = recorder.clock()
+    ended = records.clock()
     met = ring.during(started, ended)
 
     assert len(met) == stalls.MAX_STALLS
@@ -145,9 +144,9 @@ def test_a_collection_in_the_middle_of_a_stage_is_told_with_the_stage(ring: Stal
     ring.watch()
     with stagelens.request("resize"):
         with stagelens.stage("preprocess"):
-            before = recorder.clock()
+            before = records.clock()
             gc.collect()
-            took = recorder.clock() - before
+            took = records.clock() - before
         with stagelens.stage("forward"):
             pass
     (record,) = finished
@@ -175,11 +174,11 @@ def test_a_blocked_event_loop_holds_up_who_waits_for_it(finished: Finished) -> N
             return PlainTextResponse("")
 
         async def block(_: Request) -> PlainTextResponse:
-            blocked.append(recorder.clock())
+            blocked.append(records.clock())
             with stagelens.stage("forward"):
-                while recorder.clock() < blocked[0] + 200 * MS:
+                while records.clock() < blocked[0] + 200 * MS:
                     pass
-            blocked.append(recorder.clock())
+            blocked.append(records.clock())
             done.set()
             return PlainTextResponse("")
 
@@ -207,7 +206,7 @@ def test_a_blocked_event_loop_holds_up_who_waits_for_it(finished: Finished) -> N
         for stage in ("", ".overhead")
     ]
 
-    assert both[0] >= blocked[1] - blocked[0] - heartbeat.IDLE_SECONDS * 1e9
+    assert both[0] >= blocked[1] - blocked[0] - stalls.IDLE_SECONDS * 1e9
     assert both[1] <= both[0] <= said["/wait"].end - said["/wait"].start
     assert "stagelens.stall.loop.forward" not in computed
 
@@ -230,9 +229,9 @@ def test_a_late_beat_is_the_cpus_as_far_as_there_was_none(
 ) -> None:
     """What the kernel says of the thread is told from what a callback took; never more than the beat was late."""
     loop = asyncio.new_event_loop()
-    monkeypatch.setattr(heartbeat, "clock", lambda: 130 * MS)
-    monkeypatch.setattr(heartbeat, "on_and_off_cpu", lambda: ((3 + ran) * MS, (7 + waited) * MS))
-    heartbeat._beat(loop, 100 * MS, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
+    monkeypatch.setattr(stalls, "clock", lambda: 130 * MS)
+    monkeypatch.setattr(stalls, "on_and_off_cpu", lambda: ((3 + ran) * MS, (7 + waited) * MS))
+    stalls._beat(loop, 100 * MS, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()
 
     assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == said
@@ -244,11 +243,11 @@ def test_the_loop_of_an_aiohttp_server_is_watched(ring: Stalls) -> None:
     async def go() -> tuple[int, int]:
         runner = web.AppRunner(web.Application())
         await runner.setup()
-        begun = recorder.clock()
-        while recorder.clock() < begun + 200 * MS:
+        begun = records.clock()
+        while records.clock() < begun + 200 * MS:
             pass
-        ended = recorder.clock()
-        await asyncio.sleep(heartbeat.BEAT_SECONDS)
+        ended = records.clock()
+        await asyncio.sleep(stalls.BEAT_SECONDS)
         await runner.cleanup()
         return begun, ended
 
@@ -256,4 +255,4 @@ def test_the_loop_of_an_aiohttp_server_is_watched(ring: Stalls) -> None:
         begun, ended = asyncio.run(go())
     held_up = sum(min(end, ended) - max(start, begun) for _, start, end in ring.during(begun, ended))
 
-    assert held_up >= ended - begun - heartbeat.IDLE_SECONDS * 1e9
+    assert held_up >= ended - begun - stalls.IDLE_SECONDS * 1e9

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder, tickets, trace_context
+from stagelens.instrumentors import recorder, records, tickets, trace_context
+from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.deferred import Waiting
-from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.recorder import Record, clock
-from stagelens.instrumentors.records import read
+from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.records import Record, clock
 from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     time = Clock()
     for module in (tickets, recorder):
         monkeypatch.setattr(module, "clock", time)
-    monkeypatch.setattr("stagelens.instrumentors.manual.clock", time)
+    monkeypatch.setattr("stagelens.instrumentors.api.clock", time)
     return time
 
 
@@ -102,7 +102,7 @@ def test_each_request_is_told_of_its_own_batches_and_adds_up_to_its_own_time(
         shares = own(record)
         assert sum(shares.values()) == record[2] - record[1]
         assert {key for key, spent in shares.items() if spent} - {"queue", "overhead"} == expected[int(name[1:])]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
@@ -200,7 +200,7 @@ def test_what_is_true_of_all_together_is_told_of_none(finished: Finished) -> Non
     with request("one"):
         drawn = ticket()
         with batch([drawn, Ticket(clock())]):
-            marks = recorder.current.get()
+            marks = records.current.get()
             assert marks is not None
             marks.extend(("@tokens_in", 100, 0, "@tokens_out", 7, 0, "@model", "tiny", 0))
             header = trace_context.traceparent(marks)
@@ -240,7 +240,7 @@ def test_what_is_late_in_a_batch_is_late_for_each_and_asked_once(finished: Finis
         drawn.append(ticket())
         running.detach()
     with batch(drawn):
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         marks.extend(("@late", answer, 0))
     for running in open_requests:
@@ -312,7 +312,7 @@ def test_a_thread_of_your_own_takes_the_jobs_of_many(finished: Finished) -> None
                     job[0]()
             except ArithmeticError:
                 pass
-            seen.append(recorder.current.get())
+            seen.append(records.current.get())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -374,7 +374,7 @@ def test_tickets_outside_of_any_request_and_what_is_none_do_no_harm() -> None:
         pass
     Ticket(1).drop(2)
 
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_a_request_that_draws_without_end_stays_small(finished: Finished) -> None:

@@ -19,11 +19,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 import stagelens
-from stagelens.instrumentors import recorder, trace_context, user_spans
-from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors import records, trace_context
+from stagelens.instrumentors.agent.aggregate import dimensions_of
+from stagelens.instrumentors.agent.spans import Kept, Trace, trace_of
+from stagelens.instrumentors.export import user_spans
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
-from stagelens.instrumentors.records import read
-from stagelens.instrumentors.spans import Kept, Trace, trace_of
 from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ INSTRUMENTOR = OpenTelemetrySdkInstrumentor
 INCOMING = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
-def trace(record: recorder.Record) -> Trace:
+def trace(record: records.Record) -> Trace:
     """The trace of *record*, as if it had been kept."""
     dimensions = dimensions_of(read(record[0]).facts, record[3], failed=False)
     return trace_of(Kept(record, "forced", dimensions, set()))
@@ -42,7 +43,7 @@ def trace(record: recorder.Record) -> Trace:
 def test_every_call_of_a_request_hands_on_the_same_ids(finished: Finished) -> None:
     """They are those of the root of the trace, should it be kept."""
     with stagelens.request("job"):
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         handed_on = {traceparent(marks), traceparent(marks)}
     kept = trace(finished[0])
@@ -53,7 +54,7 @@ def test_every_call_of_a_request_hands_on_the_same_ids(finished: Finished) -> No
 def test_the_callers_trace_goes_on_with_its_own_flags(finished: Finished) -> None:
     """A trace that nobody records upstream is not recorded downstream because of us."""
     with stagelens.request("job", traceparent=INCOMING):
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         handed_on = parse(traceparent(marks))
     kept = trace(finished[0])
@@ -68,7 +69,7 @@ def test_the_callers_trace_goes_on_with_its_own_flags(finished: Finished) -> Non
 
 def test_calls_at_once_hand_on_the_same_ids() -> None:
     """Two threads of a request that call out at the same time agree."""
-    marks: list[Any] = [recorder.OPEN, 0, 0]
+    marks: list[Any] = [records.OPEN, 0, 0]
     start = threading.Barrier(8)
     seen: set[str] = set()
 
@@ -132,7 +133,7 @@ def test_a_kept_request_is_part_of_the_users_own_trace(finished: Finished, expor
     with api.get_tracer("theirs").start_as_current_span("their server span"), stagelens.request("job"):
         with stagelens.stage("forward"):
             pass
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         handed_on = parse(traceparent(marks))
     user_spans.emit([trace(finished[0])], 0)
@@ -192,7 +193,7 @@ def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch:
 
 def kept(spans: int = 1) -> Trace:
     """A kept request of so many spans in no trace of the user's."""
-    marks = [recorder.CLOSED, 0, 0]
+    marks = [records.CLOSED, 0, 0]
     for at in range(spans - 1):
         marks += ["forward", at, at + 1]
     return trace((marks, 0, 9999, "/predict", "", 200, "server"))

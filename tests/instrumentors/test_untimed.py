@@ -14,12 +14,11 @@ import pytest
 
 from stagelens.core import names
 from stagelens.core.stages import OVERHEAD, UNTIMED
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent.aggregate import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Dimensions, Fold
+from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import Keep
-from stagelens.instrumentors.fold import Dimensions, Fold
-from stagelens.instrumentors.levels import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-from stagelens.instrumentors.manual import request, stage
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -42,18 +41,18 @@ def carried() -> Generator[None]:
     instrumentor.uninstrument()
 
 
-def keys(record: recorder.Record) -> list[str]:
+def keys(record: records.Record) -> list[str]:
     return record[0][3::3]
 
 
 def test_stages_cost_nothing_and_are_not_there(spared: Finished) -> None:
     """A request is its time, and what it said of itself when it began."""
     with request("predict", model="m", batch=3), stage("forward"):
-        assert recorder.current.get() is None
+        assert records.current.get() is None
 
     (record,) = spared
 
-    assert keys(record) == [recorder.UNTIMED, "@model", "@batch"]
+    assert keys(record) == [records.UNTIMED, "@model", "@batch"]
     assert record[2] > record[1]
 
 
@@ -106,7 +105,7 @@ def test_what_began_without_stages_ends_without_them(spared: Finished, monkeypat
     with request("next"), stage("forward"):
         pass
 
-    assert [(record[3], keys(record)) for record in spared] == [("outer", [recorder.UNTIMED]), ("next", ["forward"])]
+    assert [(record[3], keys(record)) for record in spared] == [("outer", [records.UNTIMED]), ("next", ["forward"])]
 
 
 def test_what_began_with_stages_ends_with_them(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +129,8 @@ def test_a_generator_is_one_request_however_it_is_consumed(spared: Finished) -> 
         yield 2
 
     for _ in stream():
-        assert recorder.untimed.get() is None
-        assert recorder.current.get() is None
+        assert records.untimed.get() is None
+        assert records.current.get() is None
 
     assert [record[3] for record in spared] == ["stream"]
 
@@ -158,14 +157,14 @@ def test_nothing_is_recorded_where_nothing_may(finished: Finished, monkeypatch: 
     """The host runs as if we were not there."""
     monkeypatch.setattr(recorder, "spare", recorder.NOTHING)
     with request("outer"), stage("forward"), request("inner"):
-        assert recorder.current.get() is None
+        assert records.current.get() is None
 
     assert not finished
 
 
 def served(fold: Fold) -> dict[tuple[str, str], int]:
     """Serve a request with everything there is, and return how often each metric was counted, by what tells it apart."""
-    marks = [recorder.CLOSED, 0, 0, "forward", 10, 60, "@tokens_in", 5, 0, "@batch", 2, 0, "@failed", "timeout", 9]
+    marks = [records.CLOSED, 0, 0, "forward", 10, 60, "@tokens_in", 5, 0, "@batch", 2, 0, "@failed", "timeout", 9]
     marks += ["@model", "m", 0]
     fold.add((marks, 0, 100, "/predict", "", 200, "server"))
     (delta,) = fold.take().values()
@@ -192,7 +191,7 @@ def test_each_level_gives_up_more_and_none_a_request() -> None:
     }
     assert no_facts[names.REQUEST_DURATION, "forward"] == 1
 
-    fold.add(([recorder.CLOSED, 0, 0, recorder.UNTIMED, 0, 0], 0, 5_000_000, "/predict", "", 200, "server"))
+    fold.add(([records.CLOSED, 0, 0, records.UNTIMED, 0, 0], 0, 5_000_000, "/predict", "", 200, "server"))
     delta = fold.take()[Dimensions("", "", "/predict", "", "ok")]
     untimed = {(metric, key): histogram for metric, key, histogram in delta.counts.histograms()}
 

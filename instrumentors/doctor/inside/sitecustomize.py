@@ -34,11 +34,11 @@ def _write(line: str):
 
 
 def _watch():
-    from stagelens.instrumentors import imports, registry
+    from stagelens.instrumentors import bootstrap, imports
 
     _write("begun")
     os.register_at_fork(after_in_child=lambda: _write("begun"))
-    for library in registry.LIBRARIES:
+    for library in bootstrap.LIBRARIES:
         # Registered after the library's own hook: what that could patch is patched.
         imports.when_imported(library.trigger, functools.partial(_imported, library.module))
 

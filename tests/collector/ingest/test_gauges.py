@@ -15,7 +15,7 @@ from stagelens.collector.ingest.gauges import MAX_POINTS
 from stagelens.collector.ingest.points import Window
 from stagelens.core.hardware import BY_METRIC, CPU, CPU_SHARE, GPU, MEASURES, MEMORY, PCIE_IN, Reading, place
 from stagelens.core.names import HARDWARE
-from stagelens.instrumentors.otlp import Encoder, Interval
+from stagelens.instrumentors.export.otlp import Encoder, Interval
 
 NOW = 1_795_176_000
 NS = 1_000_000_000

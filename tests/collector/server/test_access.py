@@ -30,9 +30,8 @@ from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import auth, connections
 from stagelens.core.errors import ConfigError
-from stagelens.instrumentors.exporter import Exporter
-from stagelens.instrumentors.outbox import Batch
-from stagelens.instrumentors.tls import Trust
+from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.export.exporter import Batch, Exporter
 from stagelens.store import Store
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 
 from stagelens.core.errors import StagelensError
 from stagelens.instrumentors import session
-from stagelens.instrumentors.bench import command, turns
-from stagelens.instrumentors.bench.turns import Both, environments
+from stagelens.instrumentors.bench import command, rounds
+from stagelens.instrumentors.bench.rounds import Both, environments
 from stagelens.instrumentors.run import AUTOLOAD
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
@@ -139,11 +139,11 @@ def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
 
 def test_a_port_is_taken_that_nobody_has_or_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command listens there only later: what the system gives away by itself could be somebody else's by then."""
-    free = turns._free_port()  # pyright: ignore[reportPrivateUsage] - which one it is, is told to the command alone
+    free = rounds._free_port()  # pyright: ignore[reportPrivateUsage] - which one it is, is told to the command alone
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(turns, "_PORTS", (taken.getsockname()[1], free))
+        monkeypatch.setattr(rounds, "_PORTS", (taken.getsockname()[1], free))
 
-        assert turns._free_port() == free  # pyright: ignore[reportPrivateUsage] - as above
+        assert rounds._free_port() == free  # pyright: ignore[reportPrivateUsage] - as above
     assert free < 32_768
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.export.exporter import Exporter
 from tests.support.otlp_bodies import read_metrics
 
 

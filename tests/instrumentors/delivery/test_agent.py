@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stagelens
-from stagelens.instrumentors import agent as agent_module
-from stagelens.instrumentors import exporter, recorder
-from stagelens.instrumentors.agent import Agent, Schedule
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent import worker as agent_module
+from stagelens.instrumentors.agent.worker import Agent, Schedule
 from stagelens.instrumentors.config import AgentConfig
+from stagelens.instrumentors.export import exporter
 
 if TYPE_CHECKING:
     from conftest import Sink
@@ -102,8 +103,8 @@ def test_what_could_not_be_counted_is_reported(sink: Sink, monkeypatch: pytest.M
 def test_a_load_we_cannot_keep_up_with_is_exported_all_the_same(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is never empty; what was in it has its turn, and the export has its own."""
 
-    class Endless(deque[recorder.Record]):
-        def popleft(self) -> recorder.Record:
+    class Endless(deque[records.Record]):
+        def popleft(self) -> records.Record:
             self.append(self[0])
             return super().popleft()
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.instrumentors import exporter as module
-from stagelens.instrumentors.exporter import Exporter
-from stagelens.instrumentors.outbox import Batch
-from stagelens.instrumentors.tls import Trust
+from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.export import exporter as module
+from stagelens.instrumentors.export.exporter import Batch, Exporter
 
 if TYPE_CHECKING:
     from conftest import Sink

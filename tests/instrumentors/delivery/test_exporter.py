@@ -19,10 +19,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from stagelens.instrumentors import exporter as module
-from stagelens.instrumentors.exporter import Exporter
-from stagelens.instrumentors.outbox import Batch, Outbox
-from stagelens.instrumentors.tls import Trust
+from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.export import exporter as module
+from stagelens.instrumentors.export.exporter import Batch, Exporter, Outbox
 
 if TYPE_CHECKING:
     from conftest import Sink

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from stagelens.instrumentors import exporter as module
-from stagelens.instrumentors.exporter import Exporter
-from stagelens.instrumentors.outbox import Batch
-from stagelens.instrumentors.tls import Trust
+from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.export import exporter as module
+from stagelens.instrumentors.export.exporter import Batch, Exporter
 from tests.instrumentors.delivery.conftest import Sink
 from tests.support.hostile_peer import PEERS, listening
 

@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from stagelens.instrumentors.http_post import limit, post
+from stagelens.instrumentors.export.http_post import limit, post
 from tests.instrumentors.delivery.conftest import Sink
 from tests.support.trickle import trickling
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from stagelens.instrumentors.bootstrap import Library
 from stagelens.instrumentors.doctor import batching
 from stagelens.instrumentors.doctor.environment import Look
 from stagelens.instrumentors.doctor.sources import Sources
-from stagelens.instrumentors.doctor.words import target
-from stagelens.instrumentors.registry import Library
+from stagelens.instrumentors.doctor.target import target
 
 
 def looking_at(*words: str, code: str = "", **environment: str) -> Look:

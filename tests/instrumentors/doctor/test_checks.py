@@ -13,12 +13,12 @@ import pytest
 
 from stagelens import __version__
 from stagelens.instrumentors import run
-from stagelens.instrumentors.doctor import delivery, engines, neighbours, startup, surroundings
+from stagelens.instrumentors.doctor import delivery, engines, frameworks, startup, surroundings
 from stagelens.instrumentors.doctor.checks import CHECKS
 from stagelens.instrumentors.doctor.environment import Check, Interpreter, Look
 from stagelens.instrumentors.doctor.listing import timed
 from stagelens.instrumentors.doctor.sources import Sources, read
-from stagelens.instrumentors.doctor.words import target
+from stagelens.instrumentors.doctor.target import target
 
 Change = Callable[[Look], Look]
 
@@ -90,10 +90,10 @@ TROUBLES: list[tuple[Look, Check, str]] = [
         "names nothing",
     ),
     (looking_at("uwsgi", "--http", ":8000"), startup.uwsgi, "--enable-threads"),
-    (looking_at("python", "serve.py", code=LATE_PATCH), neighbours.gevent, "serve.py:3 patches after requests"),
-    (looking_at("gunicorn", "-keventlet", "serve:app"), neighbours.gevent, "eventlet"),
-    (looking_at("ddtrace-run", "python", "serve.py"), neighbours.tracers, "DD_TRACE_ENABLED=false"),
-    (looking_at("python", "serve.py", code="import sentry_sdk\nsentry_sdk.init()"), neighbours.tracers, "Sentry"),
+    (looking_at("python", "serve.py", code=LATE_PATCH), frameworks.gevent, "serve.py:3 patches after requests"),
+    (looking_at("gunicorn", "-keventlet", "serve:app"), frameworks.gevent, "eventlet"),
+    (looking_at("ddtrace-run", "python", "serve.py"), frameworks.tracers, "DD_TRACE_ENABLED=false"),
+    (looking_at("python", "serve.py", code="import sentry_sdk\nsentry_sdk.init()"), frameworks.tracers, "Sentry"),
     (asked(HEALTHY, thread_error="can't start new thread"), surroundings.threads, "seccomp"),
     (looking_at("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"), delivery.settings, "write a number and a unit"),
     (looking_at("python", "serve.py", OTEL_SDK_DISABLED="true"), delivery.settings, "unset OTEL_SDK_DISABLED"),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors.bench.sink import Sink
-from stagelens.instrumentors.doctor import command, delivery, watching
+from stagelens.instrumentors.doctor import command, delivery, live_run
 from stagelens.instrumentors.doctor.probe import MARK
 
 if TYPE_CHECKING:
@@ -299,8 +299,8 @@ def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
 ) -> None:
     """What no command line shows: a worker that the program starts with an environment of its own."""
     (place / "parent.py").write_text(PARENT)
-    monkeypatch.setattr(watching, "BEGIN_SECONDS", 0.3)
-    monkeypatch.setattr(watching, "time", Clock())
+    monkeypatch.setattr(live_run, "BEGIN_SECONDS", 0.3)
+    monkeypatch.setattr(live_run, "time", Clock())
     code, said = doctor("--run", "2", "--", sys.executable, "parent.py")
 
     assert code == 1

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from calls import refused
 
+from stagelens.instrumentors.bootstrap import LIBRARIES, instrument
 from stagelens.instrumentors.instrumentor import Instrumentor, Patch
-from stagelens.instrumentors.registry import LIBRARIES, instrument
 
 DESCRIPTION: Final = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__")
 KINDS: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagelens.instrumentors.libraries.triton_statistics import Averaged
+from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged
 
 SECOND = 10**9
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.libraries import triton_statistics
-from stagelens.instrumentors.libraries.triton_endpoint import Server, Totals
-from stagelens.instrumentors.libraries.triton_statistics import Averaged, Known, Window, spread
+from stagelens.instrumentors.libraries.tritonclient import statistics
+from stagelens.instrumentors.libraries.tritonclient.endpoint import Server, Totals
+from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged, Known, Window, spread
 from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
 
 SERVER = Server("http", "planted:8000", {})
@@ -46,9 +46,9 @@ class Planted:
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     """Plant a server and a clock."""
     planted = Planted()
-    monkeypatch.setattr(triton_statistics, "ask", planted.ask)
-    monkeypatch.setattr(triton_statistics, "clock", lambda: planted.now)
-    monkeypatch.setattr(triton_statistics, "known", Known())
+    monkeypatch.setattr(statistics, "ask", planted.ask)
+    monkeypatch.setattr(statistics, "clock", lambda: planted.now)
+    monkeypatch.setattr(statistics, "known", Known())
     return planted
 
 
@@ -140,7 +140,7 @@ def test_a_slow_server_takes_a_tenth_of_the_time_at_most(planted: Planted, monke
         planted.now += SECOND // 2
         return planted.totals
 
-    monkeypatch.setattr(triton_statistics, "ask", slowly)
+    monkeypatch.setattr(statistics, "ask", slowly)
     began = planted.now
     while planted.now < began + 60 * SECOND:
         for model in range(10):
@@ -181,11 +181,11 @@ def test_so_many_models_are_read_and_no_more(planted: Planted) -> None:
         return Averaged(SERVER, f"m{number}", "", planted.now - 1, planted.now)
 
     assert all(ready(call(number)) for number in range(1000))
-    assert planted.asked == triton_statistics.MAX_MODELS
+    assert planted.asked == statistics.MAX_MODELS
     assert call(999).marks() == []
-    planted.now += triton_statistics.IDLE_NS + 1
+    planted.now += statistics.IDLE_NS + 1
     assert ready(call(999))
-    assert planted.asked == triton_statistics.MAX_MODELS + 1
+    assert planted.asked == statistics.MAX_MODELS + 1
 
 
 amounts = st.integers(0, 10**12)

@@ -13,10 +13,9 @@ import tritonclient.grpc
 import tritonclient.http
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.libraries import triton_endpoint, triton_statistics
-from stagelens.instrumentors.libraries.triton_endpoint import Server
-from stagelens.instrumentors.libraries.triton_statistics import Averaged
-from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, endpoint, statistics
+from stagelens.instrumentors.libraries.tritonclient.endpoint import Server
+from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged
 from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def drive(triton: TritonServer, model: str, inputs: Any, calls: int, *, batch: b
 def is_read_after(call: Any) -> bool:
     """Ask for the statistics, again after one time that failed; say whether they were read since *call* ended."""
     call.ready()
-    model = triton_statistics.known.model(call._server, call._model, call._version)
+    model = statistics.known.model(call._server, call._model, call._version)
     return model is not None and model.window(*call._call) is not None
 
 
@@ -76,9 +75,9 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
     model: str, batch: bool, triton: TritonServer, inputs: Any, until: Callable[..., None], monkeypatch: Any
 ) -> None:
     """Of 32 calls, four at once: what we report adds up to what the server counted, in every stage."""
-    monkeypatch.setattr(triton_statistics, "READ_EVERY_NS", 0)
+    monkeypatch.setattr(statistics, "READ_EVERY_NS", 0)
     # However long a reading takes, the next one is made.
-    monkeypatch.setattr(triton_statistics, "SLOW_NS", 60 * SECOND)
+    monkeypatch.setattr(statistics, "SLOW_NS", 60 * SECOND)
     baseline = drive(triton, model, inputs, 1, batch=batch)[0]
     before = own_statistics(triton, model)
     assert ready(baseline)
@@ -87,7 +86,7 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
     after = own_statistics(triton, model)
     until(lambda: is_read_after(calls[0]), "us to have read what it counted")
 
-    monkeypatch.setattr(triton_statistics, "READ_EVERY_NS", 60 * SECOND)
+    monkeypatch.setattr(statistics, "READ_EVERY_NS", 60 * SECOND)
     for call in calls:
         call.ready()
     assert calls[0].ready()
@@ -112,7 +111,7 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
 def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:
     """By version or without."""
     answers = {
-        triton_endpoint.ask(server_of(triton, protocol), "failing", version)
+        endpoint.ask(server_of(triton, protocol), "failing", version)
         for protocol in ("http", "grpc")
         for version in ("", "1")
     }
@@ -124,16 +123,16 @@ def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:
 def test_a_model_or_server_that_is_not_there_raises(protocol: str, triton: TritonServer) -> None:
     """Whoever asks has to count with it."""
     with pytest.raises(Exception, match=r"400|404|not available"):
-        triton_endpoint.ask(server_of(triton, protocol), "missing", "")
+        endpoint.ask(server_of(triton, protocol), "missing", "")
     with pytest.raises(Exception, match=r"refused|UNAVAILABLE"):
-        triton_endpoint.ask(Server(protocol, "127.0.0.1:1", {}), "plain", "")
+        endpoint.ask(Server(protocol, "127.0.0.1:1", {}), "plain", "")
 
 
 def test_a_path_before_the_api_is_kept(triton: TritonServer) -> None:
     """A proxy may serve Triton below a path: the client's address says so."""
     with pytest.raises(Exception, match=r"400|404"):
-        triton_endpoint.ask(Server("http", f"{triton.http}/below", {}), "plain", "")
-    assert triton_endpoint.ask(Server("http", f"{triton.http}/", {}), "plain", "").calls >= 0
+        endpoint.ask(Server("http", f"{triton.http}/below", {}), "plain", "")
+    assert endpoint.ask(Server("http", f"{triton.http}/", {}), "plain", "").calls >= 0
 
 
 @pytest.mark.usefixtures("instrumented")

@@ -15,10 +15,9 @@ import tritonclient.grpc.aio
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import triton_calls, triton_parts, triton_streams
-from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls, response_parts, streams
 
 if TYPE_CHECKING:
     from conftest import Recorded
@@ -49,7 +48,7 @@ class Answers:
     def __call__(self, result: Any, error: Any) -> None:
         """Take a part."""
         value = None if result is None else result.as_numpy("OUT")
-        self.parts.put((value, error, recorder.current.get()))
+        self.parts.put((value, error, records.current.get()))
 
     def take(self, count: int) -> list[tuple[Any, Any, Any]]:
         """Return the next parts."""
@@ -93,7 +92,7 @@ def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_reque
     client.stop_stream()
 
     assert [value[0] for value, _, _ in taken[:-1]] == list(range(parts))
-    assert all(marks is recorder.current.get() for _, _, marks in taken)
+    assert all(marks is records.current.get() for _, _, marks in taken)
     assert in_a_request.stages() == ["serialize", "network", "serialize", *["serialize"] * (parts + 1)]
     assert "@late" in in_a_request.facts()
     check(in_a_request, parts)
@@ -191,7 +190,7 @@ class Watched:
             assert not thread.is_alive()
 
 
-class Interrupted(triton_parts.Streamed):
+class Interrupted(response_parts.Streamed):
     """A call in whose first part, or end, another thread comes up."""
 
     meanwhile: Callable[[], None]
@@ -215,30 +214,30 @@ class Sharing:
     """A stream that threads share, without a client and a server, and in which request each part was handed over."""
 
     def __init__(self) -> None:
-        self.seen: list[recorder.Marks | None] = []
-        self.stream: Any = triton_streams.Stream(lambda **_: self.seen.append(recorder.current.get()))
+        self.seen: list[records.Marks | None] = []
+        self.stream: Any = streams.Stream(lambda **_: self.seen.append(records.current.get()))
         self.lock = self.stream._lock = Watched()
 
-    def add(self, marks: recorder.Marks, request_id: str) -> None:
+    def add(self, marks: records.Marks, request_id: str) -> None:
         """Expect answers to a new call of a request."""
-        self.stream.add(triton_parts.Streamed(marks, object(), "m", ""), request_id)
+        self.stream.add(response_parts.Streamed(marks, object(), "m", ""), request_id)
 
     def answer(self, request_id: str, *, last: bool = False) -> None:
         """Have a part come."""
         response = messages.ModelInferResponse(id=request_id)
-        response.parameters[triton_parts.FINAL].bool_param = last
+        response.parameters[response_parts.FINAL].bool_param = last
         self.stream.answered(SimpleNamespace(get_response=lambda: response), None)
 
 
 def test_two_requests_that_call_at_the_same_moment_are_told_apart() -> None:
     """Who comes while another is being noted under the same id comes after it: neither gets the other's parts."""
     sharing = Sharing()
-    earlier: recorder.Marks = [recorder.OPEN, 0, 0]
-    first, second = ([recorder.OPEN, number, 0] for number in (1, 2))
+    earlier: records.Marks = [records.OPEN, 0, 0]
+    first, second = ([records.OPEN, number, 0] for number in (1, 2))
     call = Interrupted(earlier, object(), "m", "")
     call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(second, ""))
     sharing.stream.add(call, "")
-    earlier[0] = recorder.CLOSED
+    earlier[0] = records.CLOSED
     sharing.add(first, "")
     sharing.lock.join()
     sharing.answer("")
@@ -249,7 +248,7 @@ def test_two_requests_that_call_at_the_same_moment_are_told_apart() -> None:
 def test_a_call_that_begins_while_the_last_part_of_another_comes_has_its_own() -> None:
     """Under the same id, in the same request: what is forgotten is the one that is over."""
     sharing = Sharing()
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    marks: records.Marks = [records.OPEN, 0, 0]
     call = Interrupted(marks, object(), "m", "")
     call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(marks, "a"))
     sharing.stream.add(call, "a")
@@ -262,7 +261,7 @@ def test_a_call_that_begins_while_the_last_part_of_another_comes_has_its_own() -
 
 def test_a_callback_may_have_others_use_the_stream() -> None:
     """Nobody waits for it: it may even wait for them."""
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    marks: records.Marks = [records.OPEN, 0, 0]
     alive: list[bool] = []
 
     def callback(**_: Any) -> None:
@@ -343,7 +342,7 @@ def test_our_failure_does_not_cost_a_part(
     make_fail: Callable[[Any, str], None],
 ) -> None:
     """The user's callback gets every part, though we cannot read them."""
-    make_fail(triton_parts, "is_last")
+    make_fail(response_parts, "is_last")
     answers = Answers()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 2))
@@ -358,7 +357,7 @@ def test_our_failure_does_not_cost_a_part(
 @pytest.mark.usefixtures("in_a_request")
 def test_calls_that_never_end_are_forgotten(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that lives for days must not keep every request that used it."""
-    monkeypatch.setattr(triton_streams, "MAX_CALLS", 2)
+    monkeypatch.setattr(streams, "MAX_CALLS", 2)
     answers = Answers()
     client.start_stream(answers)
     for request_id in "abc":
@@ -373,10 +372,10 @@ def test_calls_that_never_end_are_forgotten(client: Any, inputs: Any, monkeypatc
 
 def test_a_stream_of_a_request_that_has_marked_enough(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """It is read to its end all the same."""
-    marks: Any = recorder.current.get()
+    marks: Any = records.current.get()
     answers = Answers()
     client.start_stream(answers)
-    marks.extend(("forward", 0, 0) * (recorder.MAX_MARKS // 3))
+    marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
     before = len(in_a_request.marks())
     client.async_stream_infer("stream", inputs(grpc, 3), enable_empty_final_response=True)
     answers.take(4)
@@ -386,14 +385,14 @@ def test_a_stream_of_a_request_that_has_marked_enough(client: Any, in_a_request:
 
 def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -> None:
     """A list that was full is shortened: the wait is found where it stands then, and the end raises nothing."""
-    marks = recorder.current.get()
+    marks = records.current.get()
     assert marks is not None
     # The Triton server is not needed for that.
-    call = triton_parts.Streamed(marks, object(), "model", "")
-    while len(marks) < recorder.MAX_MARKS:
+    call = response_parts.Streamed(marks, object(), "model", "")
+    while len(marks) < records.MAX_MARKS:
         marks.extend(("own", len(marks), len(marks)))
-    lasting = triton_parts.Growing(marks, "@gap", 1, 0)
-    assert recorder.has_room(marks)
+    lasting = response_parts.Growing(marks, "@gap", 1, 0)
+    assert records.has_room(marks)
     shortened = len(marks)
     lasting.grow_start(2)
     call.end(TimeoutError())
@@ -408,7 +407,7 @@ def test_what_cannot_be_noted_at_the_end_is_reported(
     client: Any, in_a_request: Recorded, inputs: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait is recorded by then."""
-    monkeypatch.delattr(triton_calls, "Averaged")
+    monkeypatch.delattr(calls, "Averaged")
     answers = Answers()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
@@ -498,7 +497,7 @@ def test_a_stream_of_asyncio_takes_what_the_client_takes(
                 answers.append(each)
                 failed.set()
             with monkeypatch.context() as patched:
-                patched.setattr(triton_parts, "is_last", None)
+                patched.setattr(response_parts, "is_last", None)
                 answers.extend([each async for each in client.stream_infer(_one(inputs, 1))])
             with pytest.raises((TypeError, grpc_aio.InferenceServerException, asyncio.CancelledError)):
                 await anext(client.stream_infer(7))

@@ -27,11 +27,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import triton_calls, triton_infer
-from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
-from stagelens.instrumentors.registry import LIBRARIES
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls
+from stagelens.instrumentors.libraries.tritonclient import infer as triton_infer
 
 if TYPE_CHECKING:
     from conftest import Recorded
@@ -309,7 +309,7 @@ def test_what_the_client_refuses_itself_is_refused_as_ever(
 
     failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
     assert failed == ["triton:error"] * 2
-    assert recorder.current.get() is not None
+    assert records.current.get() is not None
 
 
 def test_a_greenlet_that_finds_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
@@ -328,8 +328,8 @@ def test_a_request_that_has_marked_enough_is_served_all_the_same(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
     """A loop of a million calls inside one request does not grow for ever."""
-    marks: Any = recorder.current.get()
-    marks.extend(("forward", 0, 0) * (recorder.MAX_MARKS // 3))
+    marks: Any = records.current.get()
+    marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
     before = len(in_a_request.marks())
 
     np.testing.assert_array_equal(call(triton, "plain", inputs), [2, 4, 6])
@@ -414,7 +414,7 @@ def test_outside_a_request_nothing_is_recorded(call: Call, triton: TritonServer,
     """A batch script serves no request."""
     call(triton, "plain", inputs)
 
-    assert recorder.current.get() is None
+    assert records.current.get() is None
     assert list(finished) == []
 
 
@@ -429,15 +429,15 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(  # noqa: PLR09
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Neither the header nor what is noted of the server may cost a call."""
-    make_fail(triton_calls, "traceparent")
-    make_fail(triton_calls, "Averaged")
+    make_fail(calls, "traceparent")
+    make_fail(calls, "Averaged")
     with caplog.at_level(logging.WARNING, "stagelens"):
         for _ in range(2):
             np.testing.assert_array_equal(call(triton, "plain", inputs), [2, 4, 6])
 
     assert "network" in in_a_request.stages()
     assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 2
-    assert recorder.current.get() is not None
+    assert records.current.get() is not None
 
 
 def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
@@ -561,9 +561,9 @@ def test_beside_our_own_modules_for_its_clients_the_wait_is_counted_once(
 
 def test_leaving_another_context_does_nothing(in_a_request: Recorded) -> None:
     """A coroutine may be closed by whoever collects it."""
-    marks: Any = recorder.current.get()
-    tokens = contextvars.copy_context().run(triton_calls.enter, triton_calls.Call(marks, None, "m", ""))
-    triton_calls.leave(tokens)
+    marks: Any = records.current.get()
+    tokens = contextvars.copy_context().run(calls.enter, calls.Call(marks, None, "m", ""))
+    calls.leave(tokens)
 
-    assert recorder.current.get() is marks
+    assert records.current.get() is marks
     assert in_a_request.stages() == []

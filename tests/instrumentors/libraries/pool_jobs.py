@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stagelens.instrumentors import recorder, trace_context
-from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.recorder import clock
+from stagelens.instrumentors import records, trace_context
+from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.records import clock
 
 prepared: list[str] = []
 
@@ -25,7 +25,7 @@ def square(number: int) -> int:
 
 def look() -> tuple[int, int, bool, str, list[str]]:
     """Say which process this is, what time it is, whether a request runs here, what header it hands on, who prepared it."""
-    marks = recorder.current.get()
+    marks = records.current.get()
     header = "" if marks is None else trace_context.traceparent(marks)
     return os.getpid(), clock(), marks is not None, header, prepared
 

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import aiohttp_exchange
 from stagelens.instrumentors.libraries import aiohttp_server as module
@@ -307,12 +307,12 @@ def test_a_file_is_sent_as_before(finished: Finished, tmp_path: Path) -> None:
 
 def test_websockets_are_left_alone(finished: Finished) -> None:
     """They work, and are no request, neither while they are open nor when they close."""
-    seen: list[recorder.Marks | None] = []
+    seen: list[records.Marks | None] = []
 
     async def socket(request: web.Request) -> web.WebSocketResponse:
         response = web.WebSocketResponse()
         await response.prepare(request)
-        seen.append(recorder.current.get())
+        seen.append(records.current.get())
         await response.send_str("hello")
         await response.close()
         return response
@@ -354,7 +354,7 @@ def test_requests_at_once_keep_apart(finished: Finished) -> None:
         if len(inside) == 20:
             gate.set()
         await gate.wait()
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         marks.extend((request.match_info["n"], 1, 2))
         return web.Response()

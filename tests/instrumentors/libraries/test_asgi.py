@@ -31,7 +31,7 @@ from starlette.websockets import WebSocket
 
 from stagelens import stage
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import asgi, asgi_request
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
@@ -79,7 +79,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def triples(marks: recorder.Marks) -> list[tuple[str, Any, Any]]:
+def triples(marks: records.Marks) -> list[tuple[str, Any, Any]]:
     return list(zip(marks[::3], marks[1::3], marks[2::3], strict=True))
 
 
@@ -158,7 +158,7 @@ def test_waiting_for_a_thread_is_queue(finished: Finished) -> None:
             await until(inside.is_set)
             both.create_task(drive(app, no_body, discard))
             await until(lambda: limiter.statistics().tasks_waiting)
-            released = recorder.clock()
+            released = records.clock()
             release.set()
         return released
 
@@ -191,7 +191,7 @@ def test_past_forty_threads_the_wait_is_queue_and_not_forward(finished: Finished
             for _ in range(60):
                 all_of_them.create_task(drive(app, no_body, discard))
             await until(lambda: limiter.statistics().tasks_waiting == 20 and forty.is_set())
-            released = recorder.clock()
+            released = records.clock()
             release.set()
         return released
 
@@ -222,11 +222,11 @@ def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> Non
         async with asyncio.timeout(30), asyncio.TaskGroup() as both:
             both.create_task(drive(app, no_body, discard))
             await until(inside.is_set)
-            released = recorder.clock()
+            released = records.clock()
             release.set()
             # Of the whole loop.
             returned.wait(30)
-            return released, recorder.clock()
+            return released, records.clock()
 
     released, held_until = asyncio.run(held())
 
@@ -375,11 +375,11 @@ def test_the_last_byte_ends_the_request_not_the_background_task(finished: Finish
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str) -> None:
     """Generators run inside their request, and the record ends with the stream."""
-    inside: list[recorder.Marks | None] = []
+    inside: list[records.Marks | None] = []
 
     def chunks() -> Generator[bytes]:
         for _ in range(3):
-            inside.append(recorder.current.get())
+            inside.append(records.current.get())
             yield b"x"
 
     async def async_chunks() -> AsyncGenerator[bytes]:
@@ -393,7 +393,7 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str
 
     assert answer.text == "xxx"
     assert [marks is finished[0][0] for marks in inside] == [True, True, True]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ def test_requests_at_once_keep_apart(finished: Finished) -> None:
     """Each of many interleaved requests records its own marks, and the context is clean afterwards."""
 
     async def endpoint(request: Request) -> PlainTextResponse:
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         await asyncio.sleep(0.001)
         marks.extend((request.path_params["n"], 1, 2))
@@ -529,7 +529,7 @@ def test_requests_at_once_keep_apart(finished: Finished) -> None:
 
     async def many() -> None:
         await asyncio.gather(*(drive(app, no_body, discard, path=f"/{n}") for n in range(50)))
-        assert recorder.current.get() is None
+        assert records.current.get() is None
 
     asyncio.run(many())
 
@@ -651,7 +651,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
     assert answers == ["fine"] * 3
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
     assert list(finished) == []
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_a_failure_while_sending_changes_nothing_either(

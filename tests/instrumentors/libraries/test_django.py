@@ -26,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from werkzeug.test import Client, EnvironBuilder
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import django as module
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
@@ -64,7 +64,7 @@ def broken(_: HttpRequest) -> HttpResponse:
 
 
 def in_request(key: str) -> None:
-    marks = recorder.current.get()
+    marks = records.current.get()
     assert marks is not None
     marks.extend((key, 1, 2))
 
@@ -216,7 +216,7 @@ def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> N
 
     assert seen == 0
     assert [record[3:6] for record in finished] == [("/stream", "", 200)]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_a_file_goes_out_by_the_servers_own_wrapper(finished: Finished) -> None:

@@ -23,11 +23,11 @@ import pytest
 import uvloop
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
+from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import executors
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-from stagelens.instrumentors.manual import request, stage
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -93,9 +93,9 @@ def test_the_wait_for_a_busy_pool_is_queue(
     """From handing over to the first line, however long the pool works for others."""
     pool, release = busy
     with request("waits"):
-        handed_over = recorder.clock()
+        handed_over = records.clock()
         job = pool.submit(work)
-        released = recorder.clock()
+        released = records.clock()
         release.set()
         job.result(30)
     (waited,) = [mark for mark in finished.marks() if mark[0] == "queue"]
@@ -164,10 +164,10 @@ def test_a_thread_of_the_pool_belongs_to_no_request(finished: Finished) -> None:
 
         # A thread from outside the request.
         outside = threading.Thread(target=other)
-        recorder_context = recorder.current.set(None)
+        recorder_context = records.current.set(None)
         outside.start()
-        pool.submit(lambda: seen.append(recorder.current.get())).result()
-        recorder.current.reset(recorder_context)
+        pool.submit(lambda: seen.append(records.current.get())).result()
+        records.current.reset(recorder_context)
         join(outside)
         first.__exit__(None)
 
@@ -202,7 +202,7 @@ def test_a_job_that_starts_after_its_request_runs_outside(
     """What is left to do when the answer is out adds nothing to it."""
     pool, release = busy
     with request("leaves"):
-        job = pool.submit(lambda: (work(), recorder.current.get()))
+        job = pool.submit(lambda: (work(), records.current.get()))
     release.set()
 
     assert job.result(30) == (0, None)
@@ -297,9 +297,9 @@ def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -
         for future in (early, late):
             future.add_done_callback(lambda _: work())
         thread = threading.Thread(target=early.set_result, args=(None,))
-        token = recorder.current.set(None)
+        token = records.current.set(None)
         thread.start()
-        recorder.current.reset(token)
+        records.current.reset(token)
         join(thread)
     late.set_result(None)
 
@@ -416,7 +416,7 @@ def test_results_exceptions_and_refusals_pass_through(finished: Finished, monkey
                 thread.start()
 
     assert "run" not in vars(thread)
-    assert recorder.current.get() is None
+    assert records.current.get() is None
     assert finished[0][4] == ""
 
 
@@ -459,7 +459,7 @@ def test_a_future_that_is_kept_does_not_keep_its_request(finished: Finished) -> 
         """Something that goes with the request."""
 
     with request("caches"), ThreadPoolExecutor(1) as pool:
-        marks = recorder.current.get()
+        marks = records.current.get()
         late = Late()
         assert marks is not None
         marks.extend(("@late", late, 0))

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import Client, TestResponse
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import flask as module
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
@@ -66,7 +66,7 @@ def app() -> Flask:
     def stream() -> Any:
         def parts() -> Generator[str]:
             for n in range(3):
-                marks = recorder.current.get()
+                marks = records.current.get()
                 assert marks is not None
                 marks.extend((f"part {n} of {request.path}", 1, 2))
                 yield "x"
@@ -222,7 +222,7 @@ def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished, app:
 
     assert seen == 0
     assert [record[3:6] for record in finished] == [("/stream", "", 200)]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_a_file_is_sent_as_before(finished: Finished, app: Flask, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_requests_at_once_keep_apart(finished: Finished, app: Flask) -> None:
     @app.get("/mine/<n>")
     def mine(n: str) -> str:
         together.wait()
-        marks = recorder.current.get()
+        marks = records.current.get()
         assert marks is not None
         marks.extend((n, 1, 2))
         together.wait()

@@ -16,7 +16,7 @@ from gunicorn import glogging
 from gunicorn.config import Config
 from gunicorn.workers import gthread
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import gunicorn as gunicorn_module
 from stagelens.instrumentors.libraries import wsgi_exchange
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
@@ -77,7 +77,7 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
     release = threading.Event()
     worker.tpool.submit(release.wait, 30)
     client = connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    released = recorder.clock()
+    released = records.clock()
     release.set()
 
     assert answer(client).startswith(b"HTTP/1.1 200 OK")

@@ -21,11 +21,11 @@ import pytest
 from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import onnx_session
+from stagelens.instrumentors.libraries import onnxruntime_session
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
-from stagelens.instrumentors.manual import request
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -64,11 +64,11 @@ class Owned(onnxruntime.InferenceSession):
 
 def load() -> Any:
     """Load the model, outside any request."""
-    token = recorder.current.set(None)
+    token = records.current.set(None)
     try:
         return onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
     finally:
-        recorder.current.reset(token)
+        records.current.reset(token)
 
 
 def feed_of(session: Any, batch: int = 1) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_a_failed_run_has_warmed_nothing_up(in_a_request: Finished) -> None:
 def test_every_run_that_began_cold_is_load(in_a_request: Finished) -> None:
     """Of two first runs at once both wait, so that both are cold starts."""
     session = load()
-    known = onnx_session.known_of(session)
+    known = onnxruntime_session.known_of(session)
     first, second = known.unseen({}), known.unseen({})
     assert first is not None
     known.learn(first)
@@ -179,7 +179,7 @@ def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kernels are chosen by shape. There is none here: the session on a CPU only says that it is on one."""
-    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     for batch in (1, 1, 2, 1, 2):
         session.run(None, feed_of(session, batch))
@@ -194,7 +194,7 @@ def test_an_input_with_a_shape_of_its_own_is_run(in_a_request: Finished, monkeyp
     class Rows(list[Any]):
         shape: ClassVar = [1, 2]
 
-    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     feed = {name: Rows(value.tolist()) for name, value in feed_of(session, 1).items()}
     session.run(None, feed)
@@ -207,24 +207,24 @@ def test_a_session_of_ever_new_shapes_is_not_always_cold(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After so many shapes a new one is no cold start, and no more shapes are remembered."""
-    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
-    monkeypatch.setattr(onnx_session, "MAX_SHAPES", 3)
+    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
+    monkeypatch.setattr(onnxruntime_session, "MAX_SHAPES", 3)
     session = load()
     for batch in (1, 2, 3, 4, 5, 1):
         session.run(None, feed_of(session, batch))
 
     assert in_a_request.stages() == ["load"] * 3 + ["forward"] * 3
-    assert len(onnx_session.known_of(session).seen) == 3
+    assert len(onnxruntime_session.known_of(session).seen) == 3
 
 
 def test_a_run_that_is_not_waited_for_is_its_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device may still work when such a run returns; the clock around it says nothing about the device."""
-    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     options = onnxruntime.RunOptions()
     session.run(None, feed_of(session), options)
     session.run(None, feed_of(session), options)
-    options.add_run_config_entry(onnx_session.ASYNCHRONOUS, "1")
+    options.add_run_config_entry(onnxruntime_session.ASYNCHRONOUS, "1")
     session.run(None, feed_of(session), options)
 
     assert in_a_request.stages() == ["load", "forward", "forward@launch"]
@@ -252,7 +252,7 @@ def test_inputs_need_not_be_arrays(in_a_request: Finished, warm: Any, kind: str)
     answer = warm.run(None, other)[0]
 
     np.testing.assert_array_equal(answer, expected)
-    assert [onnx_session.shape_of(value) for value in other.values()] == [(2, 2048)]
+    assert [onnxruntime_session.shape_of(value) for value in other.values()] == [(2, 2048)]
     assert [value for key, value, _ in in_a_request.marks() if key == "@batch"] == [2]
 
 
@@ -285,7 +285,7 @@ class Node:
 )
 def test_the_batch_is_the_free_first_dimension_that_counts_items(shape: tuple[Any, ...], told: bool) -> None:
     """A fixed one says nothing, and a sequence or a wave form is no batch."""
-    assert bool(onnx_session.batched_input(Node(*shape))) is told
+    assert bool(onnxruntime_session.batched_input(Node(*shape))) is told
 
 
 def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
@@ -294,7 +294,7 @@ def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, wa
     received: list[Any] = []
 
     def callback(results: Any, data: Any, error: Any) -> None:
-        received.extend((results, data, error, recorder.current.get(), threading.get_ident()))
+        received.extend((results, data, error, records.current.get(), threading.get_ident()))
         done.set()
 
     warm.run_async(None, feed, callback, "mine")
@@ -302,7 +302,7 @@ def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, wa
     assert done.wait(30)
     np.testing.assert_array_equal(received[0][0], warm.run(None, feed)[0])
     assert received[1:3] == ["mine", ""]
-    assert received[3] is recorder.current.get()
+    assert received[3] is records.current.get()
     assert received[4] != threading.get_ident()
     assert in_a_request.stages() == ["forward", "forward"]
     assert in_a_request.facts() == FACTS
@@ -315,7 +315,7 @@ def test_a_callback_outside_a_request_is_in_none(finished: Finished, feed: dict[
     received: list[Any] = []
 
     def callback(*_: Any) -> None:
-        received.append(recorder.current.get())
+        received.append(records.current.get())
         done.set()
 
     session.run_async(None, feed, callback, None)
@@ -323,7 +323,7 @@ def test_a_callback_outside_a_request_is_in_none(finished: Finished, feed: dict[
     assert done.wait(30)
     assert received == [None]
     assert list(finished) == []
-    assert onnx_session.known_of(session).warm
+    assert onnxruntime_session.known_of(session).warm
 
 
 def test_the_exception_of_a_callback_is_its_own(
@@ -360,7 +360,7 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, fe
     """A service that warms up or works through a batch serves no request."""
     warm.run(None, feed)
 
-    assert recorder.current.get() is None
+    assert records.current.get() is None
     assert list(finished) == []
 
 
@@ -381,7 +381,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A session we cannot describe is timed all the same."""
-    make_fail(onnx_session, "describe")
+    make_fail(onnxruntime_session, "describe")
     session = load()
     with caplog.at_level(logging.WARNING, "stagelens"):
         results = [session.run(None, feed_of(session)) for _ in range(3)]
@@ -396,7 +396,7 @@ def test_an_input_we_cannot_read_is_run(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """Neither our failure nor the library's exception gets lost."""
-    make_fail(onnx_session, "shape_of")
+    make_fail(onnxruntime_session, "shape_of")
     warm.run(None, feed)
     with pytest.raises(AttributeError, match="keys"):
         warm.run(None, [feed])
@@ -420,14 +420,14 @@ def test_what_is_known_of_a_session_goes_with_it(warm: Any) -> None:
     warm.run(None, feed_of(warm))
     # Those of earlier tests go now.
     gc.collect()
-    before = len(onnx_session.sessions)
+    before = len(onnxruntime_session.sessions)
     for _ in range(3):
         short = load()
         short.run(None, feed_of(short))
         del short
     gc.collect()
 
-    assert len(onnx_session.sessions) == before
+    assert len(onnxruntime_session.sessions) == before
 
 
 def test_a_model_from_bytes_goes_by_the_name_of_its_graph(in_a_request: Finished, feed: dict[str, Any]) -> None:
@@ -528,4 +528,4 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 )
 def test_a_model_is_called_what_people_call_it(path: str, name: str) -> None:
     """The file's name, or the folder's where every file is called model; never a person's home."""
-    assert onnx_session.model_name(path) == name
+    assert onnxruntime_session.model_name(path) == name

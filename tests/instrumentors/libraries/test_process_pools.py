@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.deferred import Waiting
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
-from stagelens.instrumentors.manual import request
-from stagelens.instrumentors.recorder import Record, clock
-from stagelens.instrumentors.records import read
+from stagelens.instrumentors.records import Record, clock
 from tests.instrumentors.libraries import pool_jobs
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def test_another_interpreter_gets_the_job_as_it_is(monkeypatch: pytest.MonkeyPat
         inside = pool.submit(pool_jobs.look).result(60)[2]
 
     assert inside == (vars(pool)["_mp_context"].get_start_method() == "fork")
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 @pytest.mark.usefixtures("finished")

@@ -21,13 +21,13 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import sentence_transformers as module
 from stagelens.instrumentors.libraries.sentence_transformers import SentenceTransformersInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
-from stagelens.instrumentors.manual import request
 from tests.instrumentors.libraries.tiny_models import bert, tokenizer
 
 HERE = Path(__file__).parent
@@ -180,7 +180,7 @@ def test_requests_at_once_do_not_mix(embedder: SentenceTransformer, finished: Fi
         together.wait()
         embedder.encode(["word1"] * sentences, batch_size=1)
         recorder.end(token)
-        recorder.finish(marks, marks[1], recorder.clock(), f"/{sentences}")
+        recorder.finish(marks, marks[1], records.clock(), f"/{sentences}")
 
     threads = [threading.Thread(target=serve, args=(sentences,)) for sentences in (5, 10, 15)]
     for thread in threads:

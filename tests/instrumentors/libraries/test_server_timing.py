@@ -15,12 +15,12 @@ from fastapi import FastAPI, Response
 
 from stagelens import stage
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries import server_timing
 from stagelens.instrumentors.libraries.answers import metrics_of
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.records import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def test_a_client_of_ours_has_the_stages_inside_its_request(finished: Finished, 
         marks, token = scope
         httpx.get(f"{url}/predict", timeout=60)
         recorder.end(token)
-        ended = recorder.clock()
+        ended = records.clock()
     finally:
         client.uninstrument()
     own = partition(read(marks).intervals, marks[1], ended)

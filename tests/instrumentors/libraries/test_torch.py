@@ -22,11 +22,10 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import torch_models
-from stagelens.instrumentors.libraries.torch import TorchInstrumentor
-from stagelens.instrumentors.manual import request
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor, models
 from stagelens.instrumentors.stalls import stalls
 
 if TYPE_CHECKING:
@@ -112,12 +111,12 @@ def test_modules_called_one_after_another_are_forwards_each(in_a_request: Finish
 
 def test_threads_of_a_request_are_told_apart(in_a_request: Finished, net: Net) -> None:
     """Being inside a module is a matter of the thread: a model called meanwhile by another one is seen."""
-    marks = recorder.current.get()
+    marks = records.current.get()
 
     class Outer(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             def inner() -> None:
-                recorder.current.set(marks)
+                records.current.set(marks)
                 net(x)
 
             thread = threading.Thread(target=inner)
@@ -294,11 +293,11 @@ def test_graph_breaks_and_recompilations_are_as_many_as_without_us(instrumented:
 def test_another_thread_is_timed_while_one_compiles(in_a_request: Finished, net: Net) -> None:
     """`is_compiling` is one flag for the whole process; only the compiling thread has nothing to tell."""
     torch._dynamo.reset()
-    marks = recorder.current.get()
+    marks = records.current.get()
 
     def backend(graph: Any, _: Any) -> Any:
         def serve() -> None:
-            recorder.current.set(marks)
+            records.current.set(marks)
             net(X)
 
         assert torch.compiler.is_compiling()
@@ -388,7 +387,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A module we cannot describe is timed all the same."""
-    make_fail(torch_models, "describe")
+    make_fail(models, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         new = Net()
         results = [new(X) for _ in range(3)]
@@ -469,14 +468,14 @@ def test_models_that_are_gone_are_forgotten() -> None:
     """Only living models are known."""
     torch._dynamo.reset()
     nets = [warm(Net()) for _ in range(10)]
-    known = {id(net) for net in nets} & torch_models.models.keys()
+    known = {id(net) for net in nets} & models.models.keys()
     del nets
     gc.collect()
 
     assert len(known) == 10
-    assert not [model for model in torch_models.models.values() if model.module() is None]
+    assert not [model for model in models.models.values() if model.module() is None]
     # Those of other tests may live.
-    assert known.isdisjoint(torch_models.models)
+    assert known.isdisjoint(models.models)
 
 
 def test_moving_a_model_is_load(in_a_request: Finished, net: Net) -> None:

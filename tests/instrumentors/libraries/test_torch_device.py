@@ -26,10 +26,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import loads, recorder
+from stagelens.instrumentors import loads, recorder, records
 from stagelens.instrumentors.libraries import torch as calls
-from stagelens.instrumentors.libraries import torch_copies, torch_device, torch_events, torch_models
-from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor, models
+from stagelens.instrumentors.libraries.torch import copies as torch_copies
+from stagelens.instrumentors.libraries.torch import device as torch_device
+from stagelens.instrumentors.libraries.torch import events as torch_events
 
 INSTRUMENTOR = TorchInstrumentor
 KIND = "lazy"
@@ -219,7 +221,7 @@ class Request:
     def close(self) -> None:
         """End it for whoever has asked."""
         self.end = self.host.now
-        self.marks[0] = recorder.CLOSED
+        self.marks[0] = records.CLOSED
         recorder.end(self.token)
 
     def late(self) -> list[Any]:
@@ -252,7 +254,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
     for module in (recorder, calls, loads, torch_copies, torch_events):
         monkeypatch.setattr(module, "clock", host.clock)
     yield host
-    recorder.current.set(None)
+    records.current.set(None)
 
 
 @pytest.fixture
@@ -324,8 +326,8 @@ def test_the_first_call_with_a_shape_is_load_where_kernels_are_searched_for_it(
     host: Host, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where cuDNN benchmarks: once for each shape; after so many of them a new one is nothing new."""
-    monkeypatch.setattr(torch_models, "BENCHMARKED", (KIND,))
-    monkeypatch.setattr(torch_models, "MAX_SHAPES", 2)
+    monkeypatch.setattr(models, "BENCHMARKED", (KIND,))
+    monkeypatch.setattr(models, "MAX_SHAPES", 2)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     request = Request(host)
     for length in (3, 3, 4, 5):
@@ -343,9 +345,9 @@ def test_the_first_call_with_a_shape_is_load_where_kernels_are_searched_for_it(
 def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Tensor) -> None:
     """What this request launched stood behind what another had asked for before."""
     other = contextvars.Context().run(Request, host)
-    token = recorder.current.set(other.marks)
+    token = records.current.set(other.marks)
     net(x)
-    recorder.current.reset(token)
+    records.current.reset(token)
     request = Request(host)
     net(x).cpu()
     request.close()
@@ -373,7 +375,7 @@ def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: t
 
     def work() -> None:
         source.streams.set(Stream(host))
-        recorder.current.set(request.marks)
+        records.current.set(request.marks)
         with Dispatch(source):
             net(x).cpu()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.libraries.torch_driver import RELAXED, Driver
+from stagelens.instrumentors.libraries.torch.driver import RELAXED, Driver
 
 NOTHING, FIRST, OWN = 0, 100, 77
 

@@ -11,7 +11,7 @@ import torch
 from silero_vad import get_speech_timestamps, load_silero_vad
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def listen(detector: Any, seconds: float) -> tuple[list[Any], int, int]:
         get_speech_timestamps(audio, detector, sampling_rate=RATE)
     finally:
         recorder.end(token)
-    return marks, marks[1], recorder.clock()
+    return marks, marks[1], records.clock()
 
 
 def test_a_request_is_mostly_forward(finished: Finished, detector: Any) -> None:
@@ -79,4 +79,4 @@ def test_ten_seconds_fit_into_one_request(detector: Any) -> None:
     marks, _, _ = listen(detector, 10)
 
     assert len([key for key in marks[::3] if key in {"forward", "load"}]) == 313
-    assert len(marks) < recorder.MAX_MARKS
+    assert len(marks) < records.MAX_MARKS

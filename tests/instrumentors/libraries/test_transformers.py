@@ -26,11 +26,10 @@ from transformers import (
 )
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import pipelines, pretrained
-from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
-from stagelens.instrumentors.manual import request
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, pipelines, pretrained
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 
 HERE = Path(__file__).parent
@@ -129,7 +128,7 @@ def test_a_lazy_pipeline_is_timed_while_it_is_consumed(lengths: Lengths, in_a_re
     between: list[int] = []
     lazy: Any = lengths(word for word in ("a", "bc"))
     for answer in lazy:
-        between.append(recorder.clock())
+        between.append(records.clock())
         answers.append(answer)
 
     stages = intervals(in_a_request)
@@ -216,7 +215,7 @@ def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str)
     call(tokenizer())
 
     assert in_a_request.stages() == [stage]
-    assert recorder.current.get() is in_a_request[0][0]
+    assert records.current.get() is in_a_request[0][0]
 
 
 def test_a_tokenizers_exception_is_its_own(in_a_request: Finished) -> None:
@@ -225,7 +224,7 @@ def test_a_tokenizers_exception_is_its_own(in_a_request: Finished) -> None:
         tokenizer()()
 
     assert in_a_request.stages() == ["tokenize"]
-    assert recorder.current.get() is in_a_request[0][0]
+    assert records.current.get() is in_a_request[0][0]
 
 
 def test_outside_a_request_nothing_is_recorded(classify: Any, finished: Finished) -> None:
@@ -292,7 +291,7 @@ def test_requests_at_once_do_not_mix(lengths: Lengths, finished: Finished) -> No
         together.wait()
         lengths(["word"] * items)
         recorder.end(token)
-        recorder.finish(marks, marks[1], recorder.clock(), f"/{items}")
+        recorder.finish(marks, marks[1], records.clock(), f"/{items}")
 
     threads = [threading.Thread(target=serve, args=(items,)) for items in (10, 20, 30)]
     for thread in threads:

@@ -14,12 +14,11 @@ import torch
 import torch._dynamo
 from transformers import GenerationMixin, LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import generation
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
-from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
-from stagelens.instrumentors.manual import request
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, generation
 from tests.instrumentors.libraries.tiny_models import bert, llama, t5, tokenizer
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Watch(StoppingCriteria):
 
     def __call__(self, input_ids: Any, *_: Any, **_options: Any) -> Any:
         """Go on."""
-        self.times.append(recorder.clock())
+        self.times.append(records.clock())
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
 
@@ -102,7 +101,7 @@ def test_every_loop_is_prefill_and_decode(instrumented: Instrumentor, in_a_reque
     watch = Watch()
     tokens = run(llama(), loop, stopping_criteria=[watch])
     instrumented.uninstrument()
-    recorder.current.set(None)
+    records.current.set(None)
 
     rows = tokens.shape[0]
     (_, begun, first), (_, handed, ended) = [mark for mark in in_a_request.marks() if not mark[0].startswith("@")]
@@ -188,12 +187,12 @@ def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
 
 def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> None:
     """`generate` in a thread of the request records there; the longest gap between two tokens is kept."""
-    marks = recorder.current.get()
+    marks = records.current.get()
     streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True)
     watch = Watch()
 
     def generate() -> None:
-        recorder.current.set(marks)
+        records.current.set(marks)
         run(llama(), "greedy", streamer=streamer, stopping_criteria=[watch])
 
     thread = threading.Thread(target=generate)
@@ -299,7 +298,7 @@ def test_requests_at_once_do_not_mix(finished: Finished) -> None:
         for _ in range(3):
             run(llama(), "greedy", max_new_tokens=tokens)
         recorder.end(token)
-        recorder.finish(marks, marks[1], recorder.clock(), f"/{tokens}")
+        recorder.finish(marks, marks[1], records.clock(), f"/{tokens}")
 
     threads = [threading.Thread(target=serve, args=(tokens,)) for tokens in (4, 8, 12)]
     for thread in threads:

@@ -18,10 +18,10 @@ import pytest
 
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
-from stagelens.instrumentors.records import read
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
 from tests.support.ports import free_port
 
@@ -97,9 +97,9 @@ def test_the_stages_of_the_model_are_those_of_the_call(
     """Of the first call, which warms the model up, and of those after it, by the same thread of the server."""
     marks = in_a_request[0][0]
     for first in ("load", "prefill"):
-        before, begun = len(marks), recorder.clock()
+        before, begun = len(marks), records.clock()
         client.chat.completions.create(**asking["call"])
-        ended, added = recorder.clock(), marks[before:]
+        ended, added = records.clock(), marks[before:]
         own = partition(read(added).intervals, begun, ended)
         reported = {key.partition("@")[0] for key in added[::3] if key.endswith("@reported")}
 
@@ -141,4 +141,4 @@ def test_a_stream_of_it_is_told_by_its_tokens(
     assert facts["@first_token"][1] == BY_CLIENT_CONTENT
     assert facts["@tokens_out"] == (TOKENS, 0)
     assert facts["@per_token"][1] == (TOKENS - 1, BY_CLIENT_CONTENT)
-    assert facts["@per_token"][0] < recorder.clock() - facts["@first_token"][0]
+    assert facts["@per_token"][0] < records.clock() - facts["@first_token"][0]

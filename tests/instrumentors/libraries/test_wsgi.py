@@ -16,7 +16,7 @@ from wsgiref.validate import validator
 import pytest
 from starlette.testclient import TestClient
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import wsgi, wsgi_exchange
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 
@@ -66,16 +66,16 @@ class Closing:
 
     def __init__(self, start_response: Start) -> None:
         ok(start_response)
-        self.seen: list[recorder.Marks | None] = []
+        self.seen: list[records.Marks | None] = []
 
     def __iter__(self) -> Iterator[bytes]:
         for _ in range(3):
-            self.seen.append(recorder.current.get())
+            self.seen.append(records.current.get())
             yield b"x"
 
     def close(self) -> None:
         """Note that as well."""
-        self.seen.append(recorder.current.get())
+        self.seen.append(records.current.get())
 
 
 def test_a_request_ends_with_the_last_part_of_its_body(finished: Finished) -> None:
@@ -99,10 +99,10 @@ def test_the_request_is_in_the_context_during_each_step_and_never_in_between(fin
         return made[0]
 
     body = call(served(application))
-    outside = [recorder.current.get()]
+    outside = [records.current.get()]
     for _ in range(3):
         copy_context().run(next, body)
-        outside.append(recorder.current.get())
+        outside.append(records.current.get())
     worker = threading.Thread(target=lambda: outside.extend(list(body)))
     worker.start()
     worker.join()
@@ -127,7 +127,7 @@ def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Fin
 
     assert [marks is finished[0][0] for marks in made[0].seen] == [True, True, False]
     assert [record[4:6] for record in finished] == [("", 200)]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_an_exception_comes_through_from_wherever_it_is_raised(finished: Finished) -> None:
@@ -157,7 +157,7 @@ def test_an_exception_comes_through_from_wherever_it_is_raised(finished: Finishe
 
     assert all(error is broken for error in caught)
     assert [record[4:6] for record in finished] == [("ValueError", 500), ("ValueError", 200), ("ValueError", 200)]
-    assert recorder.current.get() is None
+    assert records.current.get() is None
 
 
 def test_an_application_that_starts_no_response_is_an_error(finished: Finished) -> None:
@@ -319,10 +319,10 @@ def test_a_file_goes_back_as_the_servers_own_wrapper(finished: Finished, wrapper
 
 def test_a_websocket_is_left_alone(finished: Finished) -> None:
     """It is no request, and may be open for hours."""
-    seen: list[recorder.Marks | None] = []
+    seen: list[records.Marks | None] = []
 
     def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
-        seen.append(recorder.current.get())
+        seen.append(records.current.get())
         ok(start_response)
         return []
 
@@ -350,7 +350,7 @@ def test_the_longer_of_two_waits_counts(finished: Finished) -> None:
     assert waits[2][0] > 99 * 10**9
 
 
-def triples(marks: recorder.Marks) -> list[tuple[str, Any, Any]]:
+def triples(marks: records.Marks) -> list[tuple[str, Any, Any]]:
     return list(zip(marks[::3], marks[1::3], marks[2::3], strict=True))
 
 
@@ -361,10 +361,10 @@ def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Fini
     from starlette.middleware.wsgi import WSGIMiddleware  # noqa: PLC0415
     from starlette.routing import Mount  # noqa: PLC0415
 
-    seen: list[recorder.Marks | None] = []
+    seen: list[records.Marks | None] = []
 
     def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
-        seen.append(recorder.current.get())
+        seen.append(records.current.get())
         ok(start_response)
         return [b"inner"]
 
@@ -425,4 +425,4 @@ def test_our_failure_is_logged_once_and_the_application_answers(
     assert answers == [b"xxx"] * 3
     assert len(reported) == 1
     assert len(finished) == (0 if internal.endswith(".describe") else 3)
-    assert recorder.current.get() is None
+    assert records.current.get() is None

@@ -52,6 +52,6 @@ def log_ours() -> None:
 
 def instrumented() -> list[str]:
     """Return which libraries are instrumented in this process."""
-    from stagelens.instrumentors.registry import LIBRARIES  # noqa: PLC0415 - where the service does not know it
+    from stagelens.instrumentors.bootstrap import LIBRARIES  # noqa: PLC0415 - where the service does not know it
 
     return [each.trigger for each in LIBRARIES if vars(each.load())["_patches"]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from flask import Flask
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 
 app = Flask(__name__)
 served = itertools.count(1)
@@ -29,8 +29,8 @@ def root() -> dict[str, Any]:
 @app.get("/together/<int:count>")
 def together(count: int) -> dict[str, Any]:
     """Answer when so many are inside, with the request that was in the context before and after."""
-    before = recorder.current.get()
+    before = records.current.get()
     if next(inside) == count:
         all_inside.set()
     all_inside.wait(60)
-    return {"id": id(before), "same": before is recorder.current.get()}
+    return {"id": id(before), "same": before is records.current.get()}

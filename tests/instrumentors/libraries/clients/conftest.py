@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.libraries.client_common import BODY
 from stagelens.instrumentors.trace_context import traceparent
 
@@ -20,7 +20,7 @@ PARTS = (b"one ", b"two ", b"three")
 class Running:
     """The request a test runs in."""
 
-    def __init__(self, marks: recorder.Marks) -> None:
+    def __init__(self, marks: records.Marks) -> None:
         self.marks = marks
 
     def stages(self) -> list[tuple[str, int, int]]:

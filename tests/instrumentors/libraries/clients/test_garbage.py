@@ -17,16 +17,16 @@ from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEven
 
 from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
-from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors import instrumentor, records
+from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries import answers
 from stagelens.instrumentors.libraries import lines as line_module
 from stagelens.instrumentors.libraries import token_stream as token_module
 from stagelens.instrumentors.libraries.answers import Call, hear
-from stagelens.instrumentors.libraries.dialects import BODIES, HEADERS, SERVER_TIMING, TO_FIRST, TOTAL, Dialect
 from stagelens.instrumentors.libraries.lines import LineStream
 from stagelens.instrumentors.libraries.reported import Wait
+from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, TO_FIRST, TOTAL, Dialect
 from stagelens.instrumentors.libraries.token_stream import TokenStream
-from stagelens.instrumentors.records import read
 
 BEGUN = 1_000_000
 WALL = 20_000_000
@@ -65,9 +65,9 @@ def nothing_reported() -> Generator[None]:
     assert places == set()
 
 
-def a_call(wall: int = WALL) -> tuple[Call, recorder.Marks]:
+def a_call(wall: int = WALL) -> tuple[Call, records.Marks]:
     """Return a call that took *wall*, and the marks of its request."""
-    marks: recorder.Marks = [recorder.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
+    marks: records.Marks = [records.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "clock", lambda: BEGUN + wall // 2)
         call = Call(marks, BEGUN, {})
@@ -75,7 +75,7 @@ def a_call(wall: int = WALL) -> tuple[Call, recorder.Marks]:
     return call, marks
 
 
-def assert_possible(marks: recorder.Marks) -> None:
+def assert_possible(marks: records.Marks) -> None:
     """Hold what was added to what a call can have been: one thing after the other, inside of it."""
     added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
     stages = [mark for mark in added if not mark[0].startswith("@")]

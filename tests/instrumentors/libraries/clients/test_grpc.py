@@ -24,12 +24,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import recorder, trace_context
+from stagelens.instrumentors import recorder, records, trace_context
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
-from stagelens.instrumentors.libraries.suppression import quiet
+from stagelens.instrumentors.libraries.transformers.suppression import quiet
 from stagelens.instrumentors.trace_context import traceparent
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_of_a_stream_each_wait_counts(
         received: list[bytes] = []
         for message in channel.unary_stream(f"{SERVICE}/Stream")(b"", timeout=30):
             received.append(message)
-            held.append(recorder.clock())
+            held.append(records.clock())
 
     assert received == PARTS
     # The call itself, the wait for each message, and the one for the end.
@@ -246,7 +246,7 @@ def test_a_trace_of_the_users_stays(channel: grpc.Channel, server: Server) -> No
 
 
 def test_outside_a_request_a_call_is_as_it_was(
-    finished: deque[recorder.Record], channel: grpc.Channel, server: Server
+    finished: deque[records.Record], channel: grpc.Channel, server: Server
 ) -> None:
     """Nothing is recorded and nothing sent along."""
     call = channel.unary_unary(f"{SERVICE}/Unary")
@@ -383,9 +383,7 @@ def test_a_future_whose_end_we_cannot_learn_is_the_users_all_the_same(
     assert in_a_request.names() == []
 
 
-def test_two_requests_at_once_never_mix(
-    finished: deque[recorder.Record], channel: grpc.Channel, server: Server
-) -> None:
+def test_two_requests_at_once_never_mix(finished: deque[records.Record], channel: grpc.Channel, server: Server) -> None:
     """Each has its own call among its marks and its own trace on the wire."""
     together = threading.Barrier(2, timeout=30)
     call = channel.unary_unary(f"{SERVICE}/Unary")
@@ -397,7 +395,7 @@ def test_two_requests_at_once_never_mix(
         together.wait()
         call(b"", metadata=(("x-whose", traceparent(marks)),), timeout=30)
         recorder.end(token)
-        recorder.finish(marks, marks[1], recorder.clock())
+        recorder.finish(marks, marks[1], records.clock())
 
     threads = [threading.Thread(target=copy_context().run, args=(serve,)) for _ in range(2)]
     for thread in threads:
@@ -520,7 +518,7 @@ def test_below_async_interceptors_their_metadata_is_seen(in_a_request: Running, 
     assert in_a_request.names() == ["dependency"]
 
 
-def test_outside_a_request_an_async_call_is_as_it_was(finished: deque[recorder.Record], server: Server) -> None:
+def test_outside_a_request_an_async_call_is_as_it_was(finished: deque[records.Record], server: Server) -> None:
     """Nothing is recorded and nothing sent along."""
 
     async def use(channel: grpc.aio.Channel) -> list[Any]:

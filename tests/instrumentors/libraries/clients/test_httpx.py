@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import pytest
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 
@@ -51,7 +51,7 @@ def test_a_stream_is_read_after_the_call(
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as answer:
         before = len(in_a_request.stages())
-        held = [recorder.clock() for _ in answer.iter_raw()]
+        held = [records.clock() for _ in answer.iter_raw()]
 
     call, *reads = in_a_request.stages()
     assert before == 1
@@ -71,7 +71,7 @@ def test_an_async_stream_is_read_after_the_call(
             module.AsyncClient(timeout=60) as client,
             client.stream("GET", f"{upstream.address}/parts") as answer,
         ):
-            return [recorder.clock() async for _ in answer.aiter_bytes()]
+            return [records.clock() async for _ in answer.aiter_bytes()]
 
     held = asyncio.run(go())
 

@@ -21,7 +21,7 @@ from openai.types.completion import Completion
 from openai.types.responses import ResponseStreamEvent
 
 from stagelens.core.names import BY_CLIENT_CONTENT
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import token_stream
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
@@ -176,11 +176,11 @@ def awaited(upstream: Upstream, read: Callable[[Any], Any]) -> Any:
     return asyncio.run(go())
 
 
-def facts(marks: recorder.Marks) -> dict[str, list[tuple[Any, Any]]]:
+def facts(marks: records.Marks) -> dict[str, list[tuple[Any, Any]]]:
     """Return what was noted of a stream, all of each kind."""
     found: dict[str, list[tuple[Any, Any]]] = {}
     for key, first, second in zip(marks[::3], marks[1::3], marks[2::3], strict=True):
-        if key.startswith("@") and key not in {recorder.OPEN, "@trace"}:
+        if key.startswith("@") and key not in {records.OPEN, "@trace"}:
             found.setdefault(key, []).append((first, second))
     return found
 
@@ -313,9 +313,9 @@ def test_after_the_request_a_stream_adds_nothing(
 ) -> None:
     """A request that is over is counted as it was."""
     stream = asked(client)
-    in_a_request.marks[0] = recorder.CLOSED
+    in_a_request.marks[0] = records.CLOSED
     list(stream)
-    in_a_request.marks[0] = recorder.OPEN
+    in_a_request.marks[0] = records.OPEN
 
     assert upstream.held.is_set()
     assert set(facts(in_a_request.marks)) == set()
@@ -345,7 +345,7 @@ def played(monkeypatch: pytest.MonkeyPatch, parts: Iterable[Any], step: int = 10
     """Return what is noted of *parts* that come each *step* nanoseconds after the last, from that on."""
     ticks: Iterator[int] = itertools.count(step, step)
     monkeypatch.setattr(token_stream, "clock", ticks.__next__)
-    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    marks: records.Marks = [records.OPEN, 0, 0]
     stream = TokenStream(marks, None)
     for part in parts:
         stream.part(part)

@@ -8,7 +8,7 @@ import pytest
 import urllib3
 from urllib3.util import parse_url
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 
@@ -66,7 +66,7 @@ def test_what_the_caller_does_between_two_reads_is_its_own(
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
-        held = [recorder.clock() for _ in response.stream()]
+        held = [records.clock() for _ in response.stream()]
         response.release_conn()
 
     reads = in_a_request.stages()[1:]

@@ -1,0 +1,35 @@
+"""Text and numbers from objects that are not trusted: printable, short, within the limits of the wire format."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+# OTLP integers have 64 bits: the collector refuses the whole export if one of them is larger.
+MAX_INTEGER: Final = 2**63 - 1
+# Limit for a name that the user's code supplies. [characters]
+MAX_TEXT: Final = 200
+
+
+def printable(text: str) -> str:
+    r"""Return *text* with each unprintable character replaced by U+FFFD.
+
+    >>> printable("a\x00b")
+    'a�b'
+    """
+    return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def to_text(value: object) -> str:
+    """Return *value* as printable text of at most `MAX_TEXT` characters; "" if it has no text. Never raises."""
+    try:
+        return "" if value is None else printable(str(value)[:MAX_TEXT])
+    except Exception:  # noqa: BLE001 - the conversion of a foreign object may raise anything
+        return ""
+
+
+def to_integer(value: Any) -> int:
+    """Return *value* as an integer from 0 to `MAX_INTEGER`; 0 if it is not a number. Never raises."""
+    try:
+        return min(max(0, int(value or 0)), MAX_INTEGER)
+    except Exception:  # noqa: BLE001 - the conversion of a foreign object may raise anything
+        return 0

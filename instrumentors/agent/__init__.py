@@ -1,0 +1,1 @@
+"""The agent of one process: aggregates finished requests, samples traces, governs its own cost, and exports."""

@@ -1,0 +1,327 @@
+"""From finished requests to histograms: what the background thread does with each record.
+
+What the agent records, from all to nothing, and what the requests were like that it recorded so much of.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ...alerts.evaluation.burn_rate import Counts
+from ...core import names
+from ...core.names import AGENT_LEVELS
+from ...core.partition import Interval, partition
+from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
+from ...core.text import printable, to_integer, to_text
+from ..config import Keep
+from ..facts import read
+from ..records import UNTIMED as WITHOUT_STAGES
+from ..records import Record
+from ..stalls import by_stage, stalls
+from .sample import Sampler
+
+# Positions in `AGENT_LEVELS`.
+ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
+
+
+@dataclass(slots=True)
+class RequestTotals:
+    """Requests added up.
+
+    Args:
+        requests: How many.
+        marks: What was written down of them: stages and facts.
+        duration_ns: How long they took together. [nanoseconds]
+    """
+
+    requests: int = 0
+    marks: int = 0
+    duration_ns: int = 0
+
+    def include(self, other: RequestTotals) -> None:
+        """Add the requests of *other*."""
+        self.requests += other.requests
+        self.marks += other.marks
+        self.duration_ns += other.duration_ns
+
+    def since(self, before: RequestTotals) -> RequestTotals:
+        """Return those that were added since it was *before*."""
+        return RequestTotals(
+            self.requests - before.requests, self.marks - before.marks, self.duration_ns - before.duration_ns
+        )
+
+
+# What requests cost is found out with the latest few, of which one of so many is taken.
+SAMPLED, MAX_SAMPLES = 16, 8
+
+# A route, model or device written per request instead of per kind must not take the host's memory.
+MAX_SERIES = 1000
+MAX_STAGE = 64
+# HTTP: the server failed.
+SERVER_ERROR = 500
+
+
+class Dimensions(NamedTuple):
+    """What tells one series of a process from another; "" is unknown.
+
+    *cold* is "true" for requests in which something was loaded or warmed up, "" for all others.
+    """
+
+    model: str
+    model_version: str
+    route: str
+    device: str
+    status: str
+    cold: str = ""
+
+    def folded(self) -> Dimensions:
+        """Return the series that everything past the limit is counted in."""
+        return Dimensions(OTHER, OTHER, OTHER, OTHER, self.status, self.cold)
+
+
+@dataclass(slots=True)
+class Delta:
+    """What one series counted since the last export.
+
+    Args:
+        sampler: The requests to keep as traces.
+        own_stages: The user's own stages that the series shows under their names.
+        counts: Its histograms.
+        loads: What its requests were like, by level.
+    """
+
+    sampler: Sampler[Record]
+    own_stages: set[str] = field(default_factory=set[str])
+    counts: Counts = field(default_factory=Counts)
+    loads: dict[int, RequestTotals] = field(default_factory=dict[int, RequestTotals])
+
+
+class _Series:
+    """One series, with what it counted since the last export, if anything.
+
+    Its *cold* twin counts the requests in which something was loaded, takes no place among the series, and names stages alike.
+    """
+
+    __slots__ = ("cold", "delta", "dimensions", "own_stages")
+
+    def __init__(self, dimensions: Dimensions, own_stages: set[str] | None = None) -> None:
+        self.dimensions = dimensions
+        self.own_stages: set[str] = set() if own_stages is None else own_stages
+        self.delta: Delta | None = None
+        self.cold: _Series | None = None
+
+    def twin(self) -> _Series:
+        if self.cold is None:
+            self.cold = _Series(self.dimensions._replace(cold="true"), self.own_stages)
+        return self.cold
+
+
+class Fold:
+    """The series of this process.
+
+    Args:
+        keep: How many traces to keep a series and interval.
+        rng: Draws the uniform share.
+        max_series: Past it, new series are counted together.
+
+    Attributes:
+        level: What to make of requests, from `ALL` to `REQUESTS_ONLY`.
+        samples: Some of the latest, with their stages.
+    """
+
+    def __init__(self, keep: Keep, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
+        self._keep = keep
+        self._rng = rng
+        self._max_series = max_series
+        self.level = ALL
+        self._taken = RequestTotals()
+        self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
+        self._until_sampled = 0
+        # Every series ever seen; and, for the way most requests take, by the facts as they were written down.
+        self._known: dict[Dimensions, _Series] = {}
+        self._by_facts: dict[tuple[Any, ...], _Series] = {}
+
+    def add(self, record: Record) -> None:
+        """Count one record.
+
+        Raises:
+            Exception: The record is not what `recorder.Record` says; nothing was counted.
+        """
+        marks, start, end, route, error_type, http_status, _ = record
+        frozen = marks[:]
+        facts, intervals = read(frozen)
+        failed = bool(error_type) or http_status >= SERVER_ERROR
+        series = self._series(facts, route, failed=failed)
+        for stage, _, _ in intervals:
+            if stage not in BY_KEY:
+                intervals = [(known_stage(stage, series.own_stages), t0, t1) for stage, t0, t1 in intervals]
+                break
+        end = max(start, end)
+        spared = facts.get(WITHOUT_STAGES)
+        level = self.level if spared is None else REQUESTS_ONLY
+        # No `overhead` without stages: that is what is left of a request whose stages are known.
+        own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
+        cold = "load" in own
+        if cold:
+            series = series.twin()
+        delta = series.delta
+        if delta is None:
+            delta = series.delta = self.nothing(series.own_stages)
+        load = delta.loads.get(level) or delta.loads.setdefault(level, RequestTotals())
+        load.requests += 1
+        load.marks += len(frozen) // 3 - 1
+        load.duration_ns += end - start
+        # As it was counted: a thread that outlives the request may still write.
+        kept = (frozen, *record[1:])
+        self._until_sampled -= 1
+        if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):
+            self._until_sampled = SAMPLED
+            self.samples.append(kept)
+        delta.counts.add(own, end - start)
+        if level == REQUESTS_ONLY:
+            return
+        if level < NO_FACTS:
+            _add_facts(delta.counts, facts, intervals, own, (start, end))
+            _add_stalls(delta.counts, intervals, start, end)
+        if level < NO_TRACES:
+            delta.sampler.offer(kept, end - start, failed=failed, cold=cold, forced="@force" in facts)
+
+    def load(self) -> RequestTotals:
+        """Return what all requests were like that were ever counted."""
+        total = RequestTotals()
+        total.include(self._taken)
+        for series in self._all():
+            for load in series.delta.loads.values() if series.delta is not None else ():
+                total.include(load)
+        return total
+
+    def nothing(self, own_stages: set[str] | None = None) -> Delta:
+        """Return what a series has counted that has counted nothing."""
+        return Delta(Sampler(self._keep, self._rng), set() if own_stages is None else own_stages)
+
+    def take(self) -> dict[Dimensions, Delta]:
+        """Return what was counted since the last call, and start again from nothing."""
+        deltas: dict[Dimensions, Delta] = {}
+        for series in self._all():
+            if series.delta is not None:
+                for load in series.delta.loads.values():
+                    self._taken.include(load)
+                deltas[series.dimensions], series.delta = series.delta, None
+        return deltas
+
+    def _series(self, facts: dict[str, Any], route: str, *, failed: bool) -> _Series:
+        get = facts.get
+        key = (get("@model"), get("@model_version"), route, get("@device"), failed)
+        try:
+            return self._by_facts[key]
+        except Exception:
+            # New, or a fact that is no text, whose hash may raise anything.
+            series = self._find(dimensions_of(facts, route, failed=failed))
+        if len(self._by_facts) < self._max_series and all(type(fact) in _TEXTS for fact in key[:-1]):
+            self._by_facts[key] = series
+        return series
+
+    def _find(self, dimensions: Dimensions) -> _Series:
+        if dimensions not in self._known and len(self._known) >= self._max_series:
+            dimensions = dimensions.folded()
+        return self._known.setdefault(dimensions, _Series(dimensions))
+
+    def _all(self) -> Iterator[_Series]:
+        for series in self._known.values():
+            yield series
+            if series.cold is not None:
+                yield series.cold
+
+
+# 7, 7.0 and numpy's 7 are one key of a dictionary, and different texts.
+_TEXTS = (str, type(None))
+
+
+def dimensions_of(facts: dict[str, Any], route: str, *, failed: bool) -> Dimensions:
+    """Return the series of a request with these *facts*."""
+    return Dimensions(
+        to_text(facts.get("@model")),
+        to_text(facts.get("@model_version")),
+        to_text(route),
+        to_text(facts.get("@device")),
+        names.STATUS_ERROR if failed else names.STATUS_OK,
+    )
+
+
+# What is counted of each call.
+_CALLS = (("@failed", names.FAILED_CALL), ("@suspect", names.SUSPECT_REPORT))
+
+
+def _add_facts(
+    counts: RequestHistograms,
+    facts: dict[str, Any],
+    intervals: Collection[Interval],
+    own: Mapping[str, int],
+    times: tuple[int, int],
+) -> None:
+    """Count what a request says of itself."""
+    if not _STREAM_FACTS.isdisjoint(facts):
+        _add_stream(counts, facts, intervals, *times)
+    if "@batch" in facts:
+        _add_batch(counts, to_integer(facts["@batch"]), own)
+    for key, metric in _CALLS:
+        for said, spent in facts.get(key, ()):
+            counts.add_stream(metric, to_text(said)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
+
+
+def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> None:
+    """Count what held a request up, by the stage that was its own then."""
+    met = stalls.during(start, end)
+    if met:
+        found = by_stage(met, intervals, start, end)
+        counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
+
+
+_STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
+
+
+def _add_stream(
+    counts: RequestHistograms, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int
+) -> None:
+    """Count what the tokens of a request were like."""
+    first, definition = facts.get("@first_token", (None, ""))
+    definition = to_text(definition)[:MAX_STAGE] or OTHER
+    taken_in, put_out = facts.get("@tokens_in", 0), facts.get("@tokens_out", 0)
+    if first is not None and start < first <= end:
+        counts.add_first_token(partition(intervals, start, first), first - start, definition)
+        if taken_in:
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(taken_in), (first - start) / 1e9)
+    for own, (spent, tokens) in facts.get("@per_token", {}).items():
+        if tokens:
+            counts.add_stream(names.OUTPUT_TOKEN, own or definition, spent / tokens / 1e9)
+            if put_out:
+                counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(put_out), spent / tokens / 1e9)
+    for own, gap in facts.get("@gap", {}).items():
+        if gap:
+            counts.add_stream(names.STREAM_GAP, own or definition, gap / 1e9)
+    for kind, number in ((names.TOKENS_IN, taken_in), (names.TOKENS_OUT, put_out)):
+        if number:
+            counts.add_stream(names.TOKENS, kind, number)
+
+
+def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
+    """Count how long the model of a request ran, by the *size* of its batch; 0 says nothing."""
+    ran = own.get("forward", 0) + own.get("prefill", 0)
+    if size and ran:
+        counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.bucket_of(size), ran / 1e9)
+
+
+def known_stage(stage: str, own_stages: set[str]) -> str:
+    """Return the name *stage* is counted under, which is added to *own_stages* if it is a new one with room left."""
+    if stage in BY_KEY or stage in own_stages:
+        return stage
+    stage = printable(stage[:MAX_STAGE])
+    if stage not in own_stages:
+        if len(own_stages) >= MAX_CUSTOM_STAGES:
+            return OTHER
+        own_stages.add(stage)
+    return stage

@@ -1,0 +1,112 @@
+"""Which requests are kept as traces: decided afterwards, when their latency and their end are known.
+
+For each series and export interval: those somebody asked for, failed ones, the slowest, cold ones (something was loaded
+in them), and a uniform share to compare them with. The slowest are kept for certain, whatever the order they came in, and
+all of the others where there are no more than the limit. Memory is bounded by the limits of `Keep`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from typing import Generic, Literal, TypeVar
+
+from ..config import Keep
+
+T = TypeVar("T")
+
+Because = Literal["forced", "error", "slow", "cold", "uniform"]
+
+
+class Slowest(Generic[T]):
+    """The *size* largest of the values offered; of equal ones, those that came first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._heap: list[tuple[int, int, T]] = []
+        # Counts down, so that of two equal values the later one is the smaller.
+        self._order = itertools.count(0, -1)
+
+    def offer(self, value: int, item: T) -> None:
+        """Take *item* if *value* is among the largest so far."""
+        if len(self._heap) < self._size:
+            heapq.heappush(self._heap, (value, next(self._order), item))
+        elif self._heap and value > self._heap[0][0]:
+            heapq.heapreplace(self._heap, (value, next(self._order), item))
+
+    def items(self) -> list[T]:
+        """Return what was kept, largest first."""
+        return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+class Reservoir(Generic[T]):
+    """A uniform sample of *size* of the items offered.
+
+    Source: Vitter, "Random sampling with a reservoir" (1985), algorithm R.
+    """
+
+    def __init__(self, size: int, rng: random.Random) -> None:
+        self._size = size
+        self._rng = rng
+        self._seen = 0
+        self._items: list[T] = []
+
+    def offer(self, item: T) -> None:
+        """Take *item* with the chance of every other item offered."""
+        self._seen += 1
+        if len(self._items) < self._size:
+            self._items.append(item)
+        elif self._size:
+            slot = int(self._rng.random() * self._seen)
+            if slot < self._size:
+                self._items[slot] = item
+
+    def items(self) -> list[T]:
+        """Return what was kept."""
+        return list(self._items)
+
+
+class Sampler(Generic[T]):
+    """The requests of one series and interval that become traces."""
+
+    def __init__(self, keep: Keep, rng: random.Random) -> None:
+        self._forced: Reservoir[T] = Reservoir(keep.forced, rng)
+        self._errors: Reservoir[T] = Reservoir(keep.errors, rng)
+        self._slow: Slowest[T] = Slowest(keep.slow)
+        self._cold: Reservoir[T] = Reservoir(keep.cold, rng)
+        self._uniform: Reservoir[T] = Reservoir(keep.uniform, rng)
+
+    def offer(self, item: T, duration: int, *, failed: bool = False, cold: bool = False, forced: bool = False) -> None:
+        """Consider one request.
+
+        Args:
+            item: The request.
+            duration: How long it took. [nanoseconds]
+            failed: Whether it ended in an error.
+            cold: Whether something was loaded or warmed up in it.
+            forced: Whether somebody asked for its trace.
+        """
+        self._slow.offer(duration, item)
+        if failed:
+            self._errors.offer(item)
+        if cold:
+            self._cold.offer(item)
+        if forced:
+            self._forced.offer(item)
+        self._uniform.offer(item)
+
+    def kept(self) -> list[tuple[T, Because]]:
+        """Return each kept request once, with the first reason of forced, error, slow, cold, uniform that holds for it."""
+        chosen: list[tuple[Because, list[T]]] = [
+            ("forced", self._forced.items()),
+            ("error", self._errors.items()),
+            ("slow", self._slow.items()),
+            ("cold", self._cold.items()),
+            ("uniform", self._uniform.items()),
+        ]
+        kept: dict[int, tuple[T, Because]] = {}
+        for because, items in chosen:
+            for item in items:
+                kept.setdefault(id(item), (item, because))
+        return list(kept.values())

@@ -1,0 +1,236 @@
+"""The phases of this process's cold start as spans: each by itself, all of them in one trace that nothing else is in.
+
+A kept request as spans: its root, one for each interval of a stage, one for each request inside it.
+
+What was written down right after a stage (which model ran, on how many items) belongs to that stage's span. A span lies
+below the innermost request around it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ...core import names
+from ...core.partition import partition
+from ...core.stages import OVERHEAD
+from ...core.text import to_integer, to_text
+from .. import loads
+from ..facts import Reading, read, timings
+from ..libraries.litserve import START
+from ..loads import Load
+from ..records import TIMINGS, Kind, Marks, Record
+from ..stalls import by_stage, overlaps, stalls
+from ..trace_context import parent_of
+from .aggregate import Dimensions, known_stage
+from .sample import Because
+
+# A kept trace shows its longest intervals; more would not be read.
+MAX_SPANS = 256
+CHILD = "@child "
+# Facts to attributes of spans.
+TEXTS = {
+    "@model": names.MODEL,
+    "@model_version": names.MODEL_VERSION,
+    "@device": names.DEVICE,
+    "@provider": names.PROVIDER,
+}
+
+
+class Kept(NamedTuple):
+    """A request that becomes a trace.
+
+    Args:
+        record: What was recorded of it.
+        because: Why it was kept.
+        dimensions: Its series.
+        own_stages: The user's own stages that the series shows under their names.
+    """
+
+    record: Record
+    because: Because
+    dimensions: Dimensions
+    own_stages: set[str]
+
+
+class Span(NamedTuple):
+    """One span.
+
+    Args:
+        name: What is shown.
+        span_id: 16 hexadecimal digits.
+        parent_id: The span around it, "" when there is none.
+        kind: Of a root: off the network or not.
+        start: By the recorder's clock. [nanoseconds]
+        end: By the recorder's clock. [nanoseconds]
+        attributes: Texts and whole numbers.
+        failed: Whether it ended in an error.
+    """
+
+    name: str
+    span_id: str
+    parent_id: str
+    kind: Kind
+    start: int
+    end: int
+    attributes: dict[str, str | int]
+    failed: bool = False
+
+
+class Trace(NamedTuple):
+    """The spans of one request, its root first.
+
+    Args:
+        trace_id: 32 hexadecimal digits.
+        sampled: Whether the trace it belongs to is recorded by the others in it.
+        spans: The root, then the others by their start.
+    """
+
+    trace_id: str
+    sampled: bool
+    spans: list[Span]
+
+
+def trace_of(kept: Kept) -> Trace:
+    """Return the spans of *kept*."""
+    marks, start, end = kept.record[:3]
+    reading = read(marks)
+    parent = parent_of(reading.facts)
+    fresh = os.urandom(24).hex()
+    trace_id, root_id = reading.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))
+    root = _root(kept, reading, root_id, parent.span_id if parent and parent.trace_id == trace_id else "")
+    inside = _children(marks, root, max(start, end)) + _stages(marks, root, kept.own_stages)
+    longest = heapq.nsmallest(MAX_SPANS, inside, key=lambda span: span.start - span.end)
+    below = sorted(longest, key=lambda span: (span.start, -span.end))
+    return Trace(trace_id, parent is None or bool(parent.flags & 1), [root, *_nested(root, below)])
+
+
+def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
+    marks, start, end, route, error_type, http_status, kind = kept.record
+    end = max(start, end)
+    facts = reading.facts
+    method = to_text(facts.get("@method"))
+    intervals = [(known_stage(stage, kept.own_stages), t0, t1) for stage, t0, t1 in reading.intervals]
+    own = partition(intervals, start, end)
+    failed = kept.dimensions.status == names.STATUS_ERROR
+    attributes: dict[str, str | int] = {
+        **series_attributes(kept.dimensions),
+        **_named(
+            {
+                names.METHOD: method,
+                names.HTTP_STATUS: to_integer(http_status),
+                names.ERROR_TYPE: to_text(error_type) or (str(http_status) if failed else ""),
+                names.BATCH_SIZE: to_integer(facts.get("@batch")),
+                names.PROVIDER: to_text(facts.get("@provider")),
+                names.SUSPECT: ", ".join(sorted({to_text(said) for said, _ in facts.get("@suspect", ())})),
+            }
+        ),
+        names.KEPT_BECAUSE: kept.because,
+        **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
+        **{f"{names.TIMING}.{stage}": timing for stage, timing in timings(marks).items()},
+        **_stalled(by_stage(stalls.during(start, end), intervals, start, end)),
+    }
+    name = " ".join(filter(None, (method, to_text(route)))) or "request"
+    return Span(name, span_id, parent_id, kind, start, end, attributes, failed)
+
+
+def _children(marks: Marks, root: Span, end: int) -> list[Span]:
+    """Return the requests inside the request."""
+    triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
+    return [
+        _span(to_text(key.removeprefix(CHILD)) or "request", t0, min(t1, end), {})
+        for key, t0, t1 in triples
+        if key.startswith(CHILD) and root.start <= t0 <= t1 and t0 <= end
+    ]
+
+
+def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
+    spans: list[Span] = []
+    latest: Span | None = None
+    for key, first, second in zip(marks[::3], marks[1::3], marks[2::3], strict=False):
+        stage, _, timing = key.partition("@")
+        if stage:
+            name = known_stage(stage, own_stages)
+            latest = None
+            # What a thread did after the response is not the request's.
+            if first <= second and first <= root.end and second >= root.start:
+                said = {names.TIMING if f"@{timing}" in TIMINGS else names.PART: timing} if timing else {}
+                latest = _span(name, max(first, root.start), min(second, root.end), {names.STAGE: name, **said})
+                spans.append(latest)
+        elif latest is not None and key in TEXTS:
+            latest.attributes[TEXTS[key]] = to_text(first)
+        elif latest is not None and key == "@failed":
+            latest.attributes[names.CALL_FAILURE] = to_text(first)
+        elif latest is not None and key == "@batch":
+            latest.attributes[names.BATCH_SIZE] = to_integer(first)
+    return spans
+
+
+def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:
+    """Return a span that has yet to get its place in the trace: few of those that are made are shown."""
+    return Span(name, "", "", "internal", start, end, attributes)
+
+
+def _nested(root: Span, below: list[Span]) -> Iterator[Span]:
+    """Yield the spans *below* the root, in order of their start, each below the innermost request around it."""
+    around = [root]
+    met = stalls.during(root.start, root.end)
+    for span in below:
+        while len(around) > 1 and around[-1].end < span.end:
+            around.pop()
+        stalled = overlaps(met, str(span.attributes.get(names.STAGE, OVERHEAD)), span.start, span.end)
+        attributes = span.attributes | {names.STALL_PREFIX + cause: spent for cause, spent in stalled.items()}
+        placed = span._replace(span_id=os.urandom(8).hex(), parent_id=around[-1].span_id, attributes=attributes)
+        yield placed
+        if names.STAGE not in span.attributes:
+            around.append(placed)
+
+
+def _stalled(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Return what held the request up as attributes: by cause, and by cause and stage."""
+    attributes: dict[str, int] = {}
+    for (cause, stage), spent in found.items():
+        whole_request = names.STALL_PREFIX + cause
+        attributes[whole_request] = attributes.get(whole_request, 0) + spent
+        attributes[f"{whole_request}.{stage}"] = spent
+    return attributes
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, str | int]:
+    return {key: value for key, value in values.items() if value}
+
+
+def series_attributes(dimensions: Dimensions) -> dict[str, str]:
+    """Return what tells the series from others, as attributes; unknown ones are left out."""
+    keys = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.STATUS, names.COLD)
+    return {key: value for key, value in zip(keys, dimensions, strict=True) if value}
+
+
+class LoadSpans:
+    """Makes spans of what was noted; of one process."""
+
+    def __init__(self) -> None:
+        self._trace_id = os.urandom(16).hex()
+        self._began = False
+
+    def take(self, first_request: int | None) -> list[Trace]:
+        """Return what was noted since the last call: one trace, none for nothing.
+
+        Args:
+            first_request: When the first request began, by the recorder's clock; None before there is one. [nanoseconds]
+        """
+        found = loads.loads.take()
+        if first_request is not None and not self._began:
+            self._began = True
+            born = min(loads.born, first_request)
+            found.append(Load(START.key, "", "", born, first_request, first_request - born))
+        return [Trace(self._trace_id, sampled=False, spans=[_load_span(load) for load in found])] if found else []
+
+
+def _load_span(load: Load) -> Span:
+    attributes: dict[str, str | int] = {names.LOAD_PHASE: load.phase, names.LOAD_OWN: load.own_ns}
+    said = {names.MODEL: load.model, names.INPUT_SHAPE: load.shape}
+    attributes |= {key: value for key, value in said.items() if value}
+    return Span(f"load {load.phase}", os.urandom(8).hex(), "", "internal", load.start, load.end, attributes)

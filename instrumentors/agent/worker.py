@@ -1,0 +1,356 @@
+"""The background of one process: works off finished requests, and exports what they add up to.
+
+Two daemon threads, neither before the first finished request: one folds, as soon as 256 requests wait or every second,
+in small pieces with a real pause in between; one posts. A model's thread that left the interpreter's lock must wait for
+whoever holds it, so a backlog folded in one go would show in the tail we measure.
+
+Exports stand on multiples of the interval on the wall clock, so that the processes of a service count in the same steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from ...core import names
+from ...core.hardware import HOST, PROCESS_ID, Reading
+from ...core.text import printable
+from .. import loads, recorder, records
+from ..config import AgentConfig
+from ..deferred import Waiting
+from ..export import user_spans
+from ..export.exporter import Batch, Exporter
+from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
+from ..recorder import park_if_inherited
+from ..stalls import Surroundings, stalls
+from .aggregate import Delta, Dimensions, Fold
+from .govern import Overhead, Processor
+from .hardware import Hardware
+from .spans import Kept, LoadSpans, Trace, trace_of
+
+logger = logging.getLogger("stagelens")
+
+FOLD_AT_ONCE = 64
+TRACES_AT_ONCE = 8
+FOLD_EVERY_SECONDS = 1.0
+PAUSE_SECONDS = 0.001
+
+
+class Losses:
+    """Requests that will never be counted, by reason, until an export reports them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    def add(self, reason: str, count: int) -> None:
+        """Count *count* requests as lost for *reason*."""
+        with self._lock:
+            self._counts[reason] = self._counts.get(reason, 0) + count
+
+    def take(self) -> dict[str, int]:
+        """Return what was lost since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            return counts
+
+
+class Schedule:
+    """When to export: on the multiples of an interval on the wall clock.
+
+    Args:
+        interval_seconds: The interval. [seconds]
+        now: The time. [Unix seconds]
+    """
+
+    def __init__(self, interval_seconds: float, now: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._next = self._after(now)
+
+    def due(self, now: float) -> bool:
+        """Say whether a multiple has passed since the last call that said so."""
+        # Or the wall clock was set back, and the next multiple is as far away as it jumped.
+        due = now >= self._next or self._next - now > self._interval_seconds
+        if due:
+            self._next = self._after(now)
+        return due
+
+    def left_seconds(self, now: float) -> float:
+        """Return how long it is until the next export."""
+        return max(0.0, self._next - now)
+
+    def _after(self, now: float) -> float:
+        return (now // self._interval_seconds + 1) * self._interval_seconds
+
+
+class Agent:
+    """Everything behind the recorder, for one process.
+
+    Args:
+        config: The settings.
+        instance: Tells this process from every other.
+    """
+
+    def __init__(self, config: AgentConfig, instance: str | None = None) -> None:
+        self.config = config
+        self.instance = instance or uuid.uuid4().hex
+        self._pid = os.getpid()
+        rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
+        self._losses = Losses()
+        self._fold = Fold(config.keep, rng)
+        self._waiting = Waiting()
+        self._surroundings = Surroundings()
+        self._hardware = Hardware()
+        own = {PROCESS_ID: self._pid, names.SERVICE_INSTANCE: self.instance}
+        self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **own}, self._pause)
+        self._load_spans = LoadSpans()
+        # When the first request began, by the recorder's clock. [nanoseconds]
+        self._first_request: int | None = None
+        self._exporter = Exporter(
+            headers=config.headers,
+            trust=config.trust,
+            timeout_seconds=config.timeout_seconds,
+            buffer_bytes=config.buffer_bytes,
+            lost=self._losses.add,
+            rng=rng,
+        )
+        self._processor = Processor(self._exporter.cpu_ns)
+        self._overhead = Overhead(config.budget, self._fold, self._processor)
+        self._sequence = itertools.count(1)
+        self._working = threading.Lock()
+        self._hurried = False
+        self._logged: set[str] = set()
+        self._overflow_before = 0
+        self._since_ns = time.time_ns()
+        self._schedule = Schedule(config.interval_seconds, time.time())
+
+    def run(self) -> None:
+        """Fold and export for ever."""
+        stalls.watch()
+        if self.config.hardware:
+            self._hardware.watch()
+        while True:
+            try:
+                recorder.background.wake_at = recorder.WAKE_AT
+                with self._working:
+                    self._overhead.calibrate()
+                    self._surroundings.look()
+                    self._fold_pending()
+                    self._overhead.look()
+                    if self._schedule.due(time.time()):
+                        self._export(due=True)
+                        self._exporter.wake()
+            except Exception as error:
+                self._report("the background thread met an error and goes on", error)
+            self._wait()
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Fold, export and send everything now; return whether it was all acknowledged within *timeout_seconds*."""
+        deadline = time.monotonic() + timeout_seconds
+        self._hurried = True
+        try:
+            if not self._working.acquire(timeout=timeout_seconds):
+                return False
+            try:
+                self._fold_pending()
+                self._fold_waiting(math.inf)
+                self._export()
+            finally:
+                self._working.release()
+        finally:
+            self._hurried = False
+        return self._exporter.drain(max(0.0, deadline - time.monotonic()))
+
+    def _wait(self) -> None:
+        recorder.background.wait(min(FOLD_EVERY_SECONDS, self._schedule.left_seconds(time.time())))
+        park_if_inherited(self._pid)
+
+    def _pause(self) -> None:
+        if not self._hurried:
+            self._processor.pause(PAUSE_SECONDS)
+            park_if_inherited(self._pid)
+
+    def _fold_pending(self) -> None:
+        with self._processor.spending("counting"):
+            self._count_pending()
+            self._fold_waiting(time.monotonic())
+
+    def _count_pending(self) -> None:
+        pending = recorder.pending
+        # What comes meanwhile has its turn later: under a load we cannot keep up with, exports are due all the same.
+        for _ in range(0, len(pending), FOLD_AT_ONCE):
+            for _ in range(min(FOLD_AT_ONCE, len(pending))):
+                self._add(pending.popleft())
+            self._pause()
+
+    def _fold_waiting(self, now: float) -> None:
+        for some in chunks(self._waiting.due(now), FOLD_AT_ONCE):
+            for record in some:
+                self._count(record)
+            self._pause()
+
+    def _add(self, record: records.Record) -> None:
+        if not self._waiting.holds(record, time.monotonic()):
+            self._count(record)
+
+    def _count(self, record: records.Record) -> None:
+        try:
+            if record[0][1] >= recorder.forked_at:
+                self._fold.add(record)
+                if self._first_request is None:
+                    self._first_request = record[1]
+        except Exception as error:
+            self._losses.add("unreadable", 1)
+            self._report("a request could not be read and is counted as dropped", error)
+
+    def _export(self, *, due: bool = False) -> None:
+        """Hand what was counted since the last export to the exporter, each part under a name of its own.
+
+        Args:
+            due: Whether it is time; what the machine does is told then, also where there was no request.
+        """
+        now_ns = time.time_ns()
+        # The wall clock may have been set back.
+        interval = Interval(min(self._since_ns, now_ns - 1), now_ns)
+        self._since_ns = now_ns
+        anchor_ns = now_ns - records.clock()
+        # After the last request that is exported.
+        self._surroundings.look(again=True)
+        with self._processor.spending("export"):
+            readings = self._hardware.take() if due and self.config.hardware else ()
+            deltas = self._fold.take()
+            self._overhead.tell(deltas)
+            self._export_metrics(interval, deltas, readings)
+        with self._processor.spending("traces"):
+            self._export_traces(deltas, anchor_ns)
+        self._overhead.exported()
+
+    def _export_metrics(
+        self, interval: Interval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
+    ) -> None:
+        dropped = self._dropped()
+        for some in chunks(deltas.items(), SERIES_A_BODY):
+            self._offer_metrics(interval, dict(some), dropped, readings)
+            dropped, readings = {}, ()
+        if dropped or readings:
+            self._offer_metrics(interval, {}, dropped, readings)
+
+    def _export_traces(self, deltas: Mapping[Dimensions, Delta], anchor_ns: int) -> None:
+        room = user_spans.MAX_SPANS
+        loaded = self._load_spans.take(self._first_request)
+        for some in chunks(_kept(deltas), TRACES_A_BODY):
+            traces = self._traces(some)
+            room = user_spans.emit(traces, anchor_ns, room)
+            self._offer_traces([*traces, *loaded], anchor_ns)
+            loaded = []
+        if loaded:
+            self._offer_traces(loaded, anchor_ns)
+
+    def _offer_traces(self, traces: Sequence[Trace], anchor_ns: int) -> None:
+        self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
+
+    def _dropped(self) -> dict[str, int]:
+        dropped = self._losses.take()
+        overflow = recorder.dropped.read()
+        if overflow > self._overflow_before:
+            dropped["queue_full"] = overflow - self._overflow_before
+            self._overflow_before = overflow
+        return dropped
+
+    def _offer_metrics(
+        self,
+        interval: Interval,
+        deltas: dict[Dimensions, Delta],
+        dropped: dict[str, int],
+        readings: Sequence[Reading],
+    ) -> None:
+        # What a lost batch said about losses is lost with it.
+        requests = sum(delta.counts.requests for delta in deltas.values()) + sum(dropped.values())
+        encode = partial(self._encoder.metrics, interval, deltas, dropped, readings)
+        self._offer(self.config.metrics_url, encode, requests)
+
+    def _traces(self, kept: Sequence[Kept]) -> list[Trace]:
+        traces: list[Trace] = []
+        for some in chunks(kept, TRACES_AT_ONCE):
+            for item in some:
+                try:
+                    trace = trace_of(item)
+                    root = trace.spans[0]
+                    root.attributes.update(self._surroundings.around(root.start, root.end))
+                    root.attributes[names.REPLICA_AGE] = max(0, root.start - loads.born)
+                    traces.append(trace)
+                except Exception as error:
+                    self._report("a kept request could not be written as a trace; it is counted all the same", error)
+            self._pause()
+        return traces
+
+    def _offer(self, url: str, encode: Callable[[], bytes], requests: int) -> None:
+        try:
+            body = encode()
+        except Exception as error:
+            self._losses.add("unreadable", requests)
+            self._report("an export could not be written; its requests are counted as dropped", error)
+            return
+        self._exporter.offer(Batch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
+
+    def _report(self, message: str, error: Exception) -> None:
+        # Once for each kind: whatever is wrong is likely wrong for every request.
+        if message not in self._logged:
+            self._logged.add(message)
+            logger.error("stagelens: %s", message, exc_info=error)
+
+
+def _kept(deltas: Mapping[Dimensions, Delta]) -> Iterator[Kept]:
+    for dimensions, delta in deltas.items():
+        for record, because in delta.sampler.kept():
+            yield Kept(record, because, dimensions, delta.own_stages)
+
+
+class _Process:
+    """The agent of this process, made when first asked for; a forked child makes its own."""
+
+    def __init__(self) -> None:
+        self._making = threading.Lock()
+        self._agent: Agent | None = None
+
+    def agent(self) -> Agent:
+        with self._making:
+            if self._agent is None:
+                self._agent = Agent(AgentConfig.from_env(os.environ))
+            return self._agent
+
+
+_process = _Process()
+
+
+def run() -> None:
+    """Work off this process's requests for ever; return at once where the agent is switched off."""
+    agent = _process.agent()
+    if not agent.config.enabled:
+        recorder.disable()
+        return
+    agent.run()
+
+
+def flush(timeout_seconds: float) -> None:
+    """Fold and deliver what this process has recorded, as far as that goes in *timeout_seconds*."""
+    agent = _process.agent()
+    if agent.config.enabled:
+        agent.flush(timeout_seconds)
+
+
+def _forget() -> None:
+    global _process  # noqa: PLW0603 - its lock may have been held when the parent forked
+    _process = _Process()
+
+
+os.register_at_fork(after_in_child=_forget)

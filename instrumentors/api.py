@@ -1,0 +1,331 @@
+"""Timing by hand: `stagelens.request()` and `stagelens.stage()`, each a context manager and a decorator.
+
+    with stagelens.request("classify", model="resnet50"):
+        with stagelens.stage("preprocess"):
+            ...
+
+    @stagelens.stage("postprocess")
+    async def labels(...): ...
+
+A request inside a running request adds nothing but its facts: the outer one is counted, once. Stages outside any
+request cost one look-up and are not recorded. A decorated generator is timed step by step: while it is suspended its
+consumer's time is not the stage's, and no request is attached to the consumer's context. For that reason a request
+around a `yield` is written as a decorator, not as a `with` inside the generator.
+
+Decorating generators: each step runs inside a context manager of its own, and none is open while it is suspended.
+
+Whoever consumes a generator may resume it in another task, thread or context, late, or never: a context variable that is
+set across a `yield` leaks into the consumer, and a clock that runs across it times the consumer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager
+from contextvars import Token
+from typing import Any, TypeAlias, TypeVar, cast
+
+from .recorder import begin, end, finish
+from .records import MAX_MARKS, Marks, clock, current, has_room
+
+# Makes the context manager of one step.
+Step: TypeAlias = Callable[[], AbstractContextManager[object]]
+# Opened when the generator first runs, closed when it ends in whatever way.
+Opened: TypeAlias = Callable[[], AbstractContextManager[Step]]
+
+
+def stepped(function: Callable[..., Generator[Any, Any, Any]], opened: Opened) -> Callable[..., Any]:
+    """Return a generator function like *function*; `send`, `throw`, `close` and the return value pass through."""
+
+    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with opened() as step:
+            return (yield from _Steps(function(*args, **kwargs), step))
+
+    return call
+
+
+class _Steps(Generator[Any, Any, Any]):
+    def __init__(self, inner: Generator[Any, Any, Any], step: Step) -> None:
+        self._inner = inner
+        self._step = step
+
+    def send(self, value: Any, /) -> Any:
+        with self._step():
+            return self._inner.send(value)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        # `yield from` hands over an exception, the older signature of three arguments is what it once was.
+        if value is None and traceback is None:
+            with self._step():
+                return self._inner.throw(error)
+        with self._step():
+            return self._inner.throw(error, value, traceback)
+
+    def close(self) -> None:
+        with self._step():
+            self._inner.close()
+
+
+def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Opened) -> Callable[..., Any]:
+    """Return an async generator function like *function*; `asend`, `athrow` and `aclose` pass through."""
+
+    async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        with opened() as step:
+            inner = function(*args, **kwargs)
+            advance = inner.asend(None)
+            while True:
+                try:
+                    with step():
+                        item = await advance
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    with step():
+                        await inner.aclose()
+                    raise
+                except BaseException as error:
+                    advance = inner.athrow(error)
+                else:
+                    advance = inner.asend(sent)
+
+    return call
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def stage(name: str) -> Stage:
+    """Time the stage *name*, as a context manager or a decorator.
+
+    Args:
+        name: One of the stages of `stagelens.core.stages`, or a name of your own. A series keeps the first three of
+            those; further ones are reported together as "__other__".
+    """
+    # "@" marks a fact about the request.
+    return Stage(str(name).lstrip("@") or "stage")
+
+
+def request(
+    name: str,
+    *,
+    model: str = "",
+    model_version: str = "",
+    device: str = "",
+    batch: int = 0,
+    traceparent: str = "",
+) -> Request:
+    """Time and count a request, as a context manager or a decorator.
+
+    Args:
+        name: What the request is called where a web request has its route. A fixed name, not one per call.
+        model: The model that serves it.
+        model_version: Its version.
+        device: Where the model runs, such as "cpu" or "cuda:0".
+        batch: How many items it carries; 0 says nothing.
+        traceparent: The W3C header that came with a message, so that a kept trace joins the caller's.
+    """
+    facts: Marks = []
+    if model:
+        facts += ("@model", model, 0)
+    if model_version:
+        facts += ("@model_version", model_version, 0)
+    if device:
+        facts += ("@device", device, 0)
+    if batch:
+        facts += ("@batch", batch, 0)
+    if traceparent:
+        facts += ("@traceparent", traceparent, 0)
+    return Request(name, facts)
+
+
+class Stage:
+    """A stage being timed. Each `with` takes one of its own; a decorator may serve any number of calls at once."""
+
+    __slots__ = ("_key", "_marks", "_t0")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._marks = current.get()
+        self._t0 = clock()
+
+    # Spelled out: to pack three arguments into one costs a tenth of the stage.
+    def __exit__(self, error_class: object = None, error: object = None, traceback: object = None) -> None:
+        marks = self._marks
+        if marks is not None and (len(marks) < MAX_MARKS or has_room(marks)):
+            marks.extend((self._key, self._t0, clock()))
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+
+    def __call__(self, function: F) -> F:
+        """Time every call of *function*; of a generator, every step."""
+        key = self._key
+
+        def opened() -> contextlib.nullcontext[Step]:
+            return contextlib.nullcontext(lambda: Stage(key))
+
+        if inspect.isasyncgenfunction(function):
+            call = async_stepped(function, opened)
+        elif inspect.isgeneratorfunction(function):
+            call = stepped(function, opened)
+        elif inspect.iscoroutinefunction(function):
+            call = _timed_coroutine(function, key)
+        else:
+            call = _timed(function, key)
+        return cast("F", functools.wraps(function)(call))
+
+
+class Request:
+    """A request being timed. Each `with` takes one of its own; a decorator may serve any number of calls at once."""
+
+    __slots__ = ("_facts", "_marks", "_name", "_outer", "_t0", "_token")
+
+    def __init__(self, name: str, facts: Marks) -> None:
+        self._name = name
+        self._facts = facts
+        self._outer: Marks | None = None
+        self._t0 = 0
+        self._marks: Marks | None = None
+        self._token: Token[Marks | None] | None = None
+
+    def __enter__(self) -> None:
+        scope = begin()
+        if scope is not None:
+            self._marks, self._token = scope
+        else:
+            self._outer, self._t0 = current.get(), clock()
+        if self._facts:
+            marks = self._marks or self._outer
+            if marks is not None and len(marks) < MAX_MARKS:
+                marks.extend(self._facts)
+
+    def __exit__(self, error_class: type[BaseException] | None, *_: object) -> None:
+        marks = self._marks
+        if marks is None:
+            self._end_inside()
+            return
+        t1 = clock()
+        self._marks = None
+        self.detach()
+        # A consumer that stops listening to a generator is no error.
+        error_type = "" if error_class is None or issubclass(error_class, GeneratorExit) else error_class.__qualname__
+        finish(marks, marks[1], t1, self._name, error_type, 0, "internal")
+
+    def _end_inside(self) -> None:
+        """Note a request inside a request: it counts nothing of its own, and is a span of the outer one's trace."""
+        # The one it began in: a generator may end in another.
+        outer, self._outer = self._outer, None
+        if outer is not None and len(outer) < MAX_MARKS:
+            outer.extend((f"@child {self._name}", self._t0, clock()))
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, error_class: type[BaseException] | None, *_: object) -> None:
+        self.__exit__(error_class)
+
+    def __call__(self, function: F) -> F:
+        """Count every call of *function* as a request; of a generator, from its first step to its end."""
+        if inspect.isasyncgenfunction(function):
+            call = async_stepped(function, lambda: _Detached(self.again()))
+        elif inspect.isgeneratorfunction(function):
+            call = stepped(function, lambda: _Detached(self.again()))
+        elif inspect.iscoroutinefunction(function):
+            call = _counted_coroutine(function, self)
+        else:
+            call = _counted(function, self)
+        return cast("F", functools.wraps(function)(call))
+
+    def again(self) -> Request:
+        """Return a request like this one, to be timed on its own."""
+        return Request(self._name, self._facts)
+
+    def detach(self) -> Marks | None:
+        """Take the request out of this context; it goes on. None inside another request."""
+        token, self._token = self._token, None
+        if token is not None:
+            end(token)
+        return self._marks
+
+
+class _Detached:
+    """The request around a generator: attached to the context of each step only."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> Step:
+        self._request.__enter__()
+        marks = self._request.detach()
+        return contextlib.nullcontext if marks is None else lambda: _Attached(marks)
+
+    def __exit__(self, error_class: type[BaseException] | None, *_: object) -> None:
+        self._request.__exit__(error_class)
+
+
+class _Attached:
+    __slots__ = ("_marks", "_token")
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._token: Token[Marks | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = current.set(self._marks)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            end(self._token)
+
+
+def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
+    # Spelled out, with what it needs at hand: a `with` would cost the request twice as much.
+    running, now = current.get, clock
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        marks = running()
+        if marks is None:
+            return function(*args, **kwargs)
+        t0 = now()
+        try:
+            # An empty ** is taken apart and put together again: an eighth of the cost.
+            return function(*args, **kwargs) if kwargs else function(*args)
+        finally:
+            if len(marks) < MAX_MARKS or has_room(marks):
+                marks.extend((key, t0, now()))
+
+    return call
+
+
+def _timed_coroutine(function: Callable[..., Any], key: str) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with Stage(key):
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def _counted(function: Callable[..., Any], request: Request) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with request.again():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _counted_coroutine(function: Callable[..., Any], request: Request) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with request.again():
+            return await function(*args, **kwargs)
+
+    return call

@@ -1,0 +1,108 @@
+"""Start of the instrumentation: connects the recorder to the agent, and instruments each known library on import.
+
+The module of an instrumented library is loaded together with the library: a process that imports none of them loads none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+from ..core.package import import_lock
+from . import functions, imports, recorder
+from .instrumentor import Instrumentor, report
+
+
+class Library(NamedTuple):
+    """An instrumented library.
+
+    Args:
+        trigger: Import name on which it is instrumented; a package with an `__init__` (a namespace package is never
+            executed), so that the hook runs before its submodules are imported.
+        module: Name of the module or package in `libraries`.
+        name: Name of the `Instrumentor` class in *module*.
+    """
+
+    trigger: str
+    module: str
+    name: str
+
+    def load(self) -> type[Instrumentor]:
+        """Import *module* and return the class."""
+        return getattr(import_module(f".libraries.{self.module}", __package__), self.name)
+
+
+LIBRARIES = (
+    Library("aiohttp", "aiohttp_client", "AiohttpClientInstrumentor"),
+    Library("aiohttp.web", "aiohttp_server", "AioHttpServerInstrumentor"),
+    Library("bentoml", "bentoml", "BentoMLInstrumentor"),
+    Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
+    Library("django", "django", "DjangoInstrumentor"),
+    Library("flask", "flask", "FlaskInstrumentor"),
+    Library("grpc", "grpc", "GrpcInstrumentor"),
+    Library("gunicorn", "gunicorn", "GunicornInstrumentor"),
+    Library("httpx", "httpx", "HttpxInstrumentor"),
+    Library("httpx2", "httpx", "HttpxInstrumentor"),
+    Library("litserve", "litserve", "LitServeInstrumentor"),
+    Library("mlserver", "mlserver", "MLServerInstrumentor"),
+    Library("onnxruntime", "onnxruntime", "OnnxRuntimeInstrumentor"),
+    Library("openai", "openai", "OpenAIInstrumentor"),
+    Library("opentelemetry.sdk.trace", "opentelemetry_sdk", "OpenTelemetrySdkInstrumentor"),
+    Library("ray.serve", "ray_serve", "RayServeInstrumentor"),
+    Library("requests", "requests", "RequestsInstrumentor"),
+    Library("sentence_transformers", "sentence_transformers", "SentenceTransformersInstrumentor"),
+    Library("starlette", "asgi", "AsgiInstrumentor"),
+    Library("threading", "executors", "ExecutorInstrumentor"),
+    Library("torch", "torch", "TorchInstrumentor"),
+    Library("transformers", "transformers", "TransformersInstrumentor"),
+    Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),
+    Library("urllib3", "urllib3", "Urllib3Instrumentor"),
+    Library("uvicorn", "uvicorn", "UvicornInstrumentor"),
+)
+
+
+def instrument() -> None:
+    """Instrument every known library, whether it is already imported or not; calling it again changes nothing.
+
+    `stagelens run` calls it in every process of a command; a program may call it as its first statement.
+    """
+    functions.FunctionInstrumentor().instrument()
+    for library in LIBRARIES:
+        if library not in _instrumented:
+            _instrumented.add(library)
+            imports.when_imported(library.trigger, _ImportHook(library))
+
+
+_instrumented: set[Library] = set()
+
+
+class _ImportHook:
+    """Instruments one library when it is imported."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def __call__(self, _: ModuleType) -> None:
+        try:
+            self._library.load()().instrument()
+        except Exception:
+            report(f"instrumenting {self._library.module}")
+
+
+def _run_agent() -> None:
+    with import_lock:
+        # Imported on the background thread: HTTP, gzip and JSON are not loaded at the expense of the first request.
+        from .agent import worker  # noqa: PLC0415
+
+    worker.run()
+
+
+def _flush_agent(timeout_seconds: float) -> None:
+    with import_lock:
+        from .agent import worker  # noqa: PLC0415 - see _run_agent
+
+    worker.flush(timeout_seconds)
+
+
+recorder.install_agent(_run_agent, _flush_agent)

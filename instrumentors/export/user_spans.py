@@ -1,0 +1,105 @@
+"""Kept requests as spans of the user's own OpenTelemetry SDK, so that their backend shows them in the user's own traces.
+
+The ids are those we have handed on, which the SDK's tracers cannot be given: the finished spans go straight to the
+processors of the tracer provider. The provider's sampler is asked for each trace: what it leaves out stays left out.
+
+No more go there at once than leaves room for the user's own spans: a processor whose queue is full drops those too, and
+one without a queue exports while we wait.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.names import KEPT_SCOPE
+from ..agent.spans import Span, Trace
+from ..instrumentor import report
+
+# Of one export. A BatchSpanProcessor holds 2048 unless told otherwise.
+MAX_SPANS = 1024
+# For at most so long spans are handed over one after the other: nothing is folded meanwhile.
+MAX_SECONDS = 0.5
+
+
+def emit(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
+    """Hand *traces* to the SDK, if the program has set one up; never raises.
+
+    Args:
+        traces: What was kept.
+        anchor_ns: What to add to the recorder's clock for Unix time. [nanoseconds]
+        room: How many spans it may be.
+
+    Returns:
+        How many more it may be; 0 as soon as a trace did not fit.
+    """
+    if "opentelemetry.sdk.trace" not in sys.modules or not room:
+        return room
+    try:
+        return _emit(traces, anchor_ns, room)
+    except Exception:
+        report("handing kept requests to the OpenTelemetry SDK")
+        return 0
+
+
+def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
+    from opentelemetry import trace as api  # noqa: PLC0415 - nothing is loaded that the program has not loaded
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
+
+    provider = api.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        return room
+    # There is no public way to hand over a span that is finished.
+    processor: Any = vars(provider)["_active_span_processor"]
+    until = time.monotonic() + MAX_SECONDS
+    for trace in traces:
+        spans = [_readable(provider, trace.trace_id, span, anchor_ns) for span in trace.spans]
+        if not trace.sampled or not _is_wanted(provider, spans[0]):
+            continue
+        if len(spans) > room:
+            return 0
+        room -= len(spans)
+        for span in spans:
+            if time.monotonic() > until:
+                return 0
+            processor.on_end(span)
+    return room
+
+
+def _is_wanted(provider: Any, root: Any) -> bool:
+    """Ask the sampler, as if the request were a span of the user's that now begins."""
+    from opentelemetry import trace as api  # noqa: PLC0415 - as above
+    from opentelemetry.context import Context  # noqa: PLC0415 - as above
+
+    around = Context()
+    if root.parent is not None:
+        around = api.set_span_in_context(api.NonRecordingSpan(root.parent), around)
+    answer = provider.sampler.should_sample(
+        around, root.context.trace_id, root.name, kind=root.kind, attributes=root.attributes
+    )
+    return answer.decision.is_sampled()
+
+
+def _readable(provider: Any, trace_id: str, span: Span, anchor_ns: int) -> Any:
+    from opentelemetry import trace as api  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415 - as above
+
+    def context(span_id: str, *, remote: bool) -> Any:
+        return api.SpanContext(int(trace_id, 16), int(span_id, 16), remote, api.TraceFlags(api.TraceFlags.SAMPLED))
+
+    return ReadableSpan(
+        name=span.name,
+        context=context(span.span_id, remote=False),
+        parent=context(span.parent_id, remote=True) if span.parent_id else None,
+        resource=provider.resource,
+        attributes=span.attributes,
+        kind=api.SpanKind.SERVER if span.kind == "server" else api.SpanKind.INTERNAL,
+        # Not the scope of what we post ourselves: a collector of ours behind the SDK must not take a trace twice.
+        instrumentation_scope=InstrumentationScope(KEPT_SCOPE),
+        status=api.Status(api.StatusCode.ERROR if span.failed else api.StatusCode.UNSET),
+        start_time=anchor_ns + span.start,
+        end_time=anchor_ns + span.end,
+    )

@@ -1,0 +1,131 @@
+"""Facts and stage intervals of a finished request, read from its marks."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..core.partition import Interval, segments
+from ..core.stages import BY_KEY, OVERHEAD
+from ..core.text import to_integer
+from .records import BODY, REPORTED, REST, TIMINGS, Marks
+
+
+class Reading(NamedTuple):
+    """A request's marks, sorted out.
+
+    Args:
+        facts: By key; of several the one that counts (`recorder` says which).
+        intervals: Stage, start, end; without what a stage was timed by. [nanoseconds by the recorder's clock]
+    """
+
+    facts: dict[str, Any]
+    intervals: list[Interval]
+
+
+def read(marks: Marks) -> Reading:
+    """Sort out *marks*.
+
+    Raises:
+        ValueError: They are not triples.
+    """
+    items = iter(marks)
+    facts: dict[str, Any] = {}
+    intervals: list[Interval] = []
+    bodies: list[Interval] = []
+    reported: list[tuple[int, int]] = []
+    for triple in zip(items, items, items, strict=True):
+        key = triple[0]
+        if key in BY_KEY:
+            intervals.append(triple)
+        elif key[0] != "@":
+            stage, _, how = key.partition("@")
+            (bodies if how == BODY else intervals).append((stage, triple[1], triple[2]))
+            if how in {REPORTED, REST}:
+                reported.append(triple[1:])
+        elif key in _COMBINED:
+            _COMBINED[key](facts, key, triple[1], triple[2])
+        else:
+            facts[key] = triple[1]
+    # Who waits for a part of a body waits for the server and the way to it, where it says which of them that was.
+    return Reading(facts, intervals + (list(_outside(bodies, reported)) if bodies and reported else bodies))
+
+
+def _outside(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
+    """Yield what of *intervals*, of which there is at least one, lies in none of *taken*."""
+    span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
+    parts = segments([("", *each) for each in taken], *span)
+    free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
+    ends = [end for _, end in free]
+    for stage, start, end in intervals:
+        for begun, ended in itertools.islice(free, bisect.bisect_right(ends, start), None):
+            if begun >= end:
+                break
+            yield stage, max(begun, start), min(ended, end)
+
+
+def _first(facts: dict[str, Any], key: str, first: Any, _second: Any) -> None:
+    facts.setdefault(key, first)
+
+
+def _first_token(facts: dict[str, Any], key: str, when: Any, definition: Any) -> None:
+    if isinstance(when, int) and (key not in facts or when < facts[key][0]):
+        facts[key] = (when, definition)
+
+
+def _sum(facts: dict[str, Any], key: str, count: Any, _second: Any) -> None:
+    facts[key] = facts.get(key, 0) + to_integer(count)
+
+
+def _pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
+    tokens, definition = over if isinstance(over, tuple) else (over, "")
+    paces = facts.setdefault(key, {})
+    before = paces.get(definition, (0, 0))
+    paces[definition] = (before[0] + to_integer(spent), before[1] + to_integer(tokens))
+
+
+def _longest(facts: dict[str, Any], key: str, length: Any, definition: Any) -> None:
+    longest = facts.setdefault(key, {})
+    # Not just an instance of it: whose hash may raise anything.
+    definition = definition if type(definition) is str else ""
+    longest[definition] = max(longest.get(definition, 0), to_integer(length))
+
+
+def _every(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
+    facts.setdefault(key, []).append((first, second))
+
+
+_COMBINED = {
+    "@failed": _every,
+    "@suspect": _every,
+    "@trace": _first,
+    "@parent": _first,
+    "@traceparent": _first,
+    "@first_token": _first_token,
+    "@tokens_in": _sum,
+    "@tokens_out": _sum,
+    "@per_token": _pace,
+    "@gap": _longest,
+}
+
+
+def timings(marks: Marks) -> dict[str, str]:
+    """Return by what each stage was timed that was not timed by a clock around the call; "mixed" where in several ways.
+
+    >>> timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
+    {'forward': 'gpu'}
+    """
+    found: dict[str, str] = {}
+    for stage, timing in _stage_keys(marks[::3]):
+        if found.setdefault(stage, timing) != timing:
+            found[stage] = "mixed"
+    return found
+
+
+def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for key in keys:
+        stage, _, timing = key.partition("@")
+        if stage and f"@{timing}" in TIMINGS:
+            yield stage, timing

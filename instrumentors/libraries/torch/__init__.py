@@ -1,0 +1,258 @@
+"""PyTorch: `forward` (the outermost module call), `load`, `h2d` and `d2h`.
+
+`nn.Module.__call__` is the one place that eager, scripted and compiled modules all come through. Asking whether Dynamo
+traces before anything else is what keeps torch.compile whole: Dynamo folds the question away, so that there is no graph
+break and no recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
+
+A call inside a module is handed on as `nn.Module` would: that halves what the patch costs a net of many small modules,
+to a tenth of a microsecond for each.
+
+Tests use a stand-in for the streams and events of a device. On a real one `python benchmarks/gpu.py` compares the times with
+the same runs synchronized; `docs/gpu.md` has its results on an NVIDIA H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ....core.loads import COPY, FIRST_RUN, READ, Phase
+from ...imports import Hook
+from ...instrumentor import Instrumentor, report
+from ...loads import loads, shapes_of
+from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_room
+from ..onnxruntime_session import path_name
+from . import copies as copies
+from .device import CAPTURING, Begun, Work, devices
+from .dynamo import compiling, pass_over, with_originals
+from .methods import methods
+from .models import Model, meet, models, relocate, whereabouts
+from .models import busy as _busy
+
+# What `nn.Module.__call__` asks for and nothing else, in torch 2.1 to 2.13 at least.
+DISPATCH = ("_compiled_call_impl", "_call_impl")
+# Up to here every forward says what model it was; later only a change is told, for a loop of thousands.
+TELL_ALWAYS = MAX_MARKS // 4
+# Of `nn.Module`.
+MOVING = ("to", "cuda", "xpu", "cpu", "to_empty")
+
+
+class TorchInstrumentor(Instrumentor):
+    """`torch.nn.Module`, the copies of `torch.Tensor`, the loaders and the compiler."""
+
+    library = "torch"
+    title = "PyTorch"
+    stages = MappingProxyType(
+        {
+            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled; on CUDA and XPU by the "
+            "device's own time, from events on its stream",
+            "load": "`torch.load`, `torch.jit.load`, `Module.load_state_dict`, moving a module to another device, "
+            "the first call of a model on each kind of device (of a scripted one the first two), with "
+            "`torch.backends.cudnn.benchmark` the first of every input shape on CUDA, and every compilation "
+            "by `torch.compile`, also one in the middle of a forward",
+            "h2d": "`Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
+            "d2h": "`Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
+            "queue": "what a model or copy waited on its stream for the work of another request",
+        }
+    )
+    facts = ("model", "device")
+    not_timed = (
+        "`scripted.forward(x)`, called past `__call__`",
+        'a function compiled by `torch.compile` that is no module (compiling it is): `stagelens.stage("forward")` around it',
+        "`CUDAGraph.replay()`, called directly, and all that runs while a graph is captured",
+        "AOTInductor packages",
+        "`bool(t)`, `int(t)` and printing of a tensor on a device: the wait counts as the forward it is for",
+        "copies of other threads while `torch.compile` compiles",
+        "whether a model had warmed up before it was instrumented: its next call is `load`",
+        "by the device's own time: what a model does on other devices than that of its first parameter",
+        "by the device's own time: devices without timed events, such as MPS, where a forward is only its launch",
+    )
+    tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "torch": self._torch,
+            "torch._dynamo.callback": self._dynamo,
+            "torch._dynamo.eval_frame": pass_over,
+            "torch._dynamo.trace_rules": self._dynamo_rules,
+            "torch._dynamo.variables.tensor": self._dynamo_tensor,
+        }
+
+    def uninstrument(self, **options: Any) -> None:
+        """Put everything back."""
+        super().uninstrument(**options)
+        methods.remove()
+
+    def _torch(self, module: ModuleType) -> None:
+        devices.torch = module
+        is_compiling = module.compiler.is_compiling
+        is_traced = module.compiler.is_dynamo_compiling
+        self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
+        self.replace(module, "load", _loading(LOAD_READ))
+        self.replace(module.jit, "load", _loading(LOAD_READ))
+        # Pickled by reference they are looked up where they were defined.
+        self.replace(module.serialization, "load", lambda _: module.load)
+        self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001 - there is no public name for it
+        self.replace(module.nn.Module, "load_state_dict", _loading(LOAD_COPY))
+        for name in MOVING:
+            self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))
+        methods.put(module.Tensor, copies.WRAPPERS, is_traced)
+
+    def _dynamo(self, module: ModuleType) -> None:
+        # Not its callbacks: they are one for all threads, and gone after `torch._dynamo.reset`.
+        self.replace(module.CompilationCallbackHandler, "install_callbacks", compiling)
+        if not hasattr(module.CompilationCallbackHandler, "install_callbacks"):
+            # We would not know when it compiles.
+            methods.remove()
+
+    def _dynamo_rules(self, module: ModuleType) -> None:
+        self.replace(module, "get_tensor_method", with_originals)
+
+    def _dynamo_tensor(self, module: ModuleType) -> None:
+        methods.hide(module.all_tensor_attrs)
+
+
+def _call(original: Any, is_traced: Callable[[], bool], is_compiling: Callable[[], bool]) -> Any:
+    code = getattr(original, "__code__", None)
+    plain = code is not None and code.co_names == DISPATCH
+
+    def __call__(self: Any, *args: Any, **options: Any) -> Any:  # noqa: N807 - shown in tracebacks
+        if is_traced():
+            return original(self, *args, **options)
+        if not _busy.inside:
+            # The whole process says so while one thread compiles, and while one exports.
+            if is_compiling() and (_busy.compiling or not methods.compiling):
+                return original(self, *args, **options)
+            return _outermost(original, self, args, options)
+        if plain and self._compiled_call_impl is None:
+            return self._call_impl(*args, **options)
+        return original(self, *args, **options)
+
+    return __call__
+
+
+def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
+    marks = current.get()
+    if marks is not None and marks[0] != OPEN:
+        # A task that outlives its request: the model it calls is not the request's.
+        marks = None
+    # Also outside of a request: who warms up at the start has no cold request.
+    model = models.get(id(module)) or meet(module)
+    work = None if marks is None else _begin(model, args, marks)
+    if work is CAPTURING:
+        return original(module, *args, **options)
+    unseen = None if model.at is None else _unseen(model, args)
+    stage = "forward" if model.cold <= 0 and unseen is None else "load"
+    loading = loads.begin(model.name) if stage == "load" else None
+    phase = ""
+    _busy.inside = True
+    begun = clock()
+    try:
+        result = original(module, *args, **options)
+        # Calls that began before the first has ended waited for it: they are cold too.
+        if model.cold > 0:
+            model.cold -= 1
+        if unseen is not None:
+            model.shapes.add(unseen)
+        phase = LOAD_FIRST_RUN.key
+        return result
+    finally:
+        _busy.inside = False
+        if loading is not None:
+            loads.end(loading, phase, shape=shapes_of([*args, *options.values()]))
+        if marks is not None:
+            _mark(marks, stage, begun, model, work)
+
+
+def _unseen(model: Model, args: Any) -> Any:
+    try:
+        return model.unseen(args) if devices.torch.backends.cudnn.benchmark else None
+    except Exception:
+        report("asking for the shape of an input")
+        return None
+
+
+def _begin(model: Model, args: Any, marks: Marks) -> Begun:
+    if model.at is not None:
+        return devices.begin(model.at, marks)
+    if model.device or not devices.in_use or not args:
+        return None
+    # Frozen, it has no parameters: it runs where its input is.
+    device = copies.off_host(args[0])
+    return None if device is None else devices.begin(device, marks)
+
+
+def _mark(marks: Marks, stage: str, begun: int, model: Model, work: Work | None) -> None:
+    ended = clock()
+    if not has_room(marks):
+        return
+    marks.extend((stage if model.at is None and work is None else f"{stage}@launch", begun, ended))
+    if len(marks) < TELL_ALWAYS or _busy.model is not model or _busy.marks is not marks:
+        _tell(marks, model)
+    if work is not None:
+        devices.finish(work, stage, marks)
+
+
+def _tell(marks: Marks, model: Model) -> None:
+    _busy.marks, _busy.model = marks, model
+    if model.device:
+        marks.extend(("@model", model.name, 0, "@device", model.device, 0))
+    elif model.name and "@model" not in marks:
+        # An activation or a transform called by itself is no model: it does not take the name of one.
+        marks.extend(("@model", model.name, 0))
+
+
+def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
+    """Return a wrapper for what loads weights, with all the copies that it makes."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            if _busy.inside:
+                return original(*args, **options)
+            _busy.inside = True
+            loading = loads.begin(reading=phase is LOAD_READ)
+            try:
+                return original(*args, **options)
+            finally:
+                _busy.inside = False
+                loads.end(loading, phase.key, _loaded(args))
+                _mark_load(loading[0])
+
+        return call
+
+    return make
+
+
+def _loaded(args: Any) -> str:
+    """Return the name of what is loaded: of the file, or of the module that takes it in."""
+    first = args[0] if args else None
+    return path_name(first) or (type(first).__name__ if isinstance(first, devices.torch.nn.Module) else "")
+
+
+def _mark_load(begun: int) -> None:
+    marks = current.get()
+    if marks is not None and len(marks) < MAX_MARKS:
+        marks.extend(("load", begun, clock()))
+
+
+def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
+    """Wrap what may move a module to another device, or only change its type, or nothing."""
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        if is_traced() or _busy.inside:
+            return original(self, *args, **options)
+        _busy.inside = True
+        before, loading = whereabouts(self), loads.begin()
+        try:
+            return original(self, *args, **options)
+        finally:
+            _busy.inside = False
+            moved = whereabouts(self) != before
+            loads.end(loading, LOAD_COPY.key if moved else "", type(self).__name__)
+            if moved:
+                _mark_load(loading[0])
+                relocate()
+
+    return call

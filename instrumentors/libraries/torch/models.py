@@ -1,0 +1,153 @@
+"""The models of the process: what each is called, where it is, and whether it has warmed up.
+
+A model is a module that is called from outside of any other. It is known by its identity for as long as it lives; nothing
+is written into it, so that copies, pickles and state dicts are what they always were.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Final
+
+from ...instrumentor import report
+from ...records import Marks
+
+# Classes of scripted and traced modules, which remember the name of the class they were made from.
+SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
+# TorchScript watches the first call and compiles in the second.
+SCRIPTED_COLD_CALLS = 2
+# Where cuDNN, asked for by `torch.backends.cudnn.benchmark`, tries all its convolutions at the first input of a shape.
+BENCHMARKED = ("cuda",)
+# A model that has seen as many has inputs of any shape: what a new one costs is its everyday, no cold start.
+MAX_SHAPES: Final = 32
+# Devices whose work is done when the call returns.
+SYNCHRONOUS: Final = ("", "cpu", "meta")
+
+
+class Busy(threading.local):
+    """Where this thread is.
+
+    Attributes:
+        inside: In a module, or in something that is timed as a whole: modules and copies below are part of it.
+        compiling: How many compilations of torch.compile it is in the middle of.
+        marks: Which request has last heard of a model here, and
+        model: of which.
+    """
+
+    inside = False
+    compiling = 0
+    marks: Marks | None = None
+    model: Model | None = None
+
+
+class Model:
+    """One model.
+
+    Attributes:
+        module: The module, or None when it is gone: `module()`.
+        name: The class it was written as.
+        device: The kind of device of its first parameter, "" when it has none.
+        at: That device, None unless it works on after the call has returned.
+        cold: How many calls will still warm it up, if positive.
+        shapes: Of the first inputs it has seen where each is tried anew.
+    """
+
+    __slots__ = ("_visited", "at", "cold", "device", "module", "name", "shapes")
+
+    def __init__(self, module: Any) -> None:
+        key = id(module)
+        self.module = weakref.ref(module, lambda _: models.pop(key, None))
+        self._visited: set[str] = set()
+        self.at: Any = None
+        self.cold = 0
+        self.shapes: set[Any] = set()
+        self.device = ""
+        self.name = ""
+
+    def locate(self, module: Any) -> None:
+        """Look where it is now; on a kind of device that is new to it, it is cold."""
+        self.name, at = describe(module)
+        self.device = "" if at is None else at.type
+        self.at = None if self.device in SYNCHRONOUS else at
+        if self.device not in self._visited:
+            self._visited.add(self.device)
+            self.cold = _cold_calls(module, self.device)
+
+    def unseen(self, args: Any) -> Any:
+        """Return the shape of the first of *args* where its device must try it first; None where that is nothing new."""
+        if self.device not in BENCHMARKED or len(self.shapes) >= MAX_SHAPES or not args:
+            return None
+        shape = getattr(args[0], "shape", None)
+        return None if shape in self.shapes else shape
+
+
+busy = Busy()
+# By identity of the module. A dict that hashes modules would run code of theirs.
+models: dict[int, Model] = {}
+
+
+def meet(module: Any) -> Model:
+    """Return the model of a module that is called for the first time; one that nothing is known of if that fails."""
+    model = Model(module)
+    try:
+        model.locate(module)
+        models[id(module)] = model
+    except Exception:
+        report("naming a model of torch")
+    return model
+
+
+def relocate() -> None:
+    """Look again where the models are, after something was moved that may be part of any of them."""
+    try:
+        for model in list(models.values()):
+            module = model.module()
+            if module is not None:
+                model.locate(module)
+    except Exception:
+        report("finding the models of torch")
+
+
+def describe(module: Any) -> tuple[str, Any]:
+    """Return the class *module* was written as, and the device of its first parameter, None when it has none."""
+    kind = type(module).__name__
+    if kind == "OptimizedModule":
+        # What torch.compile wrapped.
+        module = module._modules["_orig_mod"]  # noqa: SLF001 - there is no public name for it
+        kind = type(module).__name__
+    if kind in SCRIPTED:
+        kind = module.original_name
+    return kind, place(module)
+
+
+def place(module: Any) -> Any:
+    """Return the device of the first parameter of *module*, None when it has none."""
+    # `parameters()` walks the same tree at eight times the price, for it must not name a shared one twice.
+    for parameter in module._parameters.values():  # noqa: SLF001 - there is no public name for it
+        if parameter is not None:
+            return parameter.device
+    for child in module._modules.values():  # noqa: SLF001 - there is no public name for it
+        device = None if child is None else place(child)
+        if device is not None:
+            return device
+    return None
+
+
+def whereabouts(module: Any) -> Any:
+    """Return `place(module)`, None if that fails."""
+    try:
+        return place(module)
+    except Exception:
+        report("finding a model of torch")
+        return None
+
+
+def _cold_calls(module: Any, device: str) -> int:
+    # What `nn.DataParallel` makes of a warm model for every call.
+    if getattr(module, "_is_replica", False):
+        return 0
+    if type(module).__name__ in SCRIPTED:
+        return SCRIPTED_COLD_CALLS
+    # An activation or a transform, often made anew for each request, has nothing to warm up.
+    return 1 if device else 0

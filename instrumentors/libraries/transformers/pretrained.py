@@ -1,0 +1,101 @@
+"""What comes out of a Hugging Face repository: loading it is `load`, and its name is the model's.
+
+A model is named by the last part of the repository or folder that it came from (meta-llama/Llama-3.1-8B is
+Llama-3.1-8B), never by the folders above. One that came from nowhere, built in the program, is named by its class.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ...instrumentor import report
+from ...loads import loads
+from ...recorder import end
+from ...records import MAX_MARKS, clock, current
+from ..onnxruntime import model_name
+from ..torch.models import busy
+from .suppression import quiet
+
+# How the cache of the hub calls the folder of a repository: models--meta-llama--Llama-3.1-8B.
+CACHED = "models--"
+# What `model_name` answers where no folder may be named, and what a path relative to the program says.
+NAMELESS = ("model", "", ".", "..")
+
+
+def closed(stage: str) -> Callable[[Any], Any]:
+    """Return a wrapper that makes every call of a plain function one *stage*, without the stages inside it.
+
+    Loading a model is not the wait of its five hundred tensors for a thread, and a tokenizer that calls itself is called
+    once. A call inside a module or inside `generate`, whose streamer decodes at every token, is part of that.
+    """
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None or busy.inside:
+                return original(*args, **options)
+            hidden = quiet()
+            begun = clock()
+            try:
+                return original(*args, **options)
+            finally:
+                end(hidden)
+                if len(marks) < MAX_MARKS:
+                    marks.extend((stage, begun, clock()))
+
+        return call
+
+    return make
+
+
+def loaded(original: Any) -> Any:
+    """Wrap what loads from a repository or a folder: `load`, and noted as read, also outside of requests."""
+    inner = closed("load")(original)
+
+    def call(*args: Any, **options: Any) -> Any:
+        loading = loads.begin(_asked_for(args), reading=True)
+        try:
+            return inner(*args, **options)
+        finally:
+            loads.end(loading, LOAD_READ.key)
+
+    return call
+
+
+def _asked_for(args: Any) -> str:
+    """Return the name of what is asked for, the first text among *args*: the class comes before it; "" where there is none."""
+    try:
+        return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
+    except Exception:
+        report("naming what is loaded from a repository")
+        return ""
+
+
+def describe(model: Any) -> tuple[str, str, int, str, str, int]:
+    """Return the facts about *model*: a `PreTrainedModel`, or whatever stands in its place."""
+    return "@model", name_of(model), 0, "@device", str(getattr(model, "device", "")).partition(":")[0], 0
+
+
+def name_of(model: Any) -> str:
+    """Return the name of the repository or folder *model* came from, or else of its class."""
+    # There is no public name for it.
+    path = getattr(getattr(model, "config", None), "_name_or_path", "")
+    return (path and repository_name(path)) or type(model).__name__
+
+
+@functools.lru_cache(maxsize=256)
+def repository_name(path: str) -> str:
+    """Return the last part of *path* that says something, "" where none does.
+
+    >>> repository_name("meta-llama/Llama-3.1-8B")
+    'Llama-3.1-8B'
+    >>> repository_name("/home/me/.cache/huggingface/hub/models--org--tiny/snapshots/0123456789012345678901234567890123456789")
+    'tiny'
+    """
+    name = model_name(os.path.join(path.rstrip("/"), "model"))  # noqa: PTH118 - pathlib is not loaded by every host
+    if name.startswith(CACHED):
+        name = name.rpartition("--")[2]
+    return "" if name in NAMELESS else name

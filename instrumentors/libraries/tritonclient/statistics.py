@@ -1,0 +1,261 @@
+"""What a Triton server did with calls, on average, by its own statistics: they only ever grow, so two readings tell.
+
+The average over all calls that the server finished between two readings, whoever made them, stands for the calls of
+that moment, and is marked as averaged: of each of our calls the same share as of their mean, so that a long one has more
+of it than a short one and all together have what the server says. Nothing here runs on a request's thread. A model is read at most once a second,
+in about a second at most, on a connection of our own; a server that does not answer is asked ever more rarely, one that
+takes long no more than a tenth of the time: requests wait to be counted meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import NamedTuple
+
+from ...records import Marks, clock
+from .endpoint import Server, Totals, ask
+
+SECOND_NS = 10**9
+READ_EVERY_NS = SECOND_NS
+# After failures: 2 s, 4 s, ... up to this.
+MAX_PAUSE_NS = 64 * SECOND_NS
+# A reading takes about a millisecond; after one that took longer than this there is a pause of so many times as long.
+SLOW_NS = SECOND_NS // 20
+PAUSE_AFTER_SLOW = 9
+# The latest calls of a model: what a busy service makes in a few seconds.
+MAX_CALLS = 4096
+# A quarter of a minute of a busy service; in an idle one a reading stands between any two calls.
+MAX_READINGS = 16
+MAX_MODELS = 64
+# After which a model makes room for another.
+IDLE_NS = 60 * SECOND_NS
+
+# What floating point may be short of a whole nanosecond.
+_DUST = 1e-3
+
+_logger = logging.getLogger("stagelens")
+
+
+class Window(NamedTuple):
+    """What happened between two readings.
+
+    Args:
+        counted: By the server.
+        call_ns: How long our own calls took on average, that ended between the two; 0 if none is known. [nanoseconds]
+    """
+
+    counted: Totals
+    call_ns: float
+
+
+class Reading(NamedTuple):
+    """Totals, and when they were asked for, in nanoseconds of the recorder's clock."""
+
+    at: int
+    totals: Totals
+
+
+class Source:
+    """The statistics of one server: who may not read them, cannot, or not fast, stops asking for a while.
+
+    Args:
+        server: The server.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._failures = 0
+        self._paused_until = 0
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last reading failed."""
+        return self._failures > 0
+
+    def read(self, model: str, version: str, now: int) -> Totals | None:
+        """Return a model's totals, or None if the server does not tell; never raises."""
+        if now < self._paused_until:
+            return None
+        try:
+            totals = ask(self._server, model, version)
+        except Exception as error:
+            self._failed(error)
+            return None
+        self._failures = 0
+        done = clock()
+        if done - now > SLOW_NS:
+            self._paused_until = done + PAUSE_AFTER_SLOW * (done - now)
+        return totals
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failures:
+            _logger.warning(
+                "stagelens: the Triton server at %s does not tell its statistics (%s): its calls count as network only",
+                self._server.url,
+                type(error).__name__,
+            )
+        self._failures += 1
+        self._paused_until = clock() + min(SECOND_NS << min(self._failures, 10), MAX_PAUSE_NS)
+
+
+class Model:
+    """The readings of one model of one server.
+
+    Args:
+        source: The server's statistics.
+        name: The model.
+        version: Its version, "" for all that are loaded.
+    """
+
+    def __init__(self, source: Source, name: str, version: str) -> None:
+        self._source = source
+        self._name = name
+        self._version = version
+        self._readings: deque[Reading] = deque(maxlen=MAX_READINGS)
+        self._calls: deque[tuple[int, int]] = deque(maxlen=MAX_CALLS)
+        self._next = 0
+        self.used = 0
+
+    def read(self, now: int) -> None:
+        """Read, unless the last time was less than a second ago; never raises."""
+        self.used = now
+        if now < self._next:
+            return
+        self._next = now + READ_EVERY_NS
+        totals = self._source.read(self._name, self._version, now)
+        if totals is None:
+            return
+        if self._readings and any(added < 0 for added in totals.since(self._readings[-1].totals)):
+            # The server was started anew, or the model was, and may have served more calls since than it had before.
+            self._readings.clear()
+        self._readings.append(Reading(now, totals))
+
+    def called(self, t0: int, t1: int) -> None:
+        """Take note of a call of ours."""
+        self._calls.append((t0, t1))
+
+    def is_settled(self, t0: int, t1: int) -> bool:
+        """Say whether another reading would tell no more of a call from *t0* to *t1*."""
+        unseen_before = bool(self._readings) and self._readings[0].at >= t1
+        return self._source.failing or unseen_before or self.window(t0, t1) is not None
+
+    def window(self, t0: int, t1: int) -> Window | None:
+        """Return what happened around a call from *t0* to *t1*, or None while that is not known."""
+        before = [reading for reading in self._readings if reading.at <= t0][-1:]
+        before = before or [reading for reading in self._readings if reading.at < t1][:1]
+        for after in self._readings if before else ():
+            counted = after.totals.since(before[0].totals)
+            # Calls are counted a little after they are answered.
+            if after.at >= t1 and counted.calls > 0:
+                return self._between(before[0], after)
+        return None
+
+    def lately(self) -> Window | None:
+        """Return what happened between the last two readings, if anything did."""
+        if len(self._readings) < 2:  # noqa: PLR2004 - two readings
+            return None
+        window = self._between(self._readings[-2], self._readings[-1])
+        return window if window.counted.calls > 0 else None
+
+    def _between(self, before: Reading, after: Reading) -> Window:
+        took = [t1 - t0 for t0, t1 in self._calls if before.at < t1 <= after.at]
+        return Window(after.totals.since(before.totals), sum(took) / len(took) if took else 0.0)
+
+
+class Averaged:
+    """The server's part of one call, for the background thread to ask for (`recorder.Late`).
+
+    Args:
+        server: The server.
+        model: The model called.
+        version: The version asked for, "" when none was.
+        t0: When the call was on its way. [nanoseconds]
+        t1: When its answer was there. [nanoseconds]
+    """
+
+    __slots__ = ("_call", "_is_noted", "_model", "_server", "_version")
+
+    def __init__(self, server: Server, model: str, version: str, t0: int, t1: int) -> None:
+        self._server = server
+        self._model = model
+        self._version = version
+        self._call = t0, t1
+        self._is_noted = False
+
+    def ready(self) -> bool:
+        """Read the statistics if it is time, and say whether they tell of this call.
+
+        Not when asked for the first time: the calls that ended with this one are to be noted before it has its share.
+        """
+        model = known.model(self._server, self._model, self._version)
+        if model is None:
+            return True
+        model.read(clock())
+        if not self._is_noted:
+            self._is_noted = True
+            model.called(*self._call)
+            return False
+        return model.is_settled(*self._call)
+
+    def marks(self) -> Marks:
+        """Return the server's stages."""
+        model = known.model(self._server, self._model, self._version)
+        if model is None:
+            return []
+        window = model.window(*self._call) or model.lately()
+        return [] if window is None else spread(window, *self._call)
+
+
+class Known:
+    """The models that are called, so many at most."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Server, Source] = {}
+        self._models: dict[tuple[Server, str, str], Model] = {}
+
+    def model(self, server: Server, name: str, version: str) -> Model | None:
+        """Return a model's readings, or None where there is no room for another."""
+        model = self._models.get((server, name, version))
+        if model is None and self._has_room():
+            source = self._sources.setdefault(server, Source(server))
+            model = self._models[server, name, version] = Model(source, name, version)
+        return model
+
+    def _has_room(self) -> bool:
+        if len(self._models) < MAX_MODELS:
+            return True
+        idle_since = clock() - IDLE_NS
+        self._models = {key: model for key, model in self._models.items() if model.used > idle_since}
+        servers = {server for server, _, _ in self._models}
+        self._sources = {server: source for server, source in self._sources.items() if server in servers}
+        return len(self._models) < MAX_MODELS
+
+
+known = Known()
+
+
+def spread(window: Window, t0: int, t1: int) -> Marks:
+    """Return the server's stages in a call from *t0* to *t1*, in its middle: half of the wire on each side.
+
+    What it waited is its whole time in the server less the computing: the waiting of an ensemble's steps is counted
+    nowhere else. Steps that ran side by side are scaled to the time they took together.
+
+    >>> spread(Window(Totals(calls=2, whole=12, h2d=2, forward=8, d2h=0), call_ns=10), 100, 110)
+    ['queue@averaged', 102, 103, 'h2d@averaged', 103, 104, 'forward@averaged', 104, 108]
+    """
+    counted = window.counted
+    parts = {"h2d": counted.h2d, "forward": counted.forward, "d2h": counted.d2h}
+    computed = sum(parts.values())
+    parts = {"queue": max(0, counted.whole - computed), **parts}
+    share = counted.whole / counted.calls / (window.call_ns or t1 - t0 or 1)
+    together = min(share, 1.0) * (t1 - t0)
+    scale = together / max(counted.whole, computed, 1)
+    lengths = {f"{stage}@averaged": int(spent * scale + _DUST) for stage, spent in parts.items()}
+    at = t0 + (t1 - t0 - sum(lengths.values())) // 2
+    marks: Marks = []
+    for stage, length in lengths.items():
+        if length > 0:
+            marks.extend((stage, at, at + length))
+            at += length
+    return marks

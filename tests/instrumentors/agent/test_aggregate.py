@@ -1,0 +1,569 @@
+"""From records to histograms and bodies."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.ingest.points import PointReader, Window
+from stagelens.collector.ingest.retained_traces import RetainedTraceReader
+from stagelens.collector.otlp import protobuf_encoding
+from stagelens.collector.otlp.responses import PROTOBUF
+from stagelens.collector.traces.span_reader import SpanReader
+from stagelens.core import names
+from stagelens.core.histogram import Histogram, bucket_index
+from stagelens.core.request_histograms import round_to_microseconds
+from stagelens.core.stages import OTHER, OVERHEAD
+from stagelens.instrumentors import records
+from stagelens.instrumentors.agent.aggregate import Delta, Dimensions, Fold
+from stagelens.instrumentors.agent.spans import MAX_SPANS, Kept, Trace, trace_of
+from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.export.otlp import Encoder, Interval, chunks
+from stagelens.instrumentors.stalls import Stalls
+from stagelens.instrumentors.trace_context import Parent, parse
+from tests.support.otlp_bodies import read_metrics, read_traces
+
+MS = 1_000_000
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes: Any) -> records.Record:
+    """A request of 10 ms with *triples* among its marks."""
+    marks: list[Any] = [records.CLOSED, 0, 0]
+    for triple in triples:
+        marks.extend(triple)
+    fields = {"error_type": "", "http_status": 200, "kind": "server", **changes}
+    return (marks, 0, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
+
+
+def folded(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
+    fold = Fold(Keep(), random.Random(1), **options)
+    for item in records:
+        fold.add(item)
+    return fold.take()
+
+
+def kept(item: records.Record) -> Trace:
+    """The trace of a request that is the only one."""
+    ((dimensions, delta),) = folded(item).items()
+    ((record, because),) = delta.sampler.kept()
+    return trace_of(Kept(record, because, dimensions, delta.own_stages))
+
+
+def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
+    """The histograms of one metric, by what tells them apart."""
+    return {key: histogram for metric, key, histogram in delta.counts.histograms() if metric == wanted}
+
+
+def only(deltas: dict[Dimensions, Delta]) -> Delta:
+    (delta,) = deltas.values()
+    return delta
+
+
+def test_facts_and_status_make_the_series() -> None:
+    """The last fact of a key wins; a status from 500 up and an exception are errors."""
+    facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
+    deltas = folded(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
+
+    assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
+        Dimensions("b", "3", "/predict", "cpu", "ok"): 1,
+        Dimensions("", "", "/predict", "", "error"): 2,
+        Dimensions("", "", "/predict", "", "ok"): 1,
+    }
+
+
+def test_the_dominant_stage_is_the_largest_one_also_where_no_stage_claims_the_time() -> None:
+    """A request of which hardly anything was seen is not told as one of what was seen."""
+    mostly = record(("forward", 0, 6 * MS), ("queue", 6 * MS, 7 * MS))
+    delta = only(folded(mostly, record(("forward", 0, MS // 10)), record()))
+
+    assert {stage: histogram.count for stage, histogram in of(delta, names.REQUEST_DURATION).items()} == {
+        "forward": 1,
+        OVERHEAD: 2,
+    }
+
+
+durations = st.integers(0, 10 * MS)
+stages = st.sampled_from(["forward", "queue", "preprocess"])
+
+
+@given(st.lists(st.lists(st.tuples(stages, durations, durations), max_size=5), min_size=1, max_size=20), durations)
+def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any]], end: int) -> None:
+    """Per latency bucket the stages, overhead included, hold exactly the nanoseconds of its requests; and no request is lost."""
+    delta = only(folded(*(record(*triples, end=end) for triples in requests)))
+
+    spent: Counter[int] = Counter()
+    for histogram in of(delta, names.STAGE_TIME).values():
+        spent.update(histogram.buckets)
+
+    assert delta.counts.requests == of(delta, names.STAGE_DURATION)[OVERHEAD].count == len(requests)
+    assert +spent == +Counter({bucket_index(max(end, 1) / 1e9): (end * len(requests) + 500) // 1000})
+
+
+def test_what_held_requests_up_is_counted_by_their_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In microseconds of the stage that was theirs then; where nothing did, nothing is sent."""
+    ring = Stalls()
+    ring.note("gc", 3 * MS, 5 * MS)
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", ring)
+    delta = only(folded(record(("forward", 0, 4 * MS)), record(("forward", 2 * MS, 9 * MS)), record(end=2 * MS)))
+    bucket = bucket_index(0.01)
+
+    assert {key: histogram.buckets for key, histogram in of(delta, names.STALL_TIME).items()} == {
+        "gc:forward": {bucket: 3000},
+        "gc:overhead": {bucket: 1000},
+    }
+    assert of(only(folded(record(end=2 * MS))), names.STALL_TIME) == {}
+
+
+def test_a_series_shows_three_stages_of_the_users_own() -> None:
+    """The first three names stay, also in later intervals; further ones are counted together."""
+    fold = Fold(Keep(), random.Random(1))
+    fold.add(record(*((f"own-{number}", number, number + 1) for number in range(5))))
+    first = only(fold.take())
+    fold.add(record(("own-4", 0, 1), ("own-2", 1, 2), ("forward", 2, 3)))
+
+    assert set(of(first, names.STAGE_DURATION)) == {"own-0", "own-1", "own-2", OTHER, OVERHEAD}
+    assert set(of(only(fold.take()), names.STAGE_DURATION)) == {OTHER, "own-2", "forward", OVERHEAD}
+
+
+def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -> None:
+    """Its stages up to there add up to that time; its tokens, their pace and the longest gap are counted by definition."""
+    item = record(
+        ("prefill", MS, 4 * MS),
+        ("decode", 4 * MS, 10 * MS),
+        ("@first_token", 5 * MS, "generate"),
+        ("@first_token", 9 * MS, "first_chunk"),
+        ("@tokens_in", 7, 0),
+        ("@tokens_in", 5, 0),
+        ("@tokens_out", 3, 0),
+        ("@per_token", 4 * MS, 2),
+        ("@gap", MS, 0),
+        ("@gap", 3 * MS, 0),
+        ("@gap", 2 * MS, 0),
+    )
+    delta = only(folded(item))
+
+    assert {
+        (metric, key): (histogram.count, histogram.sum)
+        for metric in (
+            names.FIRST_TOKEN,
+            names.FIRST_TOKEN_BY_INPUT,
+            names.OUTPUT_TOKEN,
+            names.OUTPUT_TOKEN_BY_OUTPUT,
+            names.STREAM_GAP,
+            names.TOKENS,
+        )
+        for key, histogram in of(delta, metric).items()
+    } == {
+        (names.FIRST_TOKEN, "generate"): (1, 0.005),
+        (names.FIRST_TOKEN_BY_INPUT, "8-15"): (1, 0.005),
+        (names.OUTPUT_TOKEN, "generate"): (1, 0.002),
+        (names.OUTPUT_TOKEN_BY_OUTPUT, "2-3"): (1, 0.002),
+        (names.STREAM_GAP, "generate"): (1, 0.003),
+        (names.TOKENS, names.TOKENS_IN): (1, 12),
+        (names.TOKENS, names.TOKENS_OUT): (1, 3),
+    }
+    assert {stage: histogram.buckets for stage, histogram in of(delta, names.FIRST_TOKEN_TIME).items()} == {
+        "prefill": {bucket_index(0.005): 3000},
+        "decode": {bucket_index(0.005): 1000},
+        OVERHEAD: {bucket_index(0.005): 1000},
+    }
+
+
+def test_what_was_measured_by_one_definition_is_never_counted_as_another() -> None:
+    """A service that hands on what it gets in parts: its own pauses, and those of whom it asked."""
+    delta = only(
+        folded(
+            record(
+                ("@first_token", 2 * MS, "client_first_content"),
+                ("@gap", MS, "client_first_content"),
+                ("@per_token", 6 * MS, (3, "client_first_content")),
+                ("@per_token", 4 * MS, 4),
+                ("@first_token", 3 * MS, "first_chunk"),
+                ("@gap", 5 * MS, "first_chunk"),
+                ("@gap", 2 * MS, "client_first_content"),
+            )
+        )
+    )
+
+    assert {by: gap.sum for by, gap in of(delta, names.STREAM_GAP).items()} == {
+        "client_first_content": 0.002,
+        "first_chunk": 0.005,
+    }
+    assert set(of(delta, names.FIRST_TOKEN)) == set(of(delta, names.OUTPUT_TOKEN)) == {"client_first_content"}
+
+
+def test_a_stream_that_tells_no_tokens_is_in_no_band() -> None:
+    """Its first token is counted; how long prompt and answer were is not guessed."""
+    delta = only(
+        folded(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
+    )
+
+    assert of(delta, names.FIRST_TOKEN)["first_chunk"].count == of(delta, names.OUTPUT_TOKEN)["first_chunk"].count == 1
+    assert of(delta, names.FIRST_TOKEN_BY_INPUT) == of(delta, names.OUTPUT_TOKEN_BY_OUTPUT) == {}
+
+
+def test_the_time_of_the_model_is_counted_by_its_batch() -> None:
+    """Forward and prefill of a request together, what ran inside them left out, in the band of the last batch it told."""
+    delta = only(
+        folded(
+            record(("@batch", 9, 0), ("forward", 0, 2 * MS), ("forward", 3 * MS, 6 * MS), ("@batch", 5, 0)),
+            record(("prefill", 0, 4 * MS), ("h2d", 0, MS), ("decode", 4 * MS, 9 * MS), ("@batch", 1, 0)),
+            record(("forward", 0, MS), ("@batch", 4, 0)),
+            record(("forward", 0, MS), ("@batch", 10**9, 0)),
+        )
+    )
+
+    assert {band: (histogram.count, histogram.sum) for band, histogram in of(delta, names.BATCH_DURATION).items()} == {
+        "4-7": (2, 0.006),
+        "1": (1, 0.003),
+        "1024+": (1, 0.001),
+    }
+
+
+class Odd:
+    """What a user may give for a number."""
+
+    def __bool__(self) -> bool:
+        """Refuse, as an array does."""
+        raise ValueError
+
+
+@pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan")])
+def test_a_batch_of_no_size_costs_only_itself(batch: object) -> None:
+    """The request is counted without it."""
+    delta = only(folded(record(("forward", 0, MS), ("@batch", batch, 0))))
+
+    assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
+
+
+def test_a_batch_no_model_ran_is_not_counted() -> None:
+    """A request that says how many items it has, but in which no model ran, has no such time."""
+    for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
+        assert of(only(folded(each)), names.BATCH_DURATION) == {}
+
+
+def test_requests_in_which_something_was_loaded_are_a_series_of_their_own() -> None:
+    """Beside the others of the same model, also of failed ones and past the limit; a stage that others ran in all of makes none."""
+    others = (record(), record(("load", 0, MS), http_status=500), record(("load", 11 * MS, 12 * MS)))
+    deltas = folded(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
+
+    assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
+        Dimensions("", "", "/predict", "", "ok"): 2,
+        Dimensions("", "", "/predict", "", "ok", "true"): 2,
+        Dimensions("", "", "/predict", "", "error", "true"): 1,
+    }
+
+
+def test_a_cold_series_takes_no_place_and_names_stages_as_its_warm_one_does() -> None:
+    """Past the limit both fold; a user's fourth stage is counted as other in both."""
+    own = [(f"own{number}", 0, MS) for number in range(4)]
+    deltas = folded(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
+    warm, cold = (set(of(delta, names.STAGE_DURATION)) for delta in deltas.values())
+    beyond = folded(record(("load", 0, MS)), *(record(("load", 0, MS), route=f"/{n}") for n in range(3)), max_series=2)
+
+    assert cold == warm | {"load"}
+    assert {dimensions.route: dimensions.cold for dimensions in beyond} == {
+        "/predict": "true",
+        "/0": "true",
+        OTHER: "true",
+    }
+
+
+def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
+    """Each by what happened, with the time it took."""
+    delta = only(folded(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
+    failed = of(delta, names.FAILED_CALL)
+
+    assert {reason: (calls.count, calls.sum) for reason, calls in failed.items()} == {"triton:timeout": (2, 0.004)}
+
+
+def test_words_of_servers_that_were_not_used_are_counted_and_on_the_trace() -> None:
+    """By whose they are, each with the call it was about."""
+    item = record(
+        ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
+    )
+    suspects = of(only(folded(item)), names.SUSPECT_REPORT)
+
+    assert {dialect: (calls.count, calls.sum) for dialect, calls in suspects.items()} == {
+        "tgi": (2, 0.006),
+        "openai": (1, 0.001),
+    }
+    assert kept(item).spans[0].attributes[names.SUSPECT] == "openai, tgi"
+
+
+@pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
+def test_a_first_token_that_cannot_be_costs_only_itself(when: object) -> None:
+    """Outside the request, or no time at all: the request is counted without it."""
+    delta = only(folded(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
+
+    assert {metric for metric, _, _ in delta.counts.histograms()} == {
+        names.REQUEST_DURATION,
+        names.STAGE_DURATION,
+        names.STAGE_TIME,
+    }
+
+
+def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
+    """Launch and device time of a stage are one stage, counted once where they overlap."""
+    delta = only(folded(record(("forward@launch", 0, 2 * MS), ("forward@gpu", MS, 7 * MS), ("queue@averaged", 8, 9))))
+
+    assert set(of(delta, names.STAGE_DURATION)) == {"forward", "queue", OVERHEAD}
+    assert of(delta, names.STAGE_DURATION)["forward"].sum == pytest.approx(0.007 - 1e-9)
+
+
+def test_past_the_limit_series_are_counted_together() -> None:
+    """A route per request does not take the host's memory, and no request is lost."""
+    deltas = folded(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
+
+    assert len(deltas) == 5
+    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "ok")].counts.requests == 6
+    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "error")].counts.requests == 1
+
+
+def test_a_record_that_cannot_be_read_changes_nothing() -> None:
+    """A torn triple raises and leaves the counts as they were."""
+    fold = Fold(Keep(), random.Random(1))
+    broken = record()
+    broken[0].append("forward")
+
+    with pytest.raises(ValueError, match="zip"):
+        fold.add(broken)
+
+    assert fold.take() == {}
+
+
+def test_texts_are_cut_and_made_printable() -> None:
+    """What the user's code names is not trusted to be short or clean."""
+    (dimensions,) = folded(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
+    stages = of(only(folded(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
+
+    assert dimensions.model == "m" * 200
+    assert dimensions.route == "/a\ufffdb"
+    assert {len(stage) for stage in stages} == {64, len(OVERHEAD)}
+
+
+@pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
+def test_a_fact_of_the_wrong_type_costs_only_itself(batch: object) -> None:
+    """The request is counted all the same."""
+    (root,) = kept(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
+
+    assert root.attributes[names.MODEL] == "7"
+    assert names.BATCH_SIZE not in root.attributes
+
+
+def test_a_kept_trace_holds_its_longest_intervals() -> None:
+    """A request of thousands of stages is kept in bounded memory; its times still add up."""
+    root, *below = kept(
+        record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))
+    ).spans
+    own = [value for key, value in root.attributes.items() if key.startswith(names.STAGE_SELF_PREFIX)]
+
+    assert root.attributes[names.KEPT_BECAUSE] == "slow"
+    assert len(below) == MAX_SPANS
+    assert {span.end - span.start for span in below} == {9}
+    assert sum(value for value in own if isinstance(value, int)) == 10 * MS
+
+
+@given(st.dictionaries(stages, st.integers(0, 10**9), min_size=1))
+def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -> None:
+    """No stage is off by a microsecond, and rounding never drifts."""
+    rounded = round_to_microseconds(spent)
+
+    assert sum(rounded.values()) == (sum(spent.values()) + 500) // 1000
+    assert all(abs(1000 * rounded[stage] - spent[stage]) < 1000 for stage in spent)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "00-short-b7ad6b7169203331-01",
+        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        TRACEPARENT.upper(),
+        TRACEPARENT + "x",
+        TRACEPARENT + "-more",
+    ],
+)
+def test_an_invalid_traceparent_is_ignored(header: str) -> None:
+    """The trace then gets an id of its own, as the specification says."""
+    assert parse(header) is None
+
+
+def attributes(item: dict[str, Any]) -> dict[str, Any]:
+    values = {entry["key"]: entry["value"] for entry in item["attributes"]}
+    return {
+        key: int(value["intValue"]) if "intValue" in value else value["stringValue"] for key, value in values.items()
+    }
+
+
+@pytest.fixture
+def encoder() -> Encoder:
+    return Encoder({"service.name": "shop"}, lambda: None)
+
+
+def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
+    """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
+    deltas = folded(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
+    body = read_metrics(encoder.metrics(Interval(5, 6), deltas, {"queue_full": 2}))
+    (resource,) = body["resourceMetrics"]
+    (scope,) = resource["scopeMetrics"]
+    metrics = {metric["name"]: metric for metric in scope["metrics"]}
+    series = {names.MODEL: "resnet50", names.ROUTE: "/predict", names.STATUS: "ok"}
+
+    assert attributes(resource["resource"]) == {"service.name": "shop"}
+    assert scope["scope"]["name"] == "stagelens"
+    assert set(metrics) == {names.REQUEST_DURATION, names.STAGE_DURATION, names.STAGE_TIME, names.REQUESTS_DROPPED}
+
+    (point,) = metrics[names.REQUEST_DURATION]["exponentialHistogram"]["dataPoints"]
+
+    assert attributes(point) == {**series, names.DOMINANT: "forward"}
+    assert (point["startTimeUnixNano"], point["timeUnixNano"], point["count"], point["scale"]) == ("5", "6", "1", 5)
+    assert point["positive"] == {"offset": bucket_index(0.01), "bucketCounts": ["1"]}
+
+    times = metrics[names.STAGE_TIME]["exponentialHistogram"]["dataPoints"]
+
+    assert {attributes(time)[names.STAGE]: (time["count"], time["positive"]) for time in times} == {
+        "forward": ("7000", {"offset": bucket_index(0.01), "bucketCounts": ["7000"]}),
+        OVERHEAD: ("3000", {"offset": bucket_index(0.01), "bucketCounts": ["3000"]}),
+    }
+    assert all("sum" not in time for time in times)
+
+    dropped = metrics[names.REQUESTS_DROPPED]["sum"]
+
+    assert (dropped["aggregationTemporality"], dropped["isMonotonic"]) == (1, True)
+    assert [point["asInt"] for point in dropped["dataPoints"]] == ["2"]
+
+
+def spans_of(encoder: Encoder, item: records.Record) -> list[dict[str, Any]]:
+    body = read_traces(encoder.traces([kept(item)], 1000))
+    return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+
+
+def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> None:
+    """The root continues the caller's trace, its stages add up to its duration, and the children lie inside it."""
+    item = record(
+        ("@method", "POST", 0),
+        ("@batch", 4, 0),
+        ("@traceparent", TRACEPARENT, 0),
+        ("forward", 2 * MS, 7 * MS),
+        ("serialize", 9 * MS, 99 * MS),
+        ("queue", 20 * MS, 30 * MS),
+        http_status=503,
+    )
+    root, *children = spans_of(encoder, item)
+    times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}
+
+    assert (root["name"], root["kind"], root["status"]["code"]) == ("POST /predict", 2, 2)
+    assert Parent(root["traceId"], root["parentSpanId"], 1) == parse(TRACEPARENT)
+    assert (root["startTimeUnixNano"], root["endTimeUnixNano"]) == ("1000", str(1000 + 10 * MS))
+    assert (
+        attributes(root).items()
+        >= {
+            "http.request.method": "POST",
+            "http.response.status_code": 503,
+            "error.type": "503",
+            "inference.status": "error",
+            "inference.batch.size": 4,
+            "stagelens.kept.because": "error",
+        }.items()
+    )
+    assert sum(times.values()) == 10 * MS
+    assert [(child["name"], attributes(child)[names.STAGE]) for child in children] == [
+        ("forward", "forward"),
+        ("serialize", "serialize"),
+    ]
+    assert {child["parentSpanId"] for child in children} == {root["spanId"]}
+    assert children[1]["endTimeUnixNano"] == root["endTimeUnixNano"]
+
+
+def test_every_trace_and_span_has_an_id_of_its_own(encoder: Encoder) -> None:
+    """A request without a caller starts a trace; ids have the length OTLP wants."""
+    spans = [span for _ in range(20) for span in spans_of(encoder, record(("forward", 0, MS), kind="internal"))]
+
+    assert max(Counter(span["spanId"] for span in spans).values()) == 1
+    assert {(len(span["traceId"]), len(span["spanId"]), span["kind"]) for span in spans} == {(32, 16, 1)}
+    assert len({span["traceId"] for span in spans}) == 20
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_chunks_hold_everything_in_order(items: list[int], size: int) -> None:
+    """Nothing is lost or doubled where a body is split."""
+    parts = list(chunks(items, size))
+
+    assert [item for part in parts for item in part] == items
+    assert all(0 < len(part) <= size for part in parts)
+
+
+class Hostile(str):
+    """What a user may put where a name belongs: nothing about it works."""
+
+    __slots__ = ()
+
+    def _fail(self, *_: object) -> Any:
+        raise RuntimeError
+
+    __str__ = __repr__ = __hash__ = __eq__ = __bool__ = __int__ = _fail
+
+
+STRANGE = (
+    Hostile("x"),
+    object(),
+    "x" * 10**6,
+    "\ud800",
+    b"x",
+    -1,
+    10**30,
+    10**400,
+    float("nan"),
+    float("inf"),
+    [1],
+    None,
+)
+KEYS = (
+    "@model",
+    "@model_version",
+    "@device",
+    "@provider",
+    "@method",
+    "@batch",
+    "@traceparent",
+    "@force",
+    "@first_token",
+    "@tokens_in",
+    "@tokens_out",
+    "@per_token",
+    "@gap",
+    "@failed",
+    "@suspect",
+    "@unheard_of",
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("second", [0, 3, *STRANGE[:1], 10**400])
+def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any) -> None:
+    """It is counted, kept and written, and the collector takes every bit of it."""
+    for value in STRANGE:
+        ((dimensions, delta),) = folded(record(("forward", 0, MS), (key, value, second))).items()
+        ((request, because),) = delta.sampler.kept()
+        trace = trace_of(Kept(request, because, dimensions, delta.own_stages))
+        encoder = Encoder({}, lambda: None)
+        points, spans = PointReader(Window(0, 2**40)), RetainedTraceReader(Window(0, 2**40))
+        points.read(
+            protobuf_encoding.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
+        )
+        body = gzip.decompress(encoder.traces([trace], 0))
+        spans.read(SpanReader().read(PROTOBUF, body, Window(0, 2**40), spans.tally).kept)
+
+        assert delta.counts.requests == 1
+        assert len(spans.traces) == 1
+        assert (points.tally.messages, spans.tally.messages) == ([], [])

@@ -1,0 +1,205 @@
+"""The governor: over the budget never for long, back when there is room, and never to and fro."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.core.errors import ConfigError
+from stagelens.core.names import AGENT_LEVELS
+from stagelens.instrumentors.agent.aggregate import ALL, NO_FACTS, NO_TRACES, NOTHING, REQUESTS_ONLY
+from stagelens.instrumentors.agent.govern import (
+    CALM_SECONDS,
+    FREE_SHARE,
+    MAX_CALM_SECONDS,
+    PATIENCE_SECONDS,
+    RELAPSE_SECONDS,
+    ROOM,
+    Governor,
+    Look,
+)
+from stagelens.instrumentors.config import Budget
+
+BUDGET = Budget(share=0.01, absolute_ns=100_000)
+HOUR = 3600
+
+
+def costs(*microseconds: float) -> list[float]:
+    """What each level costs; nothing costs nothing."""
+    return [1000 * each for each in microseconds] + [0.0]
+
+
+def run(
+    governor: Governor, costs_ns: Sequence[float], seconds: Sequence[float], *, duration_ns: float = 1e6
+) -> list[tuple[float, int]]:
+    """Look at every one of *seconds*, and return when the level became another, and which."""
+    changes: list[tuple[float, int]] = []
+    for now in seconds:
+        changed = (
+            governor.rest(now) if governor.level == NOTHING else governor.look(Look(now, costs_ns, duration_ns, 10_000))
+        )
+        if changed:
+            changes.append((now, governor.level))
+    return changes
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("1%,100us", Budget(0.01, 100_000)),
+        ("0.5 %", Budget(0.005, 0)),
+        ("2ms", Budget(0, 2_000_000)),
+        ("30us , 2%", Budget(0.02, 30_000)),
+        ("0", None),
+        ("None", None),
+    ],
+)
+def test_a_budget_is_a_share_a_time_or_both(text: str, budget: Budget | None) -> None:
+    """Spaces do not matter, and no budget can be written in two ways."""
+    assert Budget.parse(text, "KEY") == budget
+
+
+@pytest.mark.parametrize("text", ["1", "%", "-1%", "0%", "200%", "nan%", "100", "1%,", ",", "0us", "much", "1%;2us"])
+def test_what_is_no_budget_says_what_is(text: str) -> None:
+    """The key, the value and the cure are in the message."""
+    with pytest.raises(ConfigError, match=r"KEY is .*1%,100us"):
+        Budget.parse(text, "KEY")
+
+
+@pytest.mark.parametrize(
+    ("spent", "level"),
+    [
+        (costs(90, 80, 70, 10), ALL),
+        (costs(120, 80, 70, 10), NO_TRACES),
+        (costs(140, 120, 90, 10), NO_FACTS),
+        (costs(900, 800, 700, 10), REQUESTS_ONLY),
+        (costs(900, 800, 700, 101), NOTHING),
+    ],
+)
+def test_it_goes_to_the_first_level_that_fits(spent: Sequence[float], level: int) -> None:
+    """In one step, and stays there."""
+    governor = Governor(BUDGET)
+    changes = run(governor, spent, range(int(CALM_SECONDS)))
+
+    assert governor.level == level
+    assert len(changes) == (level != ALL)
+
+
+def test_long_requests_may_cost_more() -> None:
+    """The larger of share and time holds: 1 % of 100 ms are a millisecond."""
+    governor = Governor(BUDGET)
+
+    assert not run(governor, costs(900, 800, 700, 10), range(60), duration_ns=100e6)
+    assert run(governor, costs(1100, 800, 700, 10), range(60), duration_ns=100e6)
+
+
+def test_an_agent_that_hardly_runs_is_over_no_budget() -> None:
+    """Of few requests each may cost a lot."""
+    governor = Governor(BUDGET)
+    cost_ns = 5e6
+
+    assert not governor.look(Look(0, [cost_ns] * 4 + [0], 1e6, FREE_SHARE * 1e9 / cost_ns))
+    for now in range(60):
+        governor.look(Look(now, [cost_ns] * 4 + [0], 1e6, 1.1 * FREE_SHARE * 1e9 / cost_ns))
+
+    assert governor.level == NOTHING
+
+
+def test_a_moment_over_the_budget_changes_nothing() -> None:
+    """A garbage collection in the middle of a rehearsal is no reason."""
+    governor = Governor(BUDGET)
+    for now in range(0, 1000, 2):
+        governor.look(Look(now, costs(200, 90, 90, 10), 1e6, 10_000))
+        governor.look(Look(now + 1, costs(50, 40, 40, 10), 1e6, 10_000))
+
+    assert governor.level == ALL
+
+
+def test_it_returns_when_there_has_been_room_for_a_while() -> None:
+    """Not because the cost of the level below fits, but that of the one to return to."""
+    governor = Governor(BUDGET)
+    run(governor, costs(300, 290, 280, 10), range(10))
+    still = run(governor, costs(101, 101, 101, 1), range(10, HOUR))
+    tight = run(governor, costs(100 * ROOM + 1, 100 * ROOM + 1, 100 * ROOM + 1, 1), range(HOUR, 2 * HOUR))
+    (back,) = run(governor, costs(50, 40, 30, 1), range(2 * HOUR, 3 * HOUR))
+
+    assert not still
+    assert not tight
+    assert back == (2 * HOUR + CALM_SECONDS, ALL)
+
+
+def test_from_nothing_it_tries_requests_alone() -> None:
+    """What nothing is known of is tried, at longer and longer intervals where it does not fit, and for good where it does."""
+    governor = Governor(Budget(share=0, absolute_ns=1000))
+    tries = [at for at, level in run(governor, costs(9, 8, 7, 6), range(24 * HOUR)) if level == REQUESTS_ONLY]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
+
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == pytest.approx(MAX_CALM_SECONDS, abs=2 * PATIENCE_SECONDS)
+
+    run(governor, costs(9, 8, 7, 0.5), range(24 * HOUR, 26 * HOUR))
+
+    assert governor.level == REQUESTS_ONLY
+
+
+# What a request costs at each level: each level less than the one above it.
+LADDERS = st.lists(st.floats(0, 1e6), min_size=NOTHING, max_size=NOTHING).map(
+    lambda each: [*sorted(each, reverse=True), 0.0]
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(LADDERS, st.floats(1e3, 1e9))
+def test_costs_that_stay_are_met_once(costs_ns: list[float], duration_ns: float) -> None:
+    """Within the patience it is at a level that fits, or at nothing, and but for trials from nothing never leaves it."""
+    governor = Governor(BUDGET)
+    changes = run(governor, costs_ns, range(HOUR // 2), duration_ns=duration_ns)
+    settled = [(at, level) for at, level in changes if at > PATIENCE_SECONDS]
+
+    assert settled == [] or costs_ns[REQUESTS_ONLY] > BUDGET.allows_ns(duration_ns)
+    if changes:
+        at, level = changes[0]
+
+        assert at <= PATIENCE_SECONDS
+        assert costs_ns[level] <= max(BUDGET.allows_ns(duration_ns), FREE_SHARE * 1e9 / 10_000)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(LADDERS, st.integers(1, 300)), min_size=1, max_size=12))
+def test_however_costs_change_it_is_over_the_budget_only_for_moments(stretches: list[tuple[list[float], int]]) -> None:
+    """Longer than its patience, and the second until the next look, it is at no level that does not fit."""
+    governor, now, over = Governor(BUDGET), 0, 0
+    for costs_ns, seconds in stretches:
+        for now in range(now + 1, now + 1 + seconds):  # noqa: B020 - goes on where it was
+            run(governor, costs_ns, [now])
+            fits = costs_ns[governor.level] <= max(BUDGET.allows_ns(1e6), FREE_SHARE * 1e9 / 10_000)
+            over = 0 if fits else over + 1
+
+            assert over <= PATIENCE_SECONDS + 1
+
+
+@settings(deadline=None, max_examples=25)
+@given(LADDERS, LADDERS, st.integers(1, 400), st.integers(1, 400))
+def test_a_load_that_swings_does_not_swing_the_level(
+    one: list[float], other: list[float], for_one: int, for_other: int
+) -> None:
+    """It rises ever more seldom where that was in vain: at most as often as one may who relapses just too late."""
+    governor = Governor(BUDGET)
+    turns = itertools.cycle([one] * for_one + [other] * for_other)
+    changes = [run(governor, costs_ns, [now]) for now, costs_ns in zip(range(4 * HOUR), turns, strict=False)]
+    rises = sum(
+        1
+        for (_, before), (_, after) in itertools.pairwise([(0, ALL), *itertools.chain.from_iterable(changes)])
+        if after < before
+    )
+
+    assert rises <= 4 * HOUR / RELAPSE_SECONDS + 6
+
+
+def test_there_is_a_cost_for_each_level() -> None:
+    """The last level is the one that costs nothing."""
+    assert len(AGENT_LEVELS) == NOTHING + 1

@@ -1,0 +1,60 @@
+"""A request is rehearsed before one begins: on its thread, outside of its time, and counted as none."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent.govern import PathCost
+from stagelens.instrumentors.api import request, stage
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+LEVELS = [recorder.NEVER, recorder.TIMED_AGAIN, recorder.WITHOUT_STAGES, recorder.NOTHING]
+own: contextvars.ContextVar[str] = contextvars.ContextVar("own")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_it_is_done_once_before_the_next_request_and_changes_nothing(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    """Whatever is recorded stays recorded."""
+    began: list[int] = []
+    monkeypatch.setattr(recorder, "calibrate", lambda: began.append(records.clock()))
+    monkeypatch.setattr(recorder, "spare", level | recorder.CALIBRATION)
+    for _ in range(2):
+        with request("predict"), stage("forward"):
+            pass
+
+    assert len(began) == 1
+    assert recorder.spare == level
+    assert all(record[1] > began[0] for record in finished)
+    assert len(finished) == (0 if level == recorder.NOTHING else 2)
+
+
+def test_one_that_fails_does_not_reach_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ours, and the request is the user's."""
+    monkeypatch.setattr(recorder, "calibrate", lambda: 1 / 0)
+    monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)
+    with request("predict"):
+        pass
+
+    assert [record[3] for record in finished] == ["predict"]
+
+
+def test_what_is_rehearsed_is_counted_as_no_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record says that it is from before this process was forked; and the user's context stays as it was."""
+    path = PathCost()
+    monkeypatch.setattr(recorder, "calibrate", path.calibrate)
+    monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)
+    own.set("mine")
+    with request("predict"):
+        assert own.get() == "mine"
+
+    assert [record[3] for record in finished if record[0][1] >= 0] == ["predict"]
+    assert path.known
+    assert path.of_ns(6) >= path.of_ns(0) >= 0

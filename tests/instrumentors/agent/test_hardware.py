@@ -1,0 +1,216 @@
+"""What the agent tells of its process: read for real, of this one; and of torch's memory, which is never woken for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core.hardware import (
+    CPU,
+    CPU_SHARE,
+    HOST_CPU,
+    LOOP_LAG,
+    MEMORY,
+    THREADS,
+    THROTTLED,
+    TORCH_ALLOCATED,
+    TORCH_RESERVED,
+    Measure,
+)
+from stagelens.instrumentors import stalls
+from stagelens.instrumentors.agent import hardware as process
+from stagelens.instrumentors.agent.hardware import Hardware, Process, available_cpus, torch_memory
+from stagelens.instrumentors.stalls import Lateness
+
+FILES = {
+    "/proc/stat": "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n",
+    "/proc/self/stat": f"7 (a ) b) S {' '.join(map(str, range(4, 53)))}",
+    "/proc/self/cgroup": "1:name=systemd:/x\n0::/pod\n",
+    "/sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
+    "/sys/fs/cgroup/pod/cpu.stat": "usage_usec 5\nnr_periods 100\nnr_throttled 10\n",
+}
+
+
+class Clocks:
+    """The clocks of a process, in nanoseconds: they go on when a test says so."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0
+
+    def go_on(self, wall_seconds: float, cpu_seconds: float) -> None:
+        """Let so much time pass, in which the process used so much CPU time."""
+        self.wall += round(wall_seconds * 1e9)
+        self.cpu += round(cpu_seconds * 1e9)
+
+
+def told(source: Process) -> dict[Measure, float]:
+    """What was read, by measure."""
+    return {each.measure: each.value for each in source.take()}
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A machine whose files say this; what is not there is empty."""
+    found = dict(FILES)
+    monkeypatch.setattr(process, "_read", lambda path: found.get(path, ""))
+    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    # Loops of other tests may have lagged.
+    monkeypatch.setattr(stalls.lateness, "_worst_ns", -1)
+    return found
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    """The clocks that the process reads."""
+    made = Clocks()
+    clocks = SimpleNamespace(monotonic_ns=lambda: made.wall, process_time_ns=lambda: made.cpu)
+    monkeypatch.setattr(process, "time", clocks)
+    return made
+
+
+@pytest.mark.usefixtures("files")
+def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
+    """CPUs kept busy: CPU time by time, since the last reading alone."""
+    source = Process()
+    clocks.go_on(2, 3)
+    first = told(source)
+    clocks.go_on(4, 1)
+
+    assert first[CPU] == 1.5
+    assert told(source)[CPU] == 0.25
+    assert first[CPU_SHARE] == pytest.approx(1.5 / available_cpus())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> None:
+    """Words 24 and 20 of its line in `/proc`: pages of memory and threads."""
+    found = told(Process())
+
+    assert found[MEMORY] == 24 * os.sysconf("SC_PAGE_SIZE")
+    assert found[THREADS] == 20
+    assert files
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_what_the_kernel_really_writes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process and machine; how much is not for a test to say."""
+    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    found = told(Process())
+
+    assert found[MEMORY] > 0
+    assert found[THREADS] >= 1
+
+
+def test_a_container_is_told_by_its_limit_and_the_time_it_was_stopped(files: dict[str, str]) -> None:
+    """One and a half CPUs of all; of 50 periods more it was stopped in 40; of 100 ticks of the machine 80 were busy."""
+    source = Process()
+    files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
+    files["/proc/stat"] = "cpu  170 0 60 815 55 0 0 0 0 0\n"
+    found = told(source)
+
+    assert found[THROTTLED] == 0.8
+    assert found[HOST_CPU] == 0.8
+    assert found[THREADS] == 20
+    assert available_cpus() == min(1.5, available_cpus())
+
+
+def test_a_machine_is_never_more_than_busy(files: dict[str, str]) -> None:
+    """Of 9 ticks 10 were busy: what the kernel says of waiting for disks goes down at times."""
+    source = Process()
+    files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
+
+    assert told(source)[HOST_CPU] == 1
+
+
+def test_a_container_that_sees_the_names_of_its_host_is_found_all_the_same(files: dict[str, str]) -> None:
+    """Its own group is at the top then."""
+    files["/sys/fs/cgroup/cpu.max"] = files.pop("/sys/fs/cgroup/pod/cpu.max").replace("150000", "50000")
+
+    assert available_cpus() == 0.5
+
+
+def test_without_any_file_the_cpu_is_told(files: dict[str, str]) -> None:
+    """As on macOS."""
+    files.clear()
+
+    assert set(told(Process())) == {CPU, CPU_SHARE}
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
+def test_whatever_stands_in_the_files_nothing_is_raised(garbage: dict[str, str]) -> None:
+    """What cannot be read is left out, and values are finite and not below zero."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "MIN_SECONDS", 0.0)
+        hardware = Hardware()
+        patch.setattr(process, "_read", lambda path: garbage.get(path, ""))
+
+        assert all(0 <= each.value < float("inf") for each in hardware.take())
+
+
+@pytest.mark.usefixtures("files")
+def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next reading is of both times."""
+    monkeypatch.setattr(process, "MIN_SECONDS", 1.0)
+    source = Process()
+    clocks.go_on(0.5, 0.5)
+
+    assert told(source) == {}
+    clocks.go_on(0.5, 0)
+    assert told(source)[CPU] == 0.5
+
+
+@given(st.lists(st.integers(0, 10**9)))
+def test_the_lag_is_the_worst_since_it_was_asked(late: list[int]) -> None:
+    """Not that of before; None without a beat."""
+    lateness = Lateness()
+    for each in late:
+        lateness.note(each)
+
+    assert lateness.take() == max(late, default=None)
+    assert lateness.take() is None
+
+
+@pytest.mark.usefixtures("files")
+def test_a_late_beat_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beat that was due at 100 ms and came at 190 ms was late by 90."""
+    source, loop = Process(), asyncio.new_event_loop()
+    monkeypatch.setattr(stalls, "clock", lambda: 190_000_000)
+    stalls._beat(loop, 100_000_000, (0, 0))  # pyright: ignore[reportPrivateUsage] - how late it is is given
+    loop.close()
+
+    assert told(source)[LOOP_LAG] == 0.09
+
+
+def test_torch_is_asked_only_where_it_uses_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where it is not loaded, and not where CUDA was not initialised: that would cost memory, and break forks."""
+    state = SimpleNamespace(initialized=False)
+    stats = {"allocated_bytes.all.current": 5, "reserved_bytes.all.current": 7, "reserved_bytes.all.peak": 9}
+
+    def memory_stats(device: int) -> dict[str, int]:
+        assert state.initialized
+        return stats if device == 1 else {}
+
+    cuda = SimpleNamespace(is_initialized=lambda: state.initialized, device_count=lambda: 2, memory_stats=memory_stats)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    nothing = list(torch_memory())
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+    assert nothing == list(torch_memory()) == []
+    state.initialized = True
+    assert list(torch_memory()) == [(TORCH_ALLOCATED, 5, "cuda:1"), (TORCH_RESERVED, 7, "cuda:1")]
+
+
+def test_one_source_that_fails_costs_only_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken torch: the process is told of all the same."""
+    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
+
+    assert CPU in {each.measure for each in Hardware().take()}

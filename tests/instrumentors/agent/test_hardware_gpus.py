@@ -1,0 +1,166 @@
+"""GPUs: what NVML says of those a process can see, and that nothing it does or fails to do reaches anything else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from stagelens.core.hardware import GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, PCIE_IN, PCIE_OUT, Measure
+from stagelens.instrumentors.agent.gpus import EVERY_SECONDS, RETRY_SECONDS, Gpus, visible_devices
+from tests.support.fake_nvml import Card, FakeNvml
+
+
+def told(gpus: Gpus) -> dict[tuple[Measure, str], float]:
+    """What was read, by measure and GPU."""
+    return {(each.measure, each.device): each.value for each in gpus.take()}
+
+
+def test_everything_is_told_in_base_units_as_means() -> None:
+    """Percent, milliwatts and kilobytes become ratios, watts and bytes; several readings one mean."""
+    card = Card(busy=20)
+    gpus = Gpus(FakeNvml([card]), lambda: None)
+
+    assert gpus.look() == EVERY_SECONDS
+    card.busy = 60
+    gpus.look()
+    assert told(gpus) == {
+        (GPU, "gpu0"): pytest.approx(0.4),
+        (GPU_MEMORY, "gpu0"): 20 * 2**30,
+        (GPU_MEMORY_SHARE, "gpu0"): 0.25,
+        (GPU_POWER, "gpu0"): 285.5,
+        (PCIE_IN, "gpu0"): 3_000_000,
+        (PCIE_OUT, "gpu0"): 1_000_000,
+    }
+    assert told(gpus) == {}
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["gpu0", "gpu1", "gpu2.0", "gpu2.1"]),
+        ("1,0", ["gpu1", "gpu0"]),
+        ("GPU-b", ["gpu1"]),
+        (" 0 , 1 ", ["gpu0", "gpu1"]),
+        ("0,9,1", ["gpu0"]),
+        ("MIG-3f1a-22", ["mig-3f1a-22"]),
+        ("MIG-gone", []),
+        ("", []),
+        ("-1", []),
+        ("nonsense", []),
+    ],
+)
+def test_a_process_is_told_of_what_it_can_see(visible: str | None, expected: list[str]) -> None:
+    """CUDA_VISIBLE_DEVICES names GPUs by number, UUID or slice, and ends at the first that is none; a cut GPU is its slices."""
+    slices = [Card("MIG-3f1a-21"), Card("MIG-3f1a-22")]
+    nvml = FakeNvml([Card("GPU-a1"), Card("GPU-b2"), Card("GPU-c3", slices=slices)])
+    nvml.nvmlInit()
+
+    assert [each.name for each in visible_devices(nvml, visible)] == expected
+
+
+def test_what_a_gpu_cannot_tell_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A slice has no utilization, and one card may be closed to us: the rest is told, and nobody is bothered."""
+    nvml = FakeNvml(
+        [Card(slices=[Card("MIG-1", busy=None)]), Card(error=FakeNvml.NVML_ERROR_NO_PERMISSION), Card(busy=9)]
+    )
+    gpus = Gpus(nvml, lambda: None)
+    gpus.look()
+    found = told(gpus)
+
+    assert (GPU, "gpu0.0") not in found
+    assert (GPU_MEMORY, "gpu0.0") in found
+    assert found[GPU, "gpu2"] == 0.09
+    assert not [name for _, name in found if name.startswith("gpu1")]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("error", [FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED])
+def test_without_a_driver_nothing_is_told_and_seldom_asked(error: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The extra is in many images that run on machines without a GPU: no reason to warn anybody."""
+    gpus = Gpus(FakeNvml(broken=error), lambda: None)
+
+    assert gpus.look() == RETRY_SECONDS
+    assert told(gpus) == {}
+    assert caplog.records == []
+
+
+def test_a_driver_that_is_lost_is_said_once_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    """What was read before stands; NVML is ended as often as it was begun, and begun anew when it is tried again."""
+    card = Card()
+    nvml = FakeNvml([card])
+    gpus = Gpus(nvml, lambda: None)
+    gpus.look()
+    card.error = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    with caplog.at_level(logging.WARNING, logger="stagelens"):
+        waits = [gpus.look(), gpus.look()]
+
+    assert waits == [RETRY_SECONDS] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "stagelens: the GPUs cannot be read any more; that is tried again every 5 minutes"
+    ]
+    assert (GPU, "gpu0") in told(gpus)
+    assert nvml.begun == 0
+    card.error = 0
+    assert gpus.look() == EVERY_SECONDS
+    assert (GPU, "gpu0") in told(gpus)
+    assert nvml.begun == 1
+
+
+def test_one_lost_gpu_leaves_the_others_told() -> None:
+    """Seven of eight go on, and a process that starts then finds them too."""
+    lost = Card(busy=1)
+    nvml = FakeNvml([lost, Card(busy=2)])
+    before = Gpus(nvml, lambda: None)
+    before.look()
+    before.take()
+    lost.error = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    later = Gpus(nvml, lambda: None)
+
+    for gpus in (before, later):
+        assert gpus.look() == EVERY_SECONDS
+        assert {name for _, name in told(gpus)} == {"gpu1"}
+
+
+def test_a_machine_whose_gpus_are_hidden_keeps_no_driver_open() -> None:
+    """Without a GPU to look at NVML is ended, for as long as it is open a GPU may not sleep."""
+    nvml = FakeNvml()
+    gpus = Gpus(nvml, lambda: "")
+
+    assert gpus.look() == RETRY_SECONDS
+    assert nvml.begun == 0
+
+
+def test_a_library_of_another_kind_hurts_nobody() -> None:
+    """Whatever stands under the name `pynvml`: no error leaves."""
+    gpus = Gpus(object(), lambda: None)
+
+    assert gpus.look() == RETRY_SECONDS
+    assert gpus.take() == []
+
+
+def test_without_the_extra_there_is_no_thread() -> None:
+    """Who does not read GPUs does not pay for it."""
+    before = set(threading.enumerate())
+    Gpus(None).watch()
+
+    assert "stagelens-gpus" not in [thread.name for thread in set(threading.enumerate()) - before]
+
+
+def test_a_thread_of_its_own_reads() -> None:
+    """A driver that never answers holds up that thread, and nothing else: the answer of the others is there all the same."""
+    asked, answer = threading.Event(), threading.Event()
+
+    class Hanging(FakeNvml):
+        def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
+            asked.set()
+            answer.wait(60)
+            raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
+
+    gpus = Gpus(Hanging(), lambda: None)
+    gpus.watch()
+
+    assert asked.wait(60)
+    assert gpus.take() == []
+    answer.set()

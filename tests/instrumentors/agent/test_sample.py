@@ -1,0 +1,113 @@
+"""Which requests are kept as traces."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.instrumentors.agent.sample import Reservoir, Sampler, Slowest
+from stagelens.instrumentors.config import Keep
+
+
+class Call:
+    """A request that is only itself: equal durations must not make two requests one."""
+
+    def __init__(self, duration: int, *, failed: bool = False, cold: bool = False, forced: bool = False) -> None:
+        self.duration = duration
+        self.failed = failed
+        self.cold = cold
+        self.forced = forced
+
+
+calls = st.lists(
+    st.builds(Call, st.integers(0, 30), failed=st.booleans(), cold=st.booleans(), forced=st.booleans()), max_size=60
+)
+limits = st.integers(0, 5)
+
+
+def sampled(sequence: list[Call], keep: Keep) -> list[tuple[Call, str]]:
+    sampler: Sampler[Call] = Sampler(keep, random.Random(1))
+    for call in sequence:
+        sampler.offer(call, call.duration, failed=call.failed, cold=call.cold, forced=call.forced)
+    return [(call, because) for call, because in sampler.kept()]
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(0, 8))
+def test_the_slowest_of_any_sequence_are_kept(durations: list[int], size: int) -> None:
+    """Whatever the order, the K largest are there, largest first."""
+    slowest: Slowest[int] = Slowest(size)
+    for duration in durations:
+        slowest.offer(duration, duration)
+
+    assert slowest.items() == sorted(durations, reverse=True)[:size]
+
+
+@given(calls, st.builds(Keep, limits, limits, limits, limits, limits))
+def test_memory_is_bounded_and_nothing_is_kept_twice(sequence: list[Call], keep: Keep) -> None:
+    """No more requests are kept than the limits add up to, each once."""
+    kept = sampled(sequence, keep)
+
+    assert len(kept) <= keep.slow + keep.errors + keep.uniform + keep.cold + keep.forced
+    assert len({id(call) for call, _ in kept}) == len(kept)
+
+
+@given(calls)
+def test_the_slowest_are_kept_for_certain_beside_errors(sequence: list[Call]) -> None:
+    """Errors and the uniform share never push out one of the slowest."""
+    keep = Keep(slow=4, errors=4, uniform=2)
+    durations = sorted((call.duration for call in sequence), reverse=True)[: keep.slow]
+
+    kept = Counter(call.duration for call, _ in sampled(sequence, keep))
+
+    assert not Counter(durations) - kept
+
+
+@given(calls)
+def test_every_error_is_kept_up_to_the_cap(sequence: list[Call]) -> None:
+    """As many failed requests are kept because they failed as there are, or as the cap allows."""
+    errors = sum(call.failed for call in sequence)
+
+    kept = [call for call, _ in sampled(sequence, Keep(slow=2, errors=4, uniform=2)) if call.failed]
+
+    assert len(kept) >= min(errors, 4)
+    assert all(call.failed for call in kept)
+
+
+def test_the_uniform_share_favours_no_position() -> None:
+    """Over many intervals every position of a sequence is drawn about equally often."""
+    rng = random.Random(7)
+    drawn: Counter[int] = Counter()
+    for _ in range(4000):
+        reservoir: Reservoir[int] = Reservoir(2, rng)
+        for position in range(20):
+            reservoir.offer(position)
+        drawn.update(reservoir.items())
+
+    # 400 expected; five standard deviations of a binomial are 95.
+    assert all(305 < drawn[position] < 495 for position in range(20))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_ten_thousand_requests_what_matters_is_kept_for_certain(seed: int) -> None:
+    """The slowest, every error up to the cap, cold ones, forced ones and a uniform share, in whatever order they came."""
+    keep = Keep(slow=4, errors=10, uniform=2, cold=2, forced=50)
+    rng = random.Random(seed)
+    marked = rng.sample(range(9_000), 14)
+    errors, cold, forced = set(marked[:10]), set(marked[10:12]), set(marked[12:])
+    durations = rng.sample(range(10_000), 10_000)
+    sequence = [
+        Call(duration, failed=duration in errors, cold=duration in cold, forced=duration in forced)
+        for duration in durations
+    ]
+    kept = sampled(sequence, keep)
+    by_reason = {reason: {call.duration for call, because in kept if because == reason} for _, reason in kept}
+
+    assert by_reason["forced"] == forced
+    assert by_reason["error"] == errors
+    assert by_reason["slow"] == {9_999, 9_998, 9_997, 9_996}
+    assert by_reason["cold"] == cold
+    assert len(kept) <= 2 + 10 + 4 + 2 + 2

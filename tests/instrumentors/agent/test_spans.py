@@ -1,0 +1,106 @@
+"""A kept request as spans: nested requests, facts of a stage, timings and stalls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import stagelens
+from stagelens.core import names
+from stagelens.instrumentors import records, stalls
+from stagelens.instrumentors.agent.aggregate import dimensions_of
+from stagelens.instrumentors.agent.spans import Kept, Span, trace_of
+from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.stalls import Stall
+
+if TYPE_CHECKING:
+    import pytest
+    from conftest import Finished
+
+
+def spans(record: records.Record) -> list[Span]:
+    """The spans of *record*, as if it had been kept."""
+    return trace_of(Kept(record, "slow", dimensions_of(read(record[0]).facts, record[3], failed=False), set())).spans
+
+
+def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
+    """It is counted with the outer one, and the trace shows it with what ran in it."""
+    with stagelens.request("outer"), stagelens.stage("preprocess"):
+        with stagelens.request("inner"), stagelens.stage("forward"):
+            pass
+        with stagelens.stage("postprocess"):
+            pass
+    (record,) = finished
+    root, *below = spans(record)
+    by_name = {span.name: span for span in below}
+    parents = {root.span_id: "outer", **{span.span_id: span.name for span in below}}
+
+    assert root.name == "outer"
+    assert {name: parents[span.parent_id] for name, span in by_name.items()} == {
+        "preprocess": "outer",
+        "inner": "outer",
+        "forward": "inner",
+        "postprocess": "outer",
+    }
+    assert names.STAGE not in by_name["inner"].attributes
+
+
+def test_what_is_known_of_a_stage_is_on_its_span() -> None:
+    """Two models in one request are told apart, and how each was timed."""
+    marks = [records.CLOSED, 0, 0]
+    marks += ["forward", 1, 2, "@model", "detector", 0, "@batch", 4, 0]
+    marks += ["forward@gpu", 3, 5, "@model", "classifier", 0, "@provider", "CUDAExecutionProvider", 0]
+    root, detector, classifier = spans((marks, 0, 9, "/predict", "", 200, "server"))
+
+    assert detector.attributes == {names.STAGE: "forward", names.MODEL: "detector", names.BATCH_SIZE: 4}
+    assert classifier.attributes == {
+        names.STAGE: "forward",
+        names.TIMING: "gpu",
+        names.MODEL: "classifier",
+        names.PROVIDER: "CUDAExecutionProvider",
+    }
+    assert root.attributes["stagelens.timing.forward"] == "gpu"
+    assert (root.attributes["stagelens.stage.forward"], root.attributes["stagelens.stage.overhead"]) == (3, 6)
+
+
+def test_a_trace_says_how_long_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the root, and on the stage that took longer for it; other stages say nothing."""
+    monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
+    marks = [records.CLOSED, 10, 0, "preprocess", 10, 14, "forward", 20, 30]
+    root, preprocess, forward = spans((marks, 10, 40, "/predict", "", 200, "server"))
+
+    assert root.attributes["stagelens.stall.gc"] == 3
+    assert root.attributes["stagelens.stall.gc.preprocess"] == 2
+    assert root.attributes["stagelens.stall.gc.overhead"] == 1
+    assert preprocess.attributes["stagelens.stall.gc"] == 2
+    assert "stagelens.stall.gc" not in forward.attributes
+
+
+def test_a_request_with_thousands_of_stages_reads_the_stalls_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trace shows few of them: to look at every stall for each stage took a second of the interpreter's lock."""
+    asked: list[tuple[int, int]] = []
+
+    def during(start: int, end: int) -> list[Stall]:
+        asked.append((start, end))
+        return [Stall("gc", 0, end)]
+
+    monkeypatch.setattr(stalls.stalls, "during", during)
+    marks = [records.CLOSED, 0, 0]
+    for at in range(4000):
+        marks += ["forward", at * 10, at * 10 + 9]
+    root, *below = spans((marks, 0, 40_000, "/predict", "", 200, "server"))
+
+    assert len(asked) <= 2
+    assert {span.attributes["stagelens.stall.gc"] for span in below} == {9}
+    assert {span.parent_id for span in below} == {root.span_id}
+    assert len({span.span_id for span in below}) == len(below)
+
+
+def test_a_request_inside_that_came_with_a_trace_of_its_own_moves_nothing(finished: Finished) -> None:
+    """The outer request stays in the trace it came with; a span of another trace is not its parent."""
+    outer, inner = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
+    with stagelens.request("outer", traceparent=outer), stagelens.request("inner", traceparent=inner):
+        pass
+    late = [records.CLOSED, 0, 0, "@trace", (f"{3:032x}", f"{3:016x}"), 0, "@traceparent", inner, 0]
+
+    assert [span.parent_id for span in spans(finished[0])][:1] == [f"{1:016x}"]
+    assert spans((late, 0, 9, "/predict", "", 200, "server"))[0].parent_id == ""

@@ -1,0 +1,171 @@
+"""What a command line comes to: the interpreter, its flags, the program, through all that stands before them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.instrumentors.doctor.target import STARTERS, WRAPPERS, Target, target
+
+PROGRAM = ["python", "-X", "dev", "-m", "uvicorn", "serve:app", "--workers", "2"]
+
+
+def at(*words: str) -> Target:
+    return target(words, os.environ)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "program", "arguments"),
+    [
+        (["python", "serve.py", "--port", "1"], (), "serve.py", ("--port", "1")),
+        (["python3.12", "-I", "-u", "serve.py"], ("-I", "-u"), "serve.py", ()),
+        (["/opt/bin/python", "-Im", "uvicorn", "serve:app"], ("-I",), "uvicorn", ("serve:app",)),
+        (["python", "-W", "ignore", "-c", "import serve", "a"], ("-W", "ignore"), "-c", ("a",)),
+        (["pypy3", "-m", "serve"], (), "serve", ()),
+        (["python", "-Xpycache_prefix=/tmp/c", "serve.py"], ("-Xpycache_prefix=/tmp/c",), "serve.py", ()),
+    ],
+)
+def test_the_options_of_python_end_where_the_program_begins(
+    words: list[str], flags: tuple[str, ...], program: str, arguments: tuple[str, ...]
+) -> None:
+    """What the interpreter is asked with must be what it is started with."""
+    found = at(*words)
+
+    assert (found.interpreter, found.flags, found.program, found.lost) == (words[0], flags, program, "")
+    # Of -c the code is a word of its own.
+    assert found.words[-len(arguments) or len(found.words) :] == arguments
+
+
+def test_a_program_of_pip_names_its_interpreter() -> None:
+    """`uvicorn` on PATH is a script whose first line says where it is installed."""
+    found = at(str(Path(sys.executable).parent / "uvicorn"), "serve:app")
+
+    assert Path(found.interpreter).samefile(sys.executable)
+    assert found.name == "uvicorn"
+    assert found.words == ("serve:app",)
+
+
+BEFORE = st.sampled_from(
+    [
+        ["nice", "-n", "5"],
+        ["env", "-u", "A", "B=1"],
+        ["C=2"],
+        ["tini", "-g", "--"],
+        ["timeout", "-s", "KILL", "60"],
+        ["taskset", "-c", "0-3"],
+        ["stdbuf", "-oL"],
+        ["gosu", "app"],
+        ["opentelemetry-instrument", "--traces_exporter", "console", "--service_name=checkout"],
+        ["ddtrace-run"],
+        ["poetry", "run"],
+        ["conda", "run", "-n", "serving"],
+        ["stagelens", "run", "--stage", "preprocess=serve:prepare", "--"],
+        ["exec"],
+    ]
+)
+
+
+@given(st.lists(BEFORE, max_size=6))
+def test_what_stands_before_changes_nothing(before: list[list[str]]) -> None:
+    """However many wrappers there are: the program behind them is the same."""
+    words = [word for each in before for word in each]
+    found, plain = at(*words, *PROGRAM), at(*PROGRAM)
+
+    assert (found.interpreter, found.flags, found.program, found.words) == (
+        plain.interpreter,
+        plain.flags,
+        plain.program,
+        plain.words,
+    )
+    assert [*found.outer, *found.inner] == [*words, *PROGRAM]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exec python -m uvicorn serve:app",
+        "set -e; cd /srv && python -m uvicorn serve:app",
+        "python -m uvicorn serve:app || echo failed; exit 1",
+        "if true; then\n  echo ready\nfi\nexec python \\\n  -m uvicorn serve:app",
+    ],
+)
+def test_a_shell_is_read_up_to_its_last_command(tmp_path: Path, script: str) -> None:
+    """Images start by `sh -c`, or by a script that ends in `exec`."""
+    file = tmp_path / "entry.sh"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+    for command in (["sh", "-c", script], [str(file)], ["bash", "-e", str(file)]):
+        found = at(*command)
+
+        assert (found.interpreter, found.program, found.words) == ("python", "uvicorn", ("serve:app",)), command
+
+
+def test_a_start_script_hands_on_its_arguments(tmp_path: Path) -> None:
+    r"""`exec "$@"` is how most of them end."""
+    file = tmp_path / "entry.sh"
+    file.write_text('#!/bin/bash\nset -e\nexec "$@"\n')
+    file.chmod(0o755)
+
+    assert at(str(file), *PROGRAM).program == "uvicorn"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["sh", "-c", "python serve.py | tee log"], "only the shell can read"),
+        (["docker", "run", "image", "python"], "somewhere else"),
+        (["nosuchprogram"], "there is no command nosuchprogram"),
+        (["\u00fc" * 128], "there is no command"),
+        (["nice", "-n", "5"], "before it names a program"),
+        (["uv", "run", ""], "before it names a program"),
+        (["sh", "/nosuchscript"], "cannot be read"),
+        (["python"], "without a program"),
+    ],
+)
+def test_what_cannot_be_known_says_why(words: list[str], why: str) -> None:
+    """A guess would be worse than none."""
+    assert why in at(*words).lost
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "env",
+                "sh",
+                "-c",
+                "python",
+                "-",
+                "A=1",
+                "--",
+                "uv",
+                "run",
+                "stagelens",
+                "exec",
+                "nice",
+                "'",
+                "$@",
+                "",
+                "&&",
+            ]
+        )
+        | st.text(st.characters(exclude_characters="\0", codec="utf-8")),
+        max_size=8,
+    )
+)
+def test_no_command_line_is_too_strange(words: list[str]) -> None:
+    """It says what it comes to, or why that is not known."""
+    found = at(*words)
+
+    assert found.lost or found.program
+
+
+def test_every_wrapper_is_one_thing() -> None:
+    """In two tables the first would win, silently."""
+    assert not WRAPPERS.keys() & STARTERS.keys()

@@ -1,0 +1,414 @@
+"""The HTTP clients, each called the way people call it: what holds for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextvars import copy_context
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import requests
+import urllib3
+from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
+from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+from opentelemetry.instrumentation.requests import RequestsInstrumentor as OtelRequestsInstrumentor
+from opentelemetry.instrumentation.urllib3 import URLLib3Instrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from stagelens.instrumentors import recorder, records, trace_context
+from stagelens.instrumentors.libraries import client_common
+from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
+from stagelens.instrumentors.libraries.transformers.suppression import quiet
+from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+from stagelens.instrumentors.trace_context import traceparent
+
+if TYPE_CHECKING:
+    from conftest import Running, Upstream
+
+Get = Callable[[str, Mapping[str, str]], bytes]
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _urllib3(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+    with urllib3.PoolManager() as pool:
+        return pool.request("GET", url, headers=dict(headers), retries=False).data
+
+
+def _requests(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+    with requests.Session() as session:
+        return session.get(url, headers=dict(headers)).content
+
+
+def _httpx(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+    with httpx.Client(timeout=60) as client:
+        return client.get(url, headers=headers).content
+
+
+def _httpx2(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+    with httpx2.Client(timeout=60) as client:
+        return client.get(url, headers=headers).content
+
+
+def _httpx_async(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+    async def get() -> bytes:
+        async with httpx.AsyncClient(timeout=60) as client:
+            return (await client.get(url, headers=headers)).content
+
+    return asyncio.run(get())
+
+
+def _aiohttp(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+    async def get() -> bytes:
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
+            return await response.read()
+
+    return asyncio.run(get())
+
+
+class Client(NamedTuple):
+    """How to call, and what OpenTelemetry patches there."""
+
+    get: Get
+    theirs: Any
+
+
+CLIENTS = {
+    "urllib3": Client(_urllib3, URLLib3Instrumentor),
+    "requests": Client(_requests, OtelRequestsInstrumentor),
+    "httpx": Client(_httpx, HTTPXClientInstrumentor),
+    "httpx async": Client(_httpx_async, HTTPXClientInstrumentor),
+    "httpx2": Client(_httpx2, None),
+    "aiohttp": Client(_aiohttp, AioHttpClientInstrumentor),
+}
+OURS = (Urllib3Instrumentor, RequestsInstrumentor, HttpxInstrumentor, AiohttpClientInstrumentor)
+
+
+def instrument() -> None:
+    """Instrument all of them."""
+    for ours in OURS:
+        ours().instrument()
+
+
+def uninstrument() -> None:
+    """Give all of them back."""
+    for ours in OURS:
+        ours().uninstrument()
+
+
+@pytest.fixture(autouse=True)
+def ours() -> Generator[None]:
+    """Instrument all of them for the test."""
+    instrument()
+    yield
+    uninstrument()
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> Client:
+    """Run the test with each client."""
+    return CLIENTS[request.param]
+
+
+@pytest.fixture(params=[name for name, client in CLIENTS.items() if client.theirs])
+def known(request: pytest.FixtureRequest) -> Client:
+    """Run the test with each client that OpenTelemetry knows."""
+    return CLIENTS[request.param]
+
+
+def test_a_call_is_a_dependency_and_so_is_its_body(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+    """Every instant between the call and its body is `dependency`, and nothing else is recorded."""
+    body = client.get(f"{upstream.address}/plain", NO_HEADERS)
+
+    assert body == b"answer"
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+def test_outside_a_request_a_call_is_as_it_was(
+    client: Client, finished: deque[records.Record], upstream: Upstream
+) -> None:
+    """Nothing is recorded and nothing sent along."""
+    body = client.get(f"{upstream.address}/plain", NO_HEADERS)
+
+    assert body == b"answer"
+    assert list(finished) == []
+    assert upstream.traces() == []
+
+
+def test_a_call_hands_the_trace_on(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+    """Exactly one header, that of this request; what the user handed in is not changed."""
+    headers = {"X-Own": "1"}
+    client.get(f"{upstream.address}/plain", headers)
+
+    assert upstream.traces() == [in_a_request.trace()]
+    assert upstream.heads[-1]["X-Own"] == "1"
+    assert headers == {"X-Own": "1"}
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
+@pytest.mark.usefixtures("in_a_request")
+def test_a_header_of_the_users_stays(client: Client, upstream: Upstream, name: str) -> None:
+    """Whoever sets it knows better, however it is written."""
+    client.get(f"{upstream.address}/plain", {name: THEIRS})
+
+    assert upstream.traces() == [THEIRS]
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_without_propagation_nothing_is_sent(
+    client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user may switch it off."""
+    monkeypatch.setattr(trace_context, "traceparent", lambda _: "")
+    client.get(f"{upstream.address}/plain", NO_HEADERS)
+
+    assert upstream.traces() == []
+
+
+def test_an_error_is_the_librarys_own_and_its_time_counts(client: Client, in_a_request: Running) -> None:
+    """Nobody listens: what is raised is what was raised before, and the wait for it is recorded."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/"
+        with pytest.raises(Exception, match=r".") as ours:
+            client.get(url, NO_HEADERS)
+        uninstrument()
+        with pytest.raises(Exception, match=r".") as original:
+            client.get(url, NO_HEADERS)
+
+    assert ours.type is original.type
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR0917 - fixtures
+    client: Client,
+    in_a_request: Running,
+    upstream: Upstream,
+    reported: set[str],
+    make_fail: Callable[[Any, str], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A call we cannot give a trace is made, and timed, all the same."""
+    make_fail(trace_context, "traceparent")
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        bodies = [client.get(f"{upstream.address}/plain", NO_HEADERS) for _ in range(2)]
+
+    assert bodies == [b"answer"] * 2
+    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+def test_a_redirect_belongs_to_the_call(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+    """Each hop carries the trace once."""
+    client.get(f"{upstream.address}/redirect", NO_HEADERS)
+    trace = in_a_request.trace()
+
+    assert {"dependency"} == set(in_a_request.names())
+    assert [head.get_all("traceparent") for head in upstream.heads] == [[trace]] * len(upstream.heads)
+
+
+def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
+    client: Client, in_a_request: Running, upstream: Upstream
+) -> None:
+    """The time belongs to the library above, and so does the header."""
+    token = quiet()
+    client.get(f"{upstream.address}/plain", NO_HEADERS)
+    recorder.end(token)
+
+    assert in_a_request.names() == []
+    assert upstream.traces() == []
+    assert records.current.get() is in_a_request.marks
+
+
+def test_instrumenting_twice_doubles_nothing(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+    """A second call, on other instances, finds everything patched."""
+    client.get(f"{upstream.address}/plain", NO_HEADERS)
+    once = in_a_request.calls()
+    instrument()
+    client.get(f"{upstream.address}/plain", NO_HEADERS)
+
+    assert in_a_request.calls() == 2 * once
+    assert len(upstream.traces()) == 1
+
+
+def test_two_requests_at_once_never_mix(client: Client, finished: deque[records.Record], upstream: Upstream) -> None:
+    """Each has its own call among its marks and its own trace on the wire."""
+    together = threading.Barrier(2, timeout=30)
+
+    def serve() -> None:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        together.wait()
+        client.get(f"{upstream.address}/plain", {"X-Whose": traceparent(marks)})
+        recorder.end(token)
+        recorder.finish(marks, marks[1], records.clock())
+
+    threads = [threading.Thread(target=copy_context().run, args=(serve,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    traces = [head.get_all("traceparent") for head in upstream.heads]
+    assert traces == [[head["X-Whose"]] for head in upstream.heads]
+    assert len({head["X-Whose"] for head in upstream.heads}) == 2
+    for marks, t0, t1, *_ in finished:
+        stages = [(marks[i], marks[i + 1], marks[i + 2]) for i in range(0, len(marks), 3) if marks[i][0] != "@"]
+
+        assert stages
+        assert all(t0 <= begun <= ended <= t1 for _, begun, ended in stages)
+
+
+class _Otel:
+    """The contrib module of one client, and the spans it made."""
+
+    def __init__(self, instrumentor: Any) -> None:
+        self._instrumentor = instrumentor()
+        self._exporter = InMemorySpanExporter()
+        self._provider = TracerProvider()
+        self._provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def instrument(self) -> None:
+        self._instrumentor.instrument(tracer_provider=self._provider)
+
+    def uninstrument(self) -> None:
+        self._instrumentor.uninstrument()
+        self._provider.shutdown()
+
+    def spans(self) -> list[Any]:
+        return list(self._exporter.get_finished_spans())
+
+
+@pytest.fixture
+def otel(known: Client) -> Iterator[_Otel]:
+    """Have the contrib module at hand, and out of the way afterwards."""
+    module = _Otel(known.theirs)
+    yield module
+    # Whoever came last goes first.
+    uninstrument()
+    module.uninstrument()
+
+
+def test_nothing_of_what_is_sent_or_received_is_recorded(
+    client: Client, in_a_request: Running, upstream: Upstream
+) -> None:
+    """Neither address, query, header nor body."""
+    client.get(f"{upstream.address}/plain?token=secret", {"Authorization": "secret"})
+
+    recorded = repr(in_a_request.marks)
+    assert not [word for word in ("secret", "plain", "answer", "127.0.0.1") if word in recorded]
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_beside_opentelemetry_neither_spans_nor_stages_double(
+    known: Client, otel: _Otel, in_a_request: Running, upstream: Upstream, *, ours_first: bool
+) -> None:
+    """Both orders: one span of theirs, our stages as often as alone, and one header, which names their span."""
+    known.get(f"{upstream.address}/plain", NO_HEADERS)
+    alone = in_a_request.calls()
+    if not ours_first:
+        uninstrument()
+    otel.instrument()
+    instrument()
+    body = known.get(f"{upstream.address}/plain", NO_HEADERS)
+
+    assert body == b"answer"
+    assert in_a_request.calls() == 2 * alone
+    (span,) = otel.spans()
+    assert [trace[:-3] for trace in upstream.traces()] == [
+        f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("library", "attribute"),
+    [
+        ("urllib3", "urllib3.HTTPConnectionPool.urlopen"),
+        ("requests", "requests.Session.send"),
+        ("httpx", "httpx.Client.send"),
+        ("httpx2", "httpx2.Client.send"),
+        ("aiohttp", "aiohttp.ClientSession._request"),
+    ],
+)
+def test_the_order_of_imports_does_not_matter(library: str, attribute: str) -> None:
+    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
+    client = attribute.split(".")[1]
+    for order in (
+        f"import {library}; stagelens.instrument()",
+        f"from {library} import {client}; stagelens.instrument(); import {library}",
+        f"stagelens.instrument(); assert {library!r} not in sys.modules; import {library}",
+    ):
+        code = f"import sys, stagelens; {order}; print({attribute}.__wrapped__.__module__)"
+
+        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+        assert answer.stdout.split(".")[0].strip() == library
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set the clock by which reads end."""
+    return lambda now: monkeypatch.setattr(client_common, "clock", lambda: now)
+
+
+def test_reads_that_follow_at_once_are_one(at: Callable[[int], None]) -> None:
+    """A download of many parts is one interval, until the caller takes its time in between."""
+    marks: list[Any] = [records.OPEN, 0, 0, "dependency", 0, 4]
+    pause = client_common.MAX_GAP_NS
+    for begun, ended in ((5, 10), (11, 30), (30 + pause, 90 + pause)):
+        at(ended)
+        client_common.read(marks, begun)
+
+    # The headers before it stay apart, however soon the body follows.
+    assert marks[3:] == ["dependency", 0, 4, client_common.BODY, 5, 30, client_common.BODY, 30 + pause, 90 + pause]
+
+
+def test_of_bodies_read_side_by_side_nothing_is_lost(at: Callable[[int], None]) -> None:
+    """The second to end may have begun first: it is not taken for a continuation."""
+    marks: list[Any] = [records.OPEN, 0, 0]
+    for begun, ended in ((90, 100), (0, 101), (95, 110)):
+        at(ended)
+        client_common.read(marks, begun)
+
+    assert marks[3:] == [client_common.BODY, 90, 100, client_common.BODY, 0, 110]
+
+
+class Shortened(list[Any]):
+    """A list that another thread shortens right after its length was asked for."""
+
+    def __len__(self) -> int:
+        """Say what was true a moment ago."""
+        return super().__len__() + 300
+
+
+def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
+    """Whoever reads the body gets it."""
+    marks = Shortened([records.OPEN, 0, 0])
+    client_common.read(marks, 1)
+
+    assert marks[3:5] == [client_common.BODY, 1]
+
+
+def test_a_full_list_takes_no_more() -> None:
+    """A loop of calls inside one request must not grow its record for ever."""
+    marks: list[Any] = ["forward", 0, 0] * (records.MAX_MARKS // 3)
+    client_common.waited(marks, 0)
+    client_common.read(marks, 0)
+
+    assert len(marks) == records.MAX_MARKS

@@ -1,0 +1,537 @@
+"""What servers say of a call, as each documents it, by every client: the call becomes their stages and `network`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import requests
+import urllib3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core.partition import partition
+from stagelens.core.stages import BY_KEY
+from stagelens.instrumentors import records
+from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.libraries import reported as module
+from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
+from stagelens.instrumentors.libraries.answers import Call, hear, in_body
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.libraries.reported import Wait
+from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
+from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING
+from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+
+if TYPE_CHECKING:
+    from conftest import Running
+
+# What each server works before it answers, which it says it did: the wait for it is longer for certain.
+WORK_SECONDS = 0.02
+MS = 1_000_000
+
+
+class Said(NamedTuple):
+    """What a server says in its headers, and what of it shall be counted, in milliseconds."""
+
+    headers: dict[str, str]
+    stages: dict[str, float]
+
+
+SAID = {
+    # As `generate` of router/src/server.rs sets them, text-generation-inference 2 and 3.
+    "tgi": Said(
+        {
+            "x-compute-type": "1-cpu",
+            "x-compute-time": "0.018",
+            "x-compute-characters": "12",
+            "x-total-time": "18",
+            "x-validation-time": "1",
+            "x-queue-time": "4",
+            "x-inference-time": "12",
+            "x-time-per-token": "3",
+        },
+        {"preprocess": 1, "queue": 4, "decode": 12, "dependency": 1},
+    ),
+    # https://docs.fireworks.ai/api-reference/post-completions: of a dedicated deployment, all of them.
+    "fireworks": Said(
+        {
+            "fireworks-prompt-tokens": "42",
+            "fireworks-server-time-to-first-token": "0.008",
+            "fireworks-server-processing-time": "0.018",
+            "fireworks-tokenizer-queue-duration": "0.001",
+            "fireworks-tokenizer-duration": "0.001",
+            "fireworks-prefill-queue-duration": "0.002",
+            "fireworks-prefill-duration": "0.003",
+            "fireworks-generation-queue-duration": "0.001",
+            "fireworks-generation-duration": "0.009",
+        },
+        {"queue": 4, "tokenize": 1, "prefill": 3, "decode": 9, "dependency": 1},
+    ),
+    # The same, serverless: what came before the first token is not split.
+    "fireworks, serverless": Said(
+        {"fireworks-server-time-to-first-token": "0.008", "fireworks-server-processing-time": "0.018"},
+        {"dependency": 8, "decode": 10},
+    ),
+    # Of a stream the headers leave before there is a total.
+    "fireworks, a stream": Said({"fireworks-server-time-to-first-token": "0.008"}, {"dependency": 8}),
+    # https://platform.openai.com/docs/api-reference/debugging-requests, with the proxy's own header, as they come.
+    "openai": Said({"openai-processing-ms": "18", "x-envoy-upstream-service-time": "19"}, {"dependency": 18}),
+    # https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter
+    "envoy": Said({"x-envoy-upstream-service-time": "18"}, {"dependency": 18}),
+    # https://www.w3.org/TR/server-timing/, with metrics that are nobody's stage.
+    "server-timing": Said(
+        {"Server-Timing": 'cdn-cache;desc="HIT, edge", Queue;dur=2.5, forward;desc=model;dur=12, total;dur=18'},
+        {"queue": 2.5, "forward": 12, "dependency": 3.5},
+    ),
+}
+SAID_IN_BODIES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    # https://docs.vllm.ai/en/stable/features/per_request_metrics/
+    "vllm": (
+        {
+            "object": "chat.completion",
+            "usage": {"prompt_tokens": 42, "completion_tokens": 8, "total_tokens": 50},
+            "metrics": {
+                "time_to_first_token_ms": 3.2,
+                "generation_time_ms": 10.5,
+                "queue_time_ms": 1.3,
+                "mean_itl_ms": 1.5,
+                "tokens_per_second": 584.0,
+            },
+        },
+        {"queue": 1.3, "prefill": 3.2, "decode": 10.5},
+    ),
+    # llama.cpp's server, tools/server/README.md
+    "llama.cpp": (
+        {
+            "content": "x",
+            "timings": {
+                "cache_n": 236,
+                "prompt_n": 1,
+                "prompt_ms": 3.958,
+                "prompt_per_token_ms": 3.958,
+                "prompt_per_second": 252.6,
+                "predicted_n": 35,
+                "predicted_ms": 14.064,
+                "predicted_per_token_ms": 0.4,
+                "predicted_per_second": 2488.6,
+            },
+        },
+        {"prefill": 3.958, "decode": 14.064},
+    ),
+    # groq-python, types/completion_usage.py: `total_time` is "completion time and prompt time combined".
+    "groq": (
+        {
+            "usage": {
+                "queue_time": 0.004,
+                "prompt_tokens": 18,
+                "prompt_time": 0.000680594,
+                "completion_tokens": 8,
+                "completion_time": 0.012333333,
+                "total_tokens": 26,
+                "total_time": 0.013013927,
+            },
+            "x_groq": {"id": "req_1"},
+        },
+        {"queue": 4, "prefill": 0.680594, "decode": 12.333333},
+    ),
+    # https://inference-docs.cerebras.ai/api-reference/chat-completions
+    "cerebras": (
+        {
+            "usage": {"prompt_tokens": 22, "completion_tokens": 59, "total_tokens": 81},
+            "time_info": {
+                "queue_time": 0.000073161,
+                "prompt_time": 0.0010744798888888889,
+                "completion_time": 0.005658071111111111,
+                "total_time": 0.018,
+                "created": 1732567938,
+            },
+        },
+        {"queue": 0.073161, "prefill": 1.07448, "decode": 5.658071, "dependency": 11.194288},
+    ),
+    # https://docs.fireworks.ai/api-reference/post-completions, `perf_metrics_in_response`
+    "fireworks": (
+        {"perf_metrics": {"prompt-tokens": 4, "server-time-to-first-token": "0.008", "server-processing-time": 0.018}},
+        {"dependency": 8, "decode": 10},
+    ),
+    # https://docs.ollama.com/api/usage
+    "ollama": (
+        {
+            "response": "x",
+            "done": True,
+            "total_duration": 17456033,
+            "load_duration": 10139708,
+            "prompt_eval_count": 11,
+            "prompt_eval_duration": 1307479,
+            "eval_count": 18,
+            "eval_duration": 5247970,
+        },
+        {"queue": 10.139708, "prefill": 1.307479, "decode": 5.24797, "dependency": 0.760876},
+    ),
+}
+IMPOSSIBLE = {
+    "more than the call took": {"openai-processing-ms": "86000"},
+    "longer than any call": {"openai-processing-ms": "1e300"},
+    "parts of more than the whole": {"x-validation-time": "9", "x-inference-time": "9", "x-total-time": "12"},
+    "negative": {"Server-Timing": "queue;dur=-1, total;dur=5"},
+    "no number": {"x-envoy-upstream-service-time": "-"},
+    "nan": {"Server-Timing": "total;dur=nan"},
+    "infinite": {"openai-processing-ms": "inf"},
+    "a first token after the end": {
+        "fireworks-server-time-to-first-token": "0.012",
+        "fireworks-server-processing-time": "0.006",
+    },
+    "milliseconds for seconds": {
+        "fireworks-server-time-to-first-token": "8",
+        "fireworks-server-processing-time": "18",
+    },
+    "seconds for milliseconds": {"x-validation-time": "0.001", "x-inference-time": "0.017", "x-total-time": "0.018"},
+    "said by two": {"Server-Timing": "queue;dur=1, queue;dur=2"},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Works for a while, and says what it did."""
+
+    protocol_version = "HTTP/1.1"
+    headers_to_say: dict[str, str]
+    body_to_say: dict[str, Any]
+
+    def do_GET(self) -> None:
+        """Answer."""
+        time.sleep(WORK_SECONDS)
+        self.send_response(200)
+        for name, value in self.headers_to_say.items():
+            self.send_header(name, value)
+        body = json.dumps(self.body_to_say).encode()
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def saying() -> Generator[Callable[[dict[str, str]], str]]:
+    """Have a server say what it is told to; returns its address."""
+
+    class Says(Handler):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Says)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+
+    def say(headers: dict[str, str], body: dict[str, Any] | None = None) -> str:
+        Says.headers_to_say, Says.body_to_say = headers, body or {}
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield say
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def clients() -> Generator[None]:
+    """Instrument every client."""
+    ours = (HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor())
+    for instrumentor in ours:
+        instrumentor.instrument()
+    yield
+    for instrumentor in ours:
+        instrumentor.uninstrument()
+
+
+def _aiohttp(url: str) -> Any:
+    async def go() -> Any:
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return await response.json()
+
+    return asyncio.run(go())
+
+
+def _aiohttp_read_before(url: str) -> Any:
+    async def go() -> Any:
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            await response.read()
+            return await response.json()
+
+    return asyncio.run(go())
+
+
+def _httpx_async(url: str) -> Any:
+    async def go() -> Any:
+        async with httpx.AsyncClient(timeout=60) as client:
+            return (await client.get(url)).json()
+
+    return asyncio.run(go())
+
+
+def _httpx_streamed(url: str) -> Any:
+    with httpx.stream("GET", url, timeout=60) as response:
+        response.read()
+        return response.json()
+
+
+def _get(url: str) -> Any:
+    return httpx.get(url, timeout=60)
+
+
+CALLS: dict[str, Callable[[str], Any]] = {
+    "httpx": lambda url: _get(url).json(),
+    "httpx, async": _httpx_async,
+    "httpx, streamed": _httpx_streamed,
+    "httpx, parsed by oneself": lambda url: json.loads(_get(url).text),
+    "httpx2": lambda url: httpx2.get(url, timeout=60).json(),
+    "requests": lambda url: requests.get(url, timeout=30).json(),
+    "requests, streamed": lambda url: json.loads(requests.get(url, timeout=30, stream=True).content),
+    "aiohttp": _aiohttp,
+    "aiohttp, read before": _aiohttp_read_before,
+    "urllib3": lambda url: urllib3.request("GET", url, retries=False).json(),
+}
+
+
+def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, int]:
+    """Return where the time of a call went, which is all of it."""
+    begun = records.clock()
+    call(url)
+    ended = records.clock()
+    own = partition(read(running.marks).intervals, begun, ended)
+
+    assert sum(own.values()) == ended - begun
+    return own
+
+
+@pytest.mark.parametrize("client", CALLS)
+@pytest.mark.parametrize("dialect", SAID)
+def test_a_call_is_what_its_server_says_and_the_rest_of_it_network(
+    in_a_request: Running, saying: Callable[[dict[str, str]], str], dialect: str, client: str
+) -> None:
+    """Each stage is as long as the server says; what is left of the wait for the headers was on the wire."""
+    own = called(in_a_request, CALLS[client], saying(SAID[dialect].headers))
+
+    assert_split(in_a_request, own, SAID[dialect].stages)
+
+
+@pytest.mark.parametrize("client", CALLS)
+@pytest.mark.parametrize("dialect", SAID_IN_BODIES)
+def test_a_body_that_the_user_has_read_says_it_too(
+    in_a_request: Running, saying: Callable[..., str], dialect: str, client: str
+) -> None:
+    """The answer is the user's own, and its numbers are the stages of the call."""
+    body, stages = SAID_IN_BODIES[dialect]
+    own = called(in_a_request, CALLS[client], saying({}, body))
+
+    assert_split(in_a_request, own, stages)
+
+
+def assert_split(running: Running, own: dict[str, int], stages: dict[str, float]) -> None:
+    """Hold what a call was split into to *stages*, in milliseconds."""
+    lengths: dict[str, float] = {}
+    for stage, start, end in running.stages():
+        name, _, timing = stage.partition("@")
+        if timing == "reported":
+            lengths[name] = lengths.get(name, 0) + (end - start) / MS
+
+    assert lengths == pytest.approx(stages, abs=2e-6)
+    assert own["network"] >= WORK_SECONDS * 1e9 - sum(stages.values()) * MS
+    assert all(own[stage] >= length * MS - 2 for stage, length in stages.items())
+    assert "@suspect" not in running.marks
+
+
+def test_what_the_headers_say_is_not_said_again_by_the_body(in_a_request: Running, saying: Callable[..., str]) -> None:
+    """One word a call, however often its body is parsed."""
+    url = saying({"openai-processing-ms": "10"}, SAID_IN_BODIES["vllm"][0])
+    response = _get(url)
+    before = list(in_a_request.marks)
+    response.json()
+
+    assert in_a_request.marks == before
+
+
+@pytest.mark.parametrize("body", [SAID_IN_BODIES["vllm"][0], {"metrics": {"queue_time_ms": -1}}])
+def test_a_body_read_twice_says_it_once(
+    in_a_request: Running, saying: Callable[..., str], body: dict[str, Any]
+) -> None:
+    """The second time adds nothing, whether it can be true or not."""
+    response = _get(saying({}, body))
+    response.json()
+    before = list(in_a_request.marks)
+    response.json()
+
+    assert in_a_request.marks == before
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_a_response_can_be_pickled_as_before(saying: Callable[..., str]) -> None:
+    """And holds nothing of ours."""
+    response = _get(saying({}, SAID_IN_BODIES["vllm"][0]))
+
+    assert pickle.loads(pickle.dumps(response)).json() == response.json()  # noqa: S301 - ours
+    assert b"stagelens" not in pickle.dumps(response)
+
+
+def test_a_model_that_ollama_has_in_memory_is_waited_for_and_not_loaded() -> None:
+    """Its word for both is the same; only who really loads is a cold request."""
+    ollama = next(dialect for dialect in BODIES if dialect.name == "ollama")
+    stages = [module.parts_of(ollama, {"load_duration": spent * MS}) for spent in (5, 3000)]
+
+    assert stages == [[("queue", 5 * MS)], [("load", 3000 * MS)]]
+
+
+class Watched(dict[str, Any]):
+    """An object of a body that notes what it is asked for."""
+
+    asked: ClassVar[set[str]] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the item."""
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+    values = items = keys = __iter__
+
+
+def test_nothing_but_the_fields_of_a_dialect_is_asked_for() -> None:
+    """No text of an answer: neither what was generated nor what is beside the numbers."""
+    body = Watched({"choices": [{"message": {"content": "secret"}}], "response": "secret", "load_duration": 1})
+    body["metrics"] = Watched({"queue_time_ms": 1, "prompt": "secret"})
+    body["usage"] = Watched({"prompt_time": 0.1})
+
+    assert [dialect.name for dialect, _ in in_body(body)] == ["vllm", "groq", "ollama"]
+    names = {field.name for dialect in BODIES for field in dialect.fields}
+    assert Watched.asked <= names | {key for dialect in BODIES for place in dialect.places for key in place}
+
+
+@pytest.mark.parametrize("body", [[], "usage", None, {"usage": None}, {"metrics": "queue_time_ms"}, {"timings": [1]}])
+def test_a_body_of_another_kind_says_nothing(body: Any) -> None:
+    """Whatever stands where a dialect has its numbers."""
+    marks: records.Marks = [records.OPEN, 0, 0]
+    Call(marks, 0, {}).read(json.dumps(body).encode())
+
+    assert len(marks) == 3
+
+
+@pytest.mark.parametrize("wrong", IMPOSSIBLE)
+def test_what_cannot_be_true_of_a_wait_is_not_used(wrong: str) -> None:
+    """Of 20 ms: the call stays what it was, and the request says whose word it did not take."""
+    marks: records.Marks = [records.OPEN, 0, 0]
+
+    assert not hear(IMPOSSIBLE[wrong], marks, Wait(0, 20 * MS))
+    assert [marks[3], marks[5]] == ["@suspect", 20 * MS]
+    assert len(marks) == 6
+    assert marks[4] in {dialect.name for dialect in HEADERS}
+
+
+def test_a_call_whose_server_cannot_be_right_is_a_dependency(
+    in_a_request: Running, saying: Callable[[dict[str, str]], str]
+) -> None:
+    """All of it, as if the server had said nothing."""
+    own = called(in_a_request, _get, saying(IMPOSSIBLE["more than the call took"]))
+
+    assert set(own) <= {"dependency", "overhead"}
+    assert own["dependency"] >= WORK_SECONDS * 1e9
+
+
+def test_of_several_the_first_that_can_be_true_counts(
+    in_a_request: Running, saying: Callable[[dict[str, str]], str]
+) -> None:
+    """A proxy tells the truth where its server does not."""
+    called(in_a_request, _get, saying({"openai-processing-ms": "86000", "x-envoy-upstream-service-time": "15"}))
+
+    assert [end - start for stage, start, end in in_a_request.stages() if "@reported" in stage] == [15 * MS]
+    assert in_a_request.marks[in_a_request.marks.index("@suspect") + 1] == "openai"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Server-Timing": "cfEdge;dur=3,db;dur=5, queue"}, {"x-queue-time": "4"}])
+def test_what_is_none_of_these_is_left_alone(
+    in_a_request: Running, saying: Callable[[dict[str, str]], str], headers: dict[str, str]
+) -> None:
+    """Names of others, and of ours without a duration."""
+    own = called(in_a_request, _get, saying(headers))
+
+    assert set(own) <= {"dependency", "overhead"}
+    assert "@suspect" not in in_a_request.marks
+
+
+def test_a_suspect_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each dialect, and none for each call."""
+    monkeypatch.setattr(module, "_complained", set())
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        for _ in range(3):
+            hear({"openai-processing-ms": "9"}, [records.OPEN, 0, 0], Wait(0, MS))
+
+    assert [record.getMessage() for record in caplog.records if "openai-processing-ms" in record.getMessage()] != []
+    assert sum(record.name == "stagelens" for record in caplog.records) == 1
+
+
+def test_headers_that_raise_are_reported_and_nothing_else(reported: set[str]) -> None:
+    """The answer is the user's all the same."""
+
+    class Broken(dict[str, str]):
+        def items(self) -> Any:
+            raise ZeroDivisionError
+
+    assert not hear(Broken({"openai-processing-ms": "9"}), [records.OPEN, 0, 0], Wait(0, MS))
+    assert len(reported) == 1
+
+
+anything = st.one_of(
+    st.floats().map(str),
+    st.integers(-10, 10**20).map(str),
+    st.decimals(0, 100, allow_nan=False, places=3).map(str),
+    st.text(max_size=8),
+)
+headers_of_any_dialect = st.dictionaries(
+    st.sampled_from([field.name for dialect in HEADERS if dialect is not SERVER_TIMING for field in dialect.fields]),
+    anything,
+)
+metrics = st.lists(
+    st.tuples(st.sampled_from([*BY_KEY, "total", "db"]), anything).map(lambda pair: f"{pair[0]};dur={pair[1]}")
+)
+
+
+@given(
+    headers=headers_of_any_dialect,
+    timing=metrics,
+    begun=st.integers(0, 10**12),
+    wall=st.integers(0, 10**11),
+    first=st.floats(0, 1),
+)
+def test_whatever_a_server_says_the_stages_of_a_call_add_up_to_it(
+    headers: dict[str, str], timing: list[str], begun: int, wall: int, first: float
+) -> None:
+    """And lie inside it, one after the other; nothing is both used and suspected."""
+    ended = begun + wall
+    marks: records.Marks = [records.OPEN, begun, 0, "dependency", begun, ended]
+    said = headers | ({"Server-Timing": ",".join(timing)} if timing else {})
+    used = hear(said, marks, Wait(begun, ended, begun + round(wall * first)))
+    added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
+    stages = [mark for mark in added if mark[0] != "@suspect"]
+
+    assert sum(partition(read(marks).intervals, begun, ended).values()) == wall
+    assert all(begun <= start < end <= ended for _, start, end in stages)
+    assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
+    assert used or not stages

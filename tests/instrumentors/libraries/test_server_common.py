@@ -1,0 +1,88 @@
+"""The head of a request: which of its headers count, and how much they are trusted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.instrumentors.libraries.server_common import MAX_PROXY_WAIT_NS, describe, proxy_wait_ns
+from stagelens.instrumentors.records import OPEN, Marks
+
+ARRIVED = 5_000_000_000
+
+
+def described(method: str = "GET", traceparent: str = "", forced: str = "", waited_ns: int = 0) -> tuple[Marks, int]:
+    """Return what is known about a request that arrived just now."""
+    marks: Marks = [OPEN, ARRIVED, 0]
+    start = describe(marks, method, traceparent, forced, waited_ns)
+    return marks[3:], start
+
+
+def test_a_plain_request_says_its_method_only() -> None:
+    """It started when it arrived."""
+    assert described() == (["@method", "GET", 0], ARRIVED)
+
+
+@pytest.mark.parametrize("method", ["BREW", "get", "", "GET /secret"])
+def test_a_word_that_is_no_method_is_not_passed_on(method: str) -> None:
+    """A client may send anything."""
+    assert described(method) == (["@method", "_OTHER", 0], ARRIVED)
+
+
+def test_the_trace_it_came_with_is_a_fact() -> None:
+    """The header as it is: whether it is valid is asked later, and not on the request's time."""
+    assert described(traceparent="00-a-b-01")[0][3:] == ["@traceparent", "00-a-b-01", 0]
+
+
+@pytest.mark.parametrize(("setting", "facts"), [("please", ["@force", 1, 0]), ("other", []), ("", [])])
+def test_a_forced_trace_is_opt_in(monkeypatch: pytest.MonkeyPatch, setting: str, facts: Marks) -> None:
+    """Only the text the service was told to obey has a trace kept, and the text itself goes nowhere."""
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", setting)
+
+    assert described(forced="please")[0][3:] == facts
+
+
+def test_a_wait_is_queue_and_moves_the_start_back() -> None:
+    """The wait is part of the request's latency."""
+    marks, start = described(waited_ns=7)
+
+    assert start == ARRIVED - 7
+    assert marks[3:] == ["queue", ARRIVED - 7, ARRIVED]
+
+
+@pytest.mark.parametrize(
+    ("header", "waited_ns"),
+    [
+        ("t=1700000000.250", 750_000_000),
+        ("1700000000.25", 750_000_000),
+        ("1700000000", 1_000_000_000),
+        ("1700000000250", 750_000_000),
+        ("t=1700000000250000", 750_000_000),
+        (" t=1700000000250000000 ", 750_000_000),
+        ("t=1700000001.5", 0),
+        ("t=1600000000", 0),
+        ("t=", 0),
+        ("", 0),
+        ("nan", 0),
+        ("t=1e9", 0),
+        ("t=-1700000000", 0),
+        ("9" * 4000, 0),
+        ("\xff\x00", 0),
+        ("\u0661" * 10, 0),
+        ("t=1700000000.250, t=1700000000.750", 750_000_000),
+        (",1700000000", 0),
+    ],
+)
+def test_the_proxy_header_is_read_in_every_unit_and_mistrusted(header: str, waited_ns: int) -> None:
+    """Seconds, milli-, micro- and nanoseconds are told apart; the future, the distant past and garbage say nothing."""
+    waited = proxy_wait_ns(header, 1_700_000_001_000_000_000)
+
+    # A float of seconds since 1970 resolves 0.24 microseconds.
+    assert abs(waited - waited_ns) < 1_000
+
+
+@given(st.text(max_size=40), st.integers(1, 2**62))
+def test_no_header_can_make_more_than_ten_minutes(header: str, now_ns: int) -> None:
+    """Whatever a client sends, the wait stays within bounds and nothing raises."""
+    assert 0 <= proxy_wait_ns(header, now_ns) <= MAX_PROXY_WAIT_NS

@@ -1,0 +1,271 @@
+"""`stagelens.request()` and `stagelens.stage()` in everything they can be put around."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncGenerator, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stagelens
+from stagelens.core.partition import partition
+from stagelens.core.stages import OVERHEAD
+from stagelens.instrumentors import records
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+
+def breakdown(record: records.Record) -> dict[str, int]:
+    marks, t0, t1 = record[:3]
+    triples = zip(marks[::3], marks[1::3], marks[2::3], strict=True)
+    return partition([triple for triple in triples if not triple[0].startswith("@")], t0, t1)
+
+
+def test_planted_latencies_and_overhead_add_up_to_the_wall_time_exactly(finished: Finished) -> None:
+    """Each planted stage is there with its time, less what ran inside it; with overhead they make the whole request."""
+    with stagelens.request("planted"):
+        with stagelens.stage("preprocess"):
+            time.sleep(0.02)
+            with stagelens.stage("tokenize"):
+                time.sleep(0.01)
+        time.sleep(0.005)
+        with stagelens.stage("forward"):
+            time.sleep(0.03)
+    own = breakdown(finished[0])
+
+    assert sum(own.values()) == finished[0][2] - finished[0][1]
+    for planted, seconds in {"preprocess": 0.02, "tokenize": 0.01, "forward": 0.03, OVERHEAD: 0.005}.items():
+        assert own[planted] >= seconds * 1e9
+
+
+def test_facts_of_an_inner_request_land_on_the_running_one(finished: Finished) -> None:
+    """A request inside a request counts nothing of its own, but what it knows and times is kept."""
+    with (
+        stagelens.request("outer", device="cpu"),
+        stagelens.request("inner", model="resnet50", model_version="2", batch=8),
+        stagelens.stage("forward"),
+    ):
+        pass
+
+    assert [record[3] for record in finished] == ["outer"]
+    facts = finished.facts()
+
+    assert facts.pop("@child inner")
+    assert facts == {"@device": "cpu", "@model": "resnet50", "@model_version": "2", "@batch": 8}
+    assert finished.stages() == ["forward"]
+
+
+def test_an_exception_passes_and_names_the_error(finished: Finished) -> None:
+    """The stage and the request are recorded, and the caller sees the exception."""
+    with pytest.raises(KeyError), stagelens.request("failing"), stagelens.stage("forward"):
+        raise KeyError
+
+    assert finished[0][4] == "KeyError"
+    assert finished.stages() == ["forward"]
+
+
+def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None:
+    """There is nothing to add it to."""
+    with stagelens.stage("forward"):
+        pass
+
+    assert stagelens.stage("forward")(lambda: 7)() == 7
+    assert not finished
+
+
+def test_a_stage_cannot_pass_for_a_fact(finished: Finished) -> None:
+    """The sign of a fact is taken off the name of a stage."""
+    with stagelens.request("named"):
+        for name in ("@model", "@"):
+            with stagelens.stage(name):
+                pass
+
+    assert finished.stages() == ["model", "stage"]
+
+
+def test_the_traceparent_and_the_kind_of_a_manual_request_are_handed_on(finished: Finished) -> None:
+    """A consumer of messages passes the header it got."""
+    with stagelens.request("job", traceparent="00-a-b-01"):
+        pass
+
+    assert finished.facts() == {"@traceparent": "00-a-b-01"}
+    assert finished[0][5:] == (0, "internal")
+
+
+@stagelens.stage("forward")
+def plain(value: int) -> int:
+    """Double."""
+    return 2 * value
+
+
+@stagelens.stage("forward")
+async def coroutine(value: int) -> int:
+    """Double, later."""
+    await asyncio.sleep(0)
+    return 2 * value
+
+
+@stagelens.stage("forward")
+def generator(count: int) -> Generator[int, int, str]:
+    """Yield what is sent, *count* times."""
+    sent = 0
+    for _ in range(count):
+        sent = yield sent
+    return "done"
+
+
+@stagelens.stage("forward")
+async def async_generator(count: int) -> AsyncGenerator[int, int]:
+    """Yield what is sent, *count* times."""
+    sent = 0
+    for _ in range(count):
+        sent = yield sent
+
+
+def test_decorated_functions_stay_what_they_were() -> None:
+    """Frameworks look at what they are given: kind, name, documentation and signature are the original's."""
+    assert inspect.iscoroutinefunction(coroutine)
+    assert inspect.isgeneratorfunction(generator)
+    assert inspect.isasyncgenfunction(async_generator)
+    assert (plain.__name__, plain.__doc__) == ("plain", "Double.")
+    assert str(inspect.signature(generator)) == "(count: 'int') -> 'Generator[int, int, str]'"
+
+
+def test_a_decorated_function_and_coroutine_are_timed(finished: Finished) -> None:
+    """Each call is one interval."""
+
+    @stagelens.request("doubling")
+    async def handle() -> int:
+        return plain(2) + await coroutine(3)
+
+    assert asyncio.run(handle()) == 10
+    assert finished.stages() == ["forward", "forward"]
+
+
+def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None:
+    """The consumer's time between two steps is not the stage's; what is sent, returned and raised passes through."""
+
+    @stagelens.request("stream")
+    def handle() -> Generator[int, int, str]:
+        return (yield from generator(2))
+
+    stream = handle()
+
+    assert next(stream) == 0
+    assert records.current.get() is None
+
+    time.sleep(0.01)
+
+    assert stream.send(5) == 5
+
+    with pytest.raises(StopIteration) as stopped:
+        stream.send(6)
+
+    assert stopped.value.value == "done"
+    assert finished.stages() == ["forward"] * 3
+    assert breakdown(finished[0])[OVERHEAD] >= 10_000_000
+
+
+def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: Finished) -> None:
+    """A consumer that leaves is no failure of the service."""
+    stream = stagelens.request("stream")(generator)(5)
+    next(stream)
+    stream.close()
+
+    assert [record[4] for record in finished] == [""]
+
+
+def test_an_exception_thrown_into_a_generator_reaches_it(finished: Finished) -> None:
+    """`throw` passes, and the request says how it ended."""
+    seen: list[str] = []
+
+    @stagelens.request("stream")
+    @stagelens.stage("forward")
+    def stream() -> Generator[int]:
+        try:
+            yield 1
+        except LookupError:
+            seen.append("thrown")
+            raise
+
+    running = stream()
+    next(running)
+    with pytest.raises(LookupError):
+        running.throw(LookupError())
+
+    assert seen == ["thrown"]
+    assert finished[0][4] == "LookupError"
+
+
+def test_an_async_generator_is_timed_step_by_step(finished: Finished) -> None:
+    """As a generator; no request is attached to the context of the consumer between two steps."""
+
+    async def consume() -> list[Any]:
+        stream = stagelens.request("stream")(async_generator)(2)
+        items: list[Any] = [await anext(stream), records.current.get(), await stream.asend(4)]
+        items += [item async for item in stream]
+        return items
+
+    assert asyncio.run(consume()) == [0, None, 4]
+    assert finished.stages() == ["forward"] * 3
+
+
+@pytest.mark.parametrize("ending", ["closed", "thrown", "cancelled"])
+def test_an_async_generator_that_is_stopped_runs_its_cleanup_and_is_recorded_once(
+    finished: Finished, ending: str
+) -> None:
+    """Closed by its consumer, hit by an exception, or cancelled while it waits."""
+    cleaned: list[str] = []
+
+    @stagelens.request("stream")
+    @stagelens.stage("forward")
+    async def stream() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append(ending)
+
+    async def consume() -> None:
+        running = stream()
+        await anext(running)
+        if ending == "closed":
+            await running.aclose()
+        elif ending == "thrown":
+            with pytest.raises(LookupError):
+                await running.athrow(LookupError())
+        else:
+            step = asyncio.ensure_future(anext(running))
+            await asyncio.sleep(0)
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+
+    asyncio.run(consume())
+
+    assert cleaned == [ending]
+    assert [record[4] for record in finished] == [
+        {"closed": "", "thrown": "LookupError", "cancelled": "CancelledError"}[ending]
+    ]
+
+
+def test_an_inner_request_belongs_to_the_outer_one_it_began_in(finished: Finished) -> None:
+    """A decorated generator that ends in another request is not a child of that one."""
+
+    @stagelens.request("inner")
+    def inner() -> Generator[int]:
+        yield 1
+        yield 2
+
+    with stagelens.request("first"):
+        steps = inner()
+        next(steps)
+    with stagelens.request("second"):
+        assert list(steps) == [2]
+    children = {record[3]: [key for key in record[0][::3] if key.startswith("@child")] for record in finished}
+
+    assert children == {"first": ["@child inner"], "second": []}

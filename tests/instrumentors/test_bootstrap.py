@@ -1,0 +1,49 @@
+"""`stagelens.instrument()`: every library we know, when the program imports it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stagelens.instrumentors import bootstrap, imports
+from stagelens.instrumentors.bootstrap import Library
+
+PROGRAM = """
+import sys, stagelens
+stagelens.instrument()
+def loaded(): return ["stagelens.instrumentors.libraries." + name in sys.modules for name in ("asgi", "torch")]
+before = loaded()
+import starlette.applications
+print(before, loaded())
+"""
+
+
+def test_a_module_of_ours_is_loaded_with_its_library() -> None:
+    """A process that imports none of the libraries pays for none of our modules."""
+    answer = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+
+    assert answer.stdout == "[False, False] [True, False]\n"
+
+
+def test_a_module_that_fails_leaves_the_import_alone(
+    reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The library loads as before, and one line says what is not timed."""
+    (tmp_path / "a_library_of_nobody.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(imports, "_hooks", {})
+    monkeypatch.setattr(bootstrap, "_watched", set())
+    monkeypatch.setattr(bootstrap, "LIBRARIES", (Library("a_library_of_nobody", "no_such_module", "X"),))
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        bootstrap.instrument()
+        bootstrap.instrument()
+        module = importlib.import_module("a_library_of_nobody")
+
+    assert module.VALUE == 1
+    assert reported == {"instrumenting no_such_module"}
+    assert len(caplog.records) == 1

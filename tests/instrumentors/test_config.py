@@ -1,0 +1,147 @@
+"""The agent's settings: what is read from the environment, and what becomes of what cannot be read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.instrumentors.config import AgentConfig, Keep, Trust, script_name
+
+
+def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first try needs no configuration; the service is called after its script."""
+    monkeypatch.setattr(sys, "argv", ["/srv/shop.py"])
+    config = AgentConfig.from_env({})
+
+    assert config.metrics_url == "http://127.0.0.1:4318/v1/metrics"
+    assert config.traces_url == "http://127.0.0.1:4318/v1/traces"
+    assert config.resource == {"service.name": "shop"}
+    assert config.enabled
+
+
+def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
+    """One environment serves the user's OpenTelemetry SDK and us."""
+    for name in ("ca.pem", "own.pem", "own.key"):
+        (tmp_path / name).touch()
+    config = AgentConfig.from_env(
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector.example:4318/base/",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces.example/in",
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=a%20b, x-tenant=1=2",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "ca.pem"),
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(tmp_path / "own.pem"),
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(tmp_path / "own.key"),
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "2500",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.name=a,service.version=1,team=ml,service.instance.id=shared",
+            "OTEL_SERVICE_NAME": "b",
+            "STAGELENS_SERVICE_VERSION": "2",
+            "STAGELENS_EXPORT_INTERVAL": "250ms",
+            "STAGELENS_BUFFER_SIZE": "1MiB",
+            "STAGELENS_KEEP_SLOW": "0",
+            "OTEL_SDK_DISABLED": "TRUE",
+        }
+    )
+
+    assert config == AgentConfig(
+        metrics_url="https://collector.example:4318/base/v1/metrics",
+        traces_url="http://traces.example/in",
+        headers={"x-api-key": "a b", "x-tenant": "1=2"},
+        trust=Trust(str(tmp_path / "ca.pem"), str(tmp_path / "own.pem"), str(tmp_path / "own.key")),
+        timeout_seconds=2.5,
+        resource={"service.name": "b", "service.version": "2", "team": "ml"},
+        enabled=False,
+        interval_seconds=0.25,
+        buffer_bytes=2**20,
+        keep=Keep(slow=0),
+    )
+
+
+@pytest.mark.parametrize("name", ["CLIENT_CERTIFICATE", "CLIENT_KEY"])
+def test_half_a_client_certificate_is_none(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A certificate without its key, or a key without its certificate, cannot be shown; the agent goes on without."""
+    (tmp_path / "half.pem").touch()
+    config = AgentConfig.from_env({f"OTEL_EXPORTER_OTLP_{name}": str(tmp_path / "half.pem")})
+
+    assert config.trust == Trust()
+    assert "must both name a file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://host:99999"),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://a b/"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "9" * 5000),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.version"),
+        ("OTEL_SDK_DISABLED", "yes"),
+        ("STAGELENS_EXPORT_INTERVAL", "1ms"),
+        ("STAGELENS_EXPORT_INTERVAL", "9999999999d"),
+        ("STAGELENS_BUFFER_SIZE", "lots"),
+        ("STAGELENS_KEEP_ERRORS", "-1"),
+        ("STAGELENS_KEEP_UNIFORM", "1000000"),
+        ("STAGELENS_KEEP_UNIFORM", "9" * 5000),
+    ],
+)
+def test_a_broken_value_is_named_once_and_its_default_used(
+    key: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line has the key, the value and what to write."""
+    assert AgentConfig.from_env({key: value}) == AgentConfig.from_env({})
+    assert [message.startswith(f"stagelens: {key} is {value!r}") for message in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize(
+    "value", ["hunter2", "x-key=hunter2%0d%0aHost: elsewhere", "x key=hunter2", "x-key=hunter2\u00e9"]
+)
+def test_a_broken_header_is_reported_without_its_value(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is likely a key; and a line break in it must not write another header."""
+    config = AgentConfig.from_env({"OTEL_EXPORTER_OTLP_HEADERS": value})
+
+    assert config.headers == {}
+    assert len(caplog.messages) == 1
+    assert "hunter2" not in caplog.text
+    assert "hunter2" not in repr(config)
+
+
+KEYS = [
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "STAGELENS_EXPORT_INTERVAL",
+]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=30)))
+def test_no_environment_stops_the_host(environment: dict[str, str]) -> None:
+    """Whatever the values are, there is a configuration."""
+    assert AgentConfig.from_env(environment).interval_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/srv/app/serve.py", "serve"), ("/lib/uvicorn/__main__.py", "uvicorn"), ("-c", "python"), ("", "python")],
+)
+def test_a_service_without_a_name_is_called_after_its_script(path: str, name: str) -> None:
+    """The command as a person knows it."""
+    assert script_name([path]) == name
+
+
+def test_a_name_that_is_no_utf8_is_one_that_the_collector_takes() -> None:
+    """As a shell in another locale writes it; with half a character in it every export would be refused."""
+    environment = {
+        "OTEL_SERVICE_NAME": os.fsdecode(b"caf\xe9"),
+        "OTEL_RESOURCE_ATTRIBUTES": f"team={os.fsdecode(bytes([255]))}",
+    }
+    resource = AgentConfig.from_env(environment).resource
+
+    assert resource == {"service.name": "caf\ufffd", "team": "\ufffd"}

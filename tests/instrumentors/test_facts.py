@@ -1,0 +1,58 @@
+"""What the marks of a request say: what a server says it did while its answer was read is the server's."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.records import OPEN, Marks
+
+WALL = 100
+spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tuple[int, ...])
+
+
+def own(*triples: tuple[str, int, int]) -> dict[str, int]:
+    """Return whose the time of a request is, without what is nobody's."""
+    marks: Marks = [OPEN, 0, 0, *(value for triple in triples for value in triple)]
+    return {stage: spent for stage, spent in partition(read(marks).intervals, 0, WALL).items() if spent}
+
+
+def test_reads_of_a_body_do_not_take_what_the_server_says_it_did_meanwhile() -> None:
+    """However many there are: what the server says is as long as it says, and its reader's own work is its reader's."""
+    waits = [
+        ("dependency", 0, 10),
+        ("dependency@body", 10, 40),
+        ("dependency@body", 45, 60),
+        ("dependency@body", 60, 90),
+    ]
+
+    told = ("network@rest", 0, 12), ("prefill@reported", 12, 20), ("decode@reported", 20, 70)
+
+    assert own(*waits, *told, ("postprocess", 41, 44)) == {
+        "network": 2,
+        "dependency": 30,
+        "prefill": 8,
+        "decode": 47,
+        "postprocess": 3,
+        "overhead": 10,
+    }
+
+
+def test_a_call_inside_what_a_server_says_is_a_call() -> None:
+    """Of another server, whose headers were waited for meanwhile."""
+    assert own(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
+
+
+@given(bodies=st.lists(spans, max_size=5), told=st.lists(spans, max_size=3))
+def test_what_is_read_is_a_dependency_where_no_server_says_what_it_did(
+    bodies: list[tuple[int, int]], told: list[tuple[int, int]]
+) -> None:
+    """Instant by instant, however they overlap."""
+    said = {at for start, end in told for at in range(start, end)}
+    waited = {at for start, end in bodies for at in range(start, end)} - said
+    expected = {"decode": len(said), "dependency": len(waited), "overhead": WALL - len(said | waited)}
+    triples = [("dependency@body", *each) for each in bodies] + [("decode@reported", *each) for each in told]
+
+    assert own(*triples) == {stage: spent for stage, spent in expected.items() if spent}  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,65 @@
+"""A uid with a run on it is found under what it was before, and the run is for the one who waits for it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.uids import Waiting, with_run
+from stagelens.instrumentors.tickets import batch, ticket
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+UIDS = ["a text", UUID(int=7)]
+
+
+@pytest.mark.parametrize("uid", [*UIDS, 7, ("a", 7)])
+def test_a_uid_with_a_run_is_found_under_the_uid(uid: Hashable) -> None:
+    """Here and in another process; one of another type stays what it is."""
+    with batch([]) as run:
+        pass
+    carrier = with_run(uid, run)
+    arrived = pickle.loads(pickle.dumps(carrier))  # noqa: S301 - our own
+
+    assert {uid: "found"}[carrier] == {uid: "found"}[arrived] == "found"
+    assert str(carrier) == str(arrived) == str(uid)
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize("uid", UIDS)
+def test_an_answer_tells_who_waits_for_it_once(uid: Any) -> None:
+    """Not those who wait for another, and nobody twice; an answer without a run tells nothing."""
+    waiting = Waiting("a library")
+    with request("asks"):
+        own, other = ticket(), ticket()
+        waiting.add(uid, own)
+        waiting.add("another", other)
+        with batch([]) as run:
+            pass
+        waiting.answered(uid)
+
+        assert not own.runs()
+
+        for _ in range(2):
+            waiting.answered(pickle.loads(pickle.dumps(with_run(uid, run))))  # noqa: S301 - our own
+
+        assert (len(own.runs()), len(other.runs())) == (1, 0)
+
+
+def test_who_is_gone_is_not_kept(finished: Finished) -> None:
+    """A ticket lives as long as its request."""
+    waiting = Waiting("a library")
+    with request("leaves"):
+        waiting.add("uid", ticket())
+
+        assert waiting.get("uid") is not None
+
+    finished.clear()
+
+    assert waiting.get("uid") is None
