@@ -20,10 +20,9 @@ import urllib3
 from openai.types.chat import ChatCompletionChunk
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.libraries.answers import Call
-from stagelens.instrumentors.libraries.lines import LineStream
-from stagelens.instrumentors.libraries.server_timing import with_timing
-from stagelens.instrumentors.libraries.token_stream import TokenStream
+from stagelens.instrumentors.libraries.asgi_request import with_timing
+from stagelens.instrumentors.libraries.client_common import Call
+from stagelens.instrumentors.libraries.token_stream import LineStream, TokenStream
 
 TIMES = 20_000
 # A call that took 20 ms.

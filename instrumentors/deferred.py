@@ -16,7 +16,7 @@ MAX_WAIT_SECONDS = 3.0
 MAX_WAITING = 2048
 
 
-class Waiting:
+class DeferredRecords:
     """The requests that wait, oldest first."""
 
     def __init__(self) -> None:

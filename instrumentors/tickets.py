@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextvars import Token
 from typing import Any, Final
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 from . import deferred
 from .instrumentor import report
@@ -243,3 +245,67 @@ def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) ->
         running += runs_more
         since = when
     return marks
+
+
+class TextWithRun(str):
+    """A uid that is a text."""
+
+    __slots__ = ("run",)
+    run: Run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Take the run along."""
+        return with_run, (str(self), self.run)
+
+
+class UuidWithRun(UUID):
+    """A uid that is a UUID; no text is equal to one."""
+
+    __slots__ = ("run",)
+    run: Run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Take the run along."""
+        return with_run, (UUID(int=self.int), self.run)
+
+
+def with_run(uid: Any, run: Run) -> Any:
+    """Return what is equal to *uid* and has *run* on it; of another type than those above *uid* itself."""
+    if type(uid) is str:
+        carrier = TextWithRun(uid)
+    elif type(uid) is UUID:
+        carrier = UuidWithRun(int=uid.int)
+    else:
+        return uid
+    # As UUID sets its own.
+    object.__setattr__(carrier, "run", run)
+    return carrier
+
+
+class TicketsById:
+    """The tickets of those who wait for an answer of *library*."""
+
+    def __init__(self, library: str) -> None:
+        self._library = library
+        self._tickets: WeakValueDictionary[Any, Ticket] = WeakValueDictionary()
+
+    def add(self, uid: Any, ticket: Ticket) -> None:
+        """Note whose answer will have *uid*; never raises."""
+        try:
+            self._tickets[uid] = ticket
+        except Exception:
+            report(f"noting who waits for {self._library}")
+
+    def get(self, uid: Any) -> Ticket | None:
+        """Return the ticket of *uid*, None where nobody waits any more."""
+        return self._tickets.get(uid)
+
+    def answered(self, uid: Any) -> None:
+        """Tell the ticket of *uid* of the run that the answer brought, if it did; never raises."""
+        try:
+            if isinstance(uid, (TextWithRun, UuidWithRun)):
+                drawn = self._tickets.pop(uid, None)
+                if drawn is not None:
+                    drawn.done(uid.run)
+        except Exception:
+            report(f"learning what a worker of {self._library} did for a request")

@@ -26,7 +26,7 @@ from ...core.hardware import HOST, PROCESS_ID, Reading
 from ...core.text import printable
 from .. import loads, recorder, records
 from ..config import AgentConfig
-from ..deferred import Waiting
+from ..deferred import DeferredRecords
 from ..export import user_spans
 from ..export.exporter import Batch, Exporter
 from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
@@ -107,7 +107,7 @@ class Agent:
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
         self._losses = Losses()
         self._fold = Fold(config.keep, rng)
-        self._waiting = Waiting()
+        self._waiting = DeferredRecords()
         self._surroundings = Surroundings()
         self._hardware = Hardware()
         own = {PROCESS_ID: self._pid, names.SERVICE_INSTANCE: self.instance}

@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ...core.errors import StagelensError
+from ..session import Sink
 from .comparing import Change, changes
 from .load import Asking
 from .rounds import CPU, PORT, THROUGHPUT, Both, Plan, environments, rounds
-from .sink import Sink
 
 FINE = 0
 # As shells have it, of SIGINT.

@@ -11,10 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ..bench.sink import Sink
 from ..bootstrap import LIBRARIES
 from ..run import AUTOLOAD
-from ..session import Session, pause
+from ..session import Session, Sink, pause
 from .environment import Finding
 
 INSIDE = Path(__file__).parent / "inside"

@@ -16,9 +16,8 @@ from typing import Any, Final
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..records import Marks, clock, current
-from .answers import answered, call_of
-from .client_common import TRACEPARENT, carrying, read, waited
-from .lines import LineStream
+from .client_common import TRACEPARENT, answered, call_of, carrying, read, waited
+from .token_stream import LineStream
 
 # Where a response keeps the lines of its body, and its connection a reference to them.
 LINES: Final = "_stagelens_lines"

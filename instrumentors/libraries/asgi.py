@@ -18,8 +18,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..records import MAX_MARKS, clock, current
-from .asgi_request import KEY, serve
-from .lifespan import Receive, Scope, Send
+from .asgi_request import KEY, Receive, Scope, Send, serve
 
 # A stream from the thread pool comes back for each chunk: of a long one the room is left to its stages.
 MAX_WAYS_BACK = MAX_MARKS // 4

@@ -2,22 +2,101 @@
 
 Background tasks run after the last byte and belong to no request. Bodies are passed on unread, and so are header values
 but for the three of `head.py`.
+
+The life of an ASGI application: what was recorded last is delivered before its server may end.
+
+A response's header `Server-Timing`, for whoever asked: which stages the request had been in when its answer began.
+
+Off unless STAGELENS_SERVER_TIMING says otherwise: it tells every caller how long each stage took. Our own modules for clients
+read it, and so do browsers, in their tools for networks.
+
+Source: https://www.w3.org/TR/server-timing/
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import os
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextvars import Token
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from ...core.partition import partition
+from ...core.stages import BY_KEY, OVERHEAD, ordered
+from .. import recorder
+from ..facts import read
 from ..instrumentor import report
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
-from . import server_timing
-from .lifespan import Message, Receive, Scope, Send, reporting_before_exit
-from .server_common import FAILED, UNMATCHED, describe, proxy_wait_ns
-from .stream import MIN_CHUNK_NS, Stream
+from .client_common import metrics_of
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, describe, proxy_wait_ns
+from .server_reports import TOTAL
+
+SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
+_SERVER_TIMING: Final = b"server-timing"
+
+# Whether it is sent.
+sends_server_timing = os.environ.get(SERVER_TIMING_VARIABLE, "").strip().lower() == "true"
+
+
+def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
+    """Return the start of a response with the header, or *message* itself where it has stages of another server; never raises.
+
+    Args:
+        message: ASGI's; it is not changed.
+        marks: The request's.
+        start: When the request started, by the recorder's clock. [nanoseconds]
+        now: By the same. [nanoseconds]
+    """
+    try:
+        headers = list(message.get("headers", ()))
+        present = b", ".join(value for name, value in headers if name.lower() == _SERVER_TIMING)
+        # A gateway hands on what it was told: nobody could tell which stages are whose.
+        if metrics_of(present.decode("latin-1")):
+            return message
+        return {**message, "headers": [*headers, (_SERVER_TIMING, timing_of(marks, start, now).encode())]}
+    except Exception:
+        report("sending Server-Timing")
+        return message
+
+
+def timing_of(marks: Marks, start: int, now: int) -> str:
+    """Return the header: the time of each stage until *now*, cut off to whole microseconds, and all of it.
+
+    >>> timing_of(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
+    'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
+    """
+    own = partition([each for each in read(marks[:]).intervals if each[0] in BY_KEY], start, now)
+    spent = [(stage, own[stage]) for stage in ordered(own) if own[stage] and stage != OVERHEAD]
+    return ", ".join(f"{name};dur={duration // 1000 / 1000}" for name, duration in (*spent, (TOTAL, now - start)))
+
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+def reporting_before_exit(send: Send) -> Send:
+    """Return *send* with our last report in front of the end of the shutdown.
+
+    After it uvicorn raises the signal that stopped it once more, with the default handler: no exit handler runs.
+    """
+
+    async def report_and_send(message: Message) -> None:
+        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            try:
+                # Starlette stands on it; who serves nothing shall not load it.
+                from anyio import CapacityLimiter, to_thread  # noqa: PLC0415
+
+                # A limiter of its own: while all threads of the pool are held by requests, the shutdown would hang.
+                await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
+            except Exception:
+                report("the last requests before the shutdown")
+        await send(message)
+
+    return report_and_send
+
 
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
 
@@ -94,8 +173,8 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """Send for the application, as `network`; the last part of the body ends the request."""
         begun = clock()
-        if server_timing.is_on and message["type"] == "http.response.start":
-            message = server_timing.with_timing(message, self._marks, self._start, begun)
+        if sends_server_timing and message["type"] == "http.response.start":
+            message = with_timing(message, self._marks, self._start, begun)
         try:
             await self._send(message)
         except BaseException:

@@ -2,15 +2,172 @@
 
 A call is one `dependency` from the call until the headers of the answer; reading the body is a `dependency` of its own,
 also where the call itself reads it. What the caller does between two reads is not the dependency's.
+
+Where an answer tells of the call it answers: in its headers, and in the body that the user's own code has read.
+
+Of the headers those of `dialects.py` are looked up. A body is parsed only where its end names a number of a dialect, is
+asked for those few numbers, by name, and for nothing else, and is dropped again.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from .. import records, trace_context
 from ..instrumentor import report
-from ..records import MAX_MARKS, Marks, clock
+from ..records import MAX_MARKS, OPEN, Marks, clock
+from .server_reports import BODIES, HEADERS, SERVER_TIMING, Dialect, Wait, told
+
+# Where an answer, or what its body comes from, keeps the call it answers.
+CALL: Final = "_stagelens_call"
+
+_KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
+_FIELDS: Final = _KNOWN | {
+    field.name for dialect in HEADERS if dialect is not SERVER_TIMING for field in dialect.fields
+}
+_KEYS: Final = frozenset(place[0] if place else dialect.known_by for dialect in BODIES for place in dialect.places)
+# Every dialect says it at the end of a body, after the text; a longer one is left alone, for to parse it takes milliseconds.
+_TAIL: Final = 2048
+_MAX_BODY: Final = 1 << 18
+_NUMBERS: Final = tuple({f'"{dialect.known_by}"' for dialect in BODIES})
+# https://www.w3.org/TR/server-timing/: commas part metrics, semicolons their parameters, and a description in quotes may
+# hold either.
+_METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Call:
+    """A call whose headers have come.
+
+    Args:
+        marks: Those of the request that waits for it.
+        begun: When it was made, by `clock`.
+        headers: A mapping of names, in any case, whose `items` yields every value.
+    """
+
+    __slots__ = ("_begun", "_headers", "_is_told", "ended", "marks")
+
+    def __init__(self, marks: Marks, begun: int, headers: Any) -> None:
+        self.marks = marks
+        self._begun = begun
+        # Until when it was waited for: the headers, later the body.
+        self.ended = self._headers = clock()
+        self._is_told = hear(headers, marks, Wait(begun, self.ended))
+
+    def is_said_in(self, part: Any) -> bool:
+        """Say whether a *part* of a stream, a model of pydantic's, may say something that the headers have not."""
+        if self._is_told:
+            return False
+        usage = getattr(part, "usage", None)
+        return any(not _KEYS.isdisjoint(getattr(holder, "model_extra", None) or ()) for holder in (part, usage))
+
+    def streamed(self, part: Any, first: int, ended: int) -> None:
+        """Mark what the server says in the last *part* of a stream, whose tokens came from *first* to *ended*."""
+        if not self._is_told:
+            self._is_told = told(in_body(part), self.marks, Wait(self._begun, ended or self.ended, first))
+
+    def read(self, body: Any) -> None:
+        """Mark what the server says in *body*, all of its bytes, once; never raises."""
+        try:
+            if self._is_told or not body or self.marks[0] != OPEN or not numbers_in(body):
+                return
+            # However often it is read.
+            self._is_told = True
+            told(in_body(parse(body)), self.marks, Wait(self._begun, self.ended, headers=self._headers))
+        except Exception:
+            report("reading what a server says of a call")
+
+
+def numbers_in(body: str | bytes) -> bool:
+    """Say whether *body* ends with numbers of a dialect."""
+    if len(body) > _MAX_BODY:
+        return False
+    end = body[-_TAIL:]
+    tail = end if isinstance(end, str) else end.decode("latin-1")
+    return any(name in tail for name in _NUMBERS)
+
+
+def parse(body: str | bytes) -> dict[str, Any] | None:
+    """Return the object that *body* is, None where it is none."""
+    try:
+        parsed: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def answered(holder: Any, response: Any, marks: Marks, begun: int) -> None:
+    """Have *holder* keep the call that *response* answers, and mark what its headers say; never raises."""
+    try:
+        setattr(holder, CALL, Call(marks, begun, response.headers))
+    except Exception:
+        report("reading what a server says of a call")
+
+
+def call_of(holder: Any) -> Call | None:
+    """Return the call that *holder* keeps."""
+    return getattr(holder, CALL, None)
+
+
+def hear(headers: Any, marks: Marks, wait: Wait) -> bool:
+    """Mark what the server says in *headers* of the *wait* for them, and say whether it did; never raises."""
+    try:
+        # Nearly all answers end here.
+        return not _KNOWN.isdisjoint(map(str.lower, headers)) and told(_in_headers(headers), marks, wait)
+    except Exception:
+        report("reading what a server says of a call")
+        return False
+
+
+def _in_headers(headers: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        if (name := name.lower()) in _FIELDS:
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    for dialect in HEADERS:
+        if dialect.known_by in found:
+            values = metrics_of(found[dialect.known_by]) if dialect is SERVER_TIMING else found
+            if values:
+                yield dialect, values
+
+
+def metrics_of(header: str) -> dict[str, str]:
+    """Return the durations of the metrics of a `Server-Timing` that are ours to read, as they are written.
+
+    >>> metrics_of('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
+    {'queue': '12.5', 'total': '80'}
+    """
+    known = {field.name for field in SERVER_TIMING.fields}
+    found: dict[str, str] = {}
+    for metric in _METRIC.findall(header):
+        name, *parameters = (part.strip() for part in _QUOTED.sub("", metric).split(";"))
+        name = name.lower()
+        pairs = [(key.strip().lower(), value.strip()) for key, _, value in (each.partition("=") for each in parameters)]
+        duration = next((value for key, value in pairs if key == "dur"), None)
+        if name in known and duration is not None:
+            # Two servers, one behind the other, that both tell of theirs: nobody knows whose the stages are.
+            found[name] = duration if name not in found else "twice"
+    return found
+
+
+def in_body(body: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
+    """Yield what *body* says, a dictionary or a model of pydantic's, by dialect."""
+    for dialect in BODIES:
+        for place in dialect.places:
+            at = body
+            for key in place:
+                at = item(at, key)
+            if item(at, dialect.known_by) is not None:
+                yield dialect, {field.name: item(at, field.name) for field in dialect.fields}
+
+
+def item(holder: Any, key: str) -> Any:
+    """Return what *holder*, a dictionary or a model of pydantic's, has under *key*; None for nothing."""
+    return holder.get(key) if isinstance(holder, dict) else getattr(holder, key, None)
+
 
 DEPENDENCY: Final = "dependency"
 # What came after the headers.

@@ -15,8 +15,8 @@ from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
 from . import asgi_request as asgi
 from . import wsgi
-from .lifespan import Receive, Scope, Send
-from .wsgi_exchange import Environ, StartResponse
+from .asgi_request import Receive, Scope, Send
+from .wsgi import Environ, StartResponse
 
 
 class DjangoInstrumentor(Instrumentor):

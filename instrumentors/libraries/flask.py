@@ -14,8 +14,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
 from ..records import MAX_MARKS, clock, current
-from .wsgi import KEY, serve
-from .wsgi_exchange import Environ, StartResponse
+from .wsgi import KEY, Environ, StartResponse, serve
 
 
 class FlaskInstrumentor(Instrumentor):

@@ -13,7 +13,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..records import clock
-from .wsgi_exchange import waited_ns
+from .wsgi import waited_ns
 
 # When a connection was put into the queue: on the connection itself, which gunicorn makes and drops.
 ENQUEUED = "stagelens_enqueued"

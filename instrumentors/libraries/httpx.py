@@ -16,9 +16,8 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..records import Marks, clock, current
-from .answers import Call, answered, call_of
-from .client_common import DEPENDENCY, carrying, read
-from .lines import watched, watched_async
+from .client_common import DEPENDENCY, Call, answered, call_of, carrying, read
+from .token_stream import watched, watched_async
 
 
 class HttpxInstrumentor(Instrumentor):

@@ -17,8 +17,7 @@ from typing import Any, Final
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
-from ..tickets import Run, ticket
-from .uids import Waiting, with_run
+from ..tickets import Run, TicketsById, ticket, with_run
 
 # `litserve.utils.LitAPIStatus`: the worker has taken a request; there is more to come.
 START: Final = "START"
@@ -77,7 +76,7 @@ class LitServeInstrumentor(Instrumentor):
 
 
 # In the HTTP process.
-_waiting = Waiting("LitServe")
+_waiting = TicketsById("LitServe")
 
 
 def _submit(original: Any) -> Any:

@@ -17,8 +17,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..records import SHARED, clock
-from ..tickets import Batch, Ticket, ticket
-from .uids import Waiting, with_run
+from ..tickets import Batch, Ticket, TicketsById, ticket, with_run
 
 
 class MLServerInstrumentor(Instrumentor):
@@ -61,7 +60,7 @@ class MLServerInstrumentor(Instrumentor):
         self.replace(module.AsyncResponses, "resolve", _resolve)
 
 
-_waiting = Waiting("MLServer")
+_waiting = TicketsById("MLServer")
 
 
 def _queue(original: Any) -> Any:

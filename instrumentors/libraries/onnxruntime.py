@@ -21,7 +21,7 @@ from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
 from ..loads import loads, shapes_of
 from ..records import OPEN, Marks, clock, current, has_room
-from . import onnxruntime_copies as copies
+from . import onnxruntime_session as copies
 from .onnxruntime_session import NOTHING, Known, known_of, path_name
 from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
 

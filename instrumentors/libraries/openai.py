@@ -17,7 +17,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..records import Marks, current
-from .answers import call_of
+from .client_common import call_of
 from .token_stream import TokenStream
 
 

@@ -26,9 +26,8 @@ from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import clock, current
 from ..tickets import Batch, Ticket, ticket
-from .asgi_request import KEY, serve
+from .asgi_request import KEY, Receive, Scope, Send, serve
 from .client_common import DEPENDENCY, traceparent, waited
-from .lifespan import Receive, Scope, Send
 from .server_common import proxy_wait_ns
 
 ARRIVED: Final = b"x-request-start"

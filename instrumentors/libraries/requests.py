@@ -13,9 +13,8 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, timed
-from .answers import call_of
-from .client_common import DEPENDENCY
-from .lines import watched
+from .client_common import DEPENDENCY, call_of
+from .token_stream import watched
 
 
 class RequestsInstrumentor(Instrumentor):

@@ -3,6 +3,11 @@
 - `traceparent`: the trace it belongs to.
 - `X-Request-Start`: when a proxy took it in. It moves the start of the request back; the wait is `queue`.
 - `X-Force-Trace`: its trace is to be kept, if the service was told to obey that.
+
+A response that comes in parts: what its reader waits for is the first part, and the longest pause between two.
+
+Its duration says little: it lasts as long as there is something to say. A body whose length was announced is none, in
+however many parts it is sent: a file is not made while it is sent.
 """
 
 from __future__ import annotations
@@ -10,8 +15,39 @@ from __future__ import annotations
 import re
 import time
 
+from ...core.names import BY_FIRST_CHUNK
 from ..records import Marks
 from ..trace_context import is_forced
+
+# Chunks that go straight to the socket's buffer take less; to mark each would fill the list for nothing.
+MIN_CHUNK_NS = 50_000
+
+
+class Stream:
+    """The chunks of one body; a chunk without bytes is none.
+
+    Args:
+        at: When the first was handed to the server, by `clock`. [nanoseconds]
+    """
+
+    __slots__ = ("_first", "_last", "_longest")
+
+    def __init__(self, at: int) -> None:
+        self._first = self._last = at
+        # Negative until there is a second chunk: one alone is no stream, such as an answer that a middleware passed on.
+        self._longest = -1
+
+    def add(self, at: int) -> None:
+        """Note a further chunk, handed to the server *at* that time of `clock`."""
+        self._longest = max(self._longest, at - self._last)
+        self._last = at
+
+    def facts(self) -> Marks:
+        """Return what the request shall say about its stream."""
+        if self._longest < 0:
+            return []
+        return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]
+
 
 # The route of a request that matched none: never its path.
 UNMATCHED = "__unmatched__"

@@ -16,8 +16,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor
 from ..records import clock, current
-from .answers import answered, call_of
-from .client_common import carrying, read, waited
+from .client_common import answered, call_of, carrying, read, waited
 
 
 class Urllib3Instrumentor(Instrumentor):

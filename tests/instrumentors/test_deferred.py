@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.deferred import MAX_WAIT_SECONDS, MAX_WAITING, Waiting
+from stagelens.instrumentors.deferred import MAX_WAIT_SECONDS, MAX_WAITING, DeferredRecords
 
 
 class Device:
@@ -47,20 +47,20 @@ def record(*devices: Device) -> records.Record:
 
 def test_a_request_without_anything_late_does_not_wait() -> None:
     """It is folded at once."""
-    assert not Waiting().holds(record(), 0)
+    assert not DeferredRecords().holds(record(), 0)
 
 
 def test_what_is_known_at_once_is_added_at_once() -> None:
     """Nothing waits where there is nothing to wait for."""
     request = record(Device(known=True))
 
-    assert not Waiting().holds(request, 0)
+    assert not DeferredRecords().holds(request, 0)
     assert request[0][-3:] == ["forward@gpu", 2, 7]
 
 
 def test_a_request_waits_until_all_is_known() -> None:
     """Each of its devices is asked for its marks once."""
-    waiting, first, second = Waiting(), Device(known=True), Device()
+    waiting, first, second = DeferredRecords(), Device(known=True), Device()
     request = record(first, second)
 
     assert waiting.holds(request, 0)
@@ -75,7 +75,7 @@ def test_a_request_waits_until_all_is_known() -> None:
 
 def test_what_is_never_known_is_left_out_in_the_end() -> None:
     """The request is counted with what is known of it."""
-    waiting = Waiting()
+    waiting = DeferredRecords()
     request = record(Device())
 
     assert waiting.holds(request, 0)
@@ -85,7 +85,7 @@ def test_what_is_never_known_is_left_out_in_the_end() -> None:
 
 def test_only_so_many_wait() -> None:
     """The oldest go first, and none is lost."""
-    waiting = Waiting()
+    waiting = DeferredRecords()
     requests = [record(Device()) for _ in range(MAX_WAITING + 5)]
     held = [waiting.holds(request, 0) for request in requests]
 
@@ -98,6 +98,6 @@ def test_a_device_that_fails_loses_only_its_own_marks(reported: set[str]) -> Non
     """The request is counted all the same."""
     request = record(Broken(), Device(known=True))
 
-    assert not Waiting().holds(request, 0)
+    assert not DeferredRecords().holds(request, 0)
     assert request[0][-3:] == ["forward@gpu", 2, 7]
     assert len(reported) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from stagelens.core.partition import partition
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.deferred import Waiting
+from stagelens.instrumentors.deferred import DeferredRecords
 from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.tickets import ticket
 from tests.instrumentors import process_hops
@@ -25,7 +25,7 @@ processes = multiprocessing.get_context("fork")
 def check(finished: Finished) -> None:
     """Hold each request to its own wait and its own forward."""
     for record in finished:
-        assert not Waiting().holds(record, 0.0), "all is known when the result is there"
+        assert not DeferredRecords().holds(record, 0.0), "all is known when the result is there"
 
         intervals = read(record[0]).intervals
 

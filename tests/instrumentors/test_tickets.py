@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records, tickets, trace_context
 from stagelens.instrumentors.api import request, stage
-from stagelens.instrumentors.deferred import Waiting
+from stagelens.instrumentors.deferred import DeferredRecords
 from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.records import Record, clock
 from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
@@ -48,7 +48,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def told(finished: Finished) -> dict[str, Record]:
     """Return the finished requests by name, with all that came late."""
-    waiting = Waiting()
+    waiting = DeferredRecords()
     for record in finished:
         waiting.holds(record, 0.0)
     list(waiting.due(float("inf")))
@@ -245,7 +245,7 @@ def test_what_is_late_in_a_batch_is_late_for_each_and_asked_once(finished: Finis
         marks.extend(("@late", answer, 0))
     for running in open_requests:
         running.__exit__(None)
-    waiting = Waiting()
+    waiting = DeferredRecords()
     held = [waiting.holds(record, 0.0) for record in finished]
     answer.known = True
     complete = list(waiting.due(0.0))

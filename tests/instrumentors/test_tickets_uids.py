@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.libraries.uids import Waiting, with_run
-from stagelens.instrumentors.tickets import batch, ticket
+from stagelens.instrumentors.tickets import TicketsById, batch, ticket, with_run
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -35,7 +34,7 @@ def test_a_uid_with_a_run_is_found_under_the_uid(uid: Hashable) -> None:
 @pytest.mark.parametrize("uid", UIDS)
 def test_an_answer_tells_who_waits_for_it_once(uid: Any) -> None:
     """Not those who wait for another, and nobody twice; an answer without a run tells nothing."""
-    waiting = Waiting("a library")
+    waiting = TicketsById("a library")
     with request("asks"):
         own, other = ticket(), ticket()
         waiting.add(uid, own)
@@ -54,7 +53,7 @@ def test_an_answer_tells_who_waits_for_it_once(uid: Any) -> None:
 
 def test_who_is_gone_is_not_kept(finished: Finished) -> None:
     """A ticket lives as long as its request."""
-    waiting = Waiting("a library")
+    waiting = TicketsById("a library")
     with request("leaves"):
         waiting.add("uid", ticket())
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...records import MAX_MARKS, Marks, clock, current
 from .device import CAPTURING, devices
-from .methods import Method
-from .models import busy
+from .models import Method, busy
 
 # Dynamo never traces these: while it compiles they are away. Exporting runs them, and must not see a thing.
 

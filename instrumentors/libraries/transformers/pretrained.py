@@ -2,6 +2,19 @@
 
 A model is named by the last part of the repository or folder that it came from (meta-llama/Llama-3.1-8B is
 Llama-3.1-8B), never by the folders above. One that came from nowhere, built in the program, is named by its class.
+
+Calls below a call: a library that times its own calls keeps the client underneath from timing them once more.
+
+A client of an inference server has a stage of its own for the way there; the HTTP or gRPC client it is built on would
+mark the same time as `dependency`, and, being the inner one, own it. So, with the marks already in hand:
+
+    token = quiet()
+    try:
+        return original(self, *args)
+    finally:
+        end(token)
+
+Nothing inside is recorded, and no `traceparent` is added: the outer library sends its own. Never across a `yield`.
 """
 
 from __future__ import annotations
@@ -9,15 +22,21 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextvars import Token
 from typing import Any
 
 from ...instrumentor import report
 from ...loads import loads
 from ...recorder import end
-from ...records import MAX_MARKS, clock, current
+from ...records import MAX_MARKS, Marks, clock, current
 from ..onnxruntime import model_name
 from ..torch.models import busy
-from .suppression import quiet
+
+
+def quiet() -> Token[Marks | None]:
+    """Hide the running request from all that this context calls, until `recorder.end` is given the token."""
+    return current.set(None)
+
 
 # How the cache of the hub calls the folder of a repository: models--meta-llama--Llama-3.1-8B.
 CACHED = "models--"

@@ -17,8 +17,8 @@ from typing import Any
 
 from ...imports import Hook
 from ...instrumentor import Instrumentor, timed
-from . import endpoint, infer, statistics, streams, streams_aio
-from .infer import GRPC_HEADERS, HTTP_HEADERS
+from . import calls, statistics, streams
+from .calls import GRPC_HEADERS, HTTP_HEADERS
 
 
 class TritonClientInstrumentor(Instrumentor):
@@ -67,39 +67,39 @@ class TritonClientInstrumentor(Instrumentor):
         """Put back what was there, and forget the servers."""
         super().uninstrument(**options)
         statistics.known = statistics.Known()
-        endpoint.forget()
+        statistics.forget()
 
     def _http(self, module: ModuleType) -> None:
         client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(infer.init, protocol="http"))
-        self.replace(client, "infer", partial(infer.infer, place=HTTP_HEADERS))
-        self.replace(client, "async_infer", infer.async_infer_http)
-        self.replace(client, "_post", infer.post)
-        self.replace(module.InferAsyncRequest, "get_result", infer.get_result)
-        self.replace(module, "_get_inference_request", infer.building)
+        self.replace(client, "__init__", partial(calls.init, protocol="http"))
+        self.replace(client, "infer", partial(calls.infer, place=HTTP_HEADERS))
+        self.replace(client, "async_infer", calls.async_infer_http)
+        self.replace(client, "_post", calls.post)
+        self.replace(module.InferAsyncRequest, "get_result", calls.get_result)
+        self.replace(module, "_get_inference_request", calls.building)
 
     def _http_aio(self, module: ModuleType) -> None:
         client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(infer.init, protocol="http"))
-        self.replace(client, "infer", partial(infer.infer_aio, place=HTTP_HEADERS))
-        self.replace(module, "_get_inference_request", infer.building)
+        self.replace(client, "__init__", partial(calls.init, protocol="http"))
+        self.replace(client, "infer", partial(calls.infer_aio, place=HTTP_HEADERS))
+        self.replace(module, "_get_inference_request", calls.building)
 
     def _grpc(self, module: ModuleType) -> None:
         client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(infer.init, protocol="grpc"))
-        self.replace(client, "infer", partial(infer.infer, place=GRPC_HEADERS))
-        self.replace(client, "async_infer", infer.async_infer_grpc)
+        self.replace(client, "__init__", partial(calls.init, protocol="grpc"))
+        self.replace(client, "infer", partial(calls.infer, place=GRPC_HEADERS))
+        self.replace(client, "async_infer", calls.async_infer_grpc)
         self.replace(client, "start_stream", streams.start_stream)
         self.replace(client, "async_stream_infer", streams.async_stream_infer)
         self.replace(client, "stop_stream", streams.stop_stream)
-        self.replace(module, "_get_inference_request", infer.building)
+        self.replace(module, "_get_inference_request", calls.building)
 
     def _grpc_aio(self, module: ModuleType) -> None:
         client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(infer.init, protocol="grpc"))
-        self.replace(client, "infer", partial(infer.infer_aio, place=GRPC_HEADERS))
-        self.replace(client, "stream_infer", streams_aio.stream_infer)
-        self.replace(module, "_get_inference_request", infer.building)
+        self.replace(client, "__init__", partial(calls.init, protocol="grpc"))
+        self.replace(client, "infer", partial(calls.infer_aio, place=GRPC_HEADERS))
+        self.replace(client, "stream_infer", streams.stream_infer)
+        self.replace(module, "_get_inference_request", calls.building)
 
     def _input(self, module: ModuleType) -> None:
         self.replace(module.InferInput, "set_data_from_numpy", timed("serialize"))

@@ -1,14 +1,134 @@
-"""Streams of Triton's gRPC client: one may serve many requests, whose answers are told apart by `request_id`."""
+"""Streams of Triton's gRPC client for asyncio: each is one call of one request.
+
+Streams of Triton's gRPC client: one may serve many requests, whose answers are told apart by `request_id`.
+
+A call to Triton that is answered in parts, as decoupled models do.
+
+The wait is `network`, from the call to its last part; the first part is the request's first token, the longest time
+between two parts its gap.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
+from ....core.names import BY_TRITON_RESPONSE
 from ...instrumentor import report
-from ...records import OPEN, current
+from ...records import MAX_MARKS, OPEN, Marks, clock, current
 from .calls import Call, enter, headers_for, leave
-from .response_parts import Streamed
+
+FINAL = "triton_final_response"
+
+
+class Streamed(Call):
+    """A call that is answered in parts."""
+
+    __slots__ = ("_gap", "_last", "_parts", "_wait", "inferences")
+
+    def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
+        super().__init__(marks, client, model, version)
+        self._parts = 0
+        self._last = self.begun
+        self._wait = Growing(marks, "network", self.begun, self.begun)
+        self._gap: Growing | None = None
+        # Of a stream of asyncio, which is one call to us.
+        self.inferences = 1
+
+    def part(self, response: Any) -> bool:
+        """Note that a part has come, and say whether the server calls it the last."""
+        now = clock()
+        self._wait.grow_end(now)
+        last = is_last(response)
+        # An empty one only says that it is the last; one that is all of the answer is no stream's first.
+        if response.outputs and (self._parts or not last):
+            self._parted(now)
+        if response.outputs:
+            self._parts += 1
+            self._last = now
+        return last
+
+    def _parted(self, now: int) -> None:
+        if len(self.marks) >= MAX_MARKS:
+            return
+        if not self._parts:
+            self.marks.extend(("@first_token", now, BY_TRITON_RESPONSE))
+        elif self._gap is None:
+            self._gap = Growing(self.marks, "@gap", now - self._last, 0)
+        else:
+            self._gap.grow_start(now - self._last)
+
+    def end(self, error: BaseException | None, status: str = "") -> None:
+        """Note, once, that no part will come any more."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if error is not None or not self._parts:
+                self._last = clock()
+                self._wait.grow_end(self._last)
+            if len(self.marks) < MAX_MARKS:
+                self.settle(self._last, error, status)
+        except Exception:
+            report("timing a stream of tritonclient")
+
+    def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
+        """Say which model was called; an average tells of one inference, not of several in a row."""
+        if self.inferences != 1:
+            self.server = None
+        super().settle(arrived, error, status)
+
+
+class Growing:
+    """One triple of marks that is written at once and changed later: a stream of a thousand parts is one wait.
+
+    Args:
+        marks: The request's.
+        key: Its key.
+        start: Its first value: a number of its own, by which it is found again.
+        end: Its second value.
+    """
+
+    __slots__ = ("_at", "_key", "_marks", "_start")
+
+    def __init__(self, marks: Marks, key: str, start: int, end: int) -> None:
+        self._marks = marks
+        self._key = key
+        self._start = start
+        self._at = 0
+        if len(marks) < MAX_MARKS:
+            marks.extend((key, start, end))
+
+    def grow_start(self, value: int) -> None:
+        """Raise the first value to *value*."""
+        at = self._place()
+        if at and value > self._start:
+            self._marks[at + 1] = self._start = value
+
+    def grow_end(self, value: int) -> None:
+        """Raise the second value to *value*."""
+        at = self._place()
+        if at and value > self._marks[at + 2]:
+            self._marks[at + 2] = value
+
+    def _place(self) -> int:
+        """Return where the triple stands, 0 if nowhere; other threads may have written after it, or made room before."""
+        marks, at = self._marks, self._at
+        if not self._stands(at):
+            places = range(len(marks) - 3, 0, -3)
+            self._at = at = next((place for place in places if self._stands(place)), 0)
+        return at
+
+    def _stands(self, at: int) -> bool:
+        marks = self._marks
+        return 0 < at < len(marks) and marks[at] == self._key and marks[at + 1] is self._start
+
+
+def is_last(response: Any) -> bool:
+    """Say whether a response is marked as the last of its call."""
+    return FINAL in response.parameters and response.parameters[FINAL].bool_param
+
 
 STREAM = "_stagelens_stream"
 # Calls of one stream whose last part never comes, the oldest of which are forgotten.
@@ -163,3 +283,111 @@ def stop_stream(original: Any) -> Any:
                 stream.close()
 
     return stop_stream
+
+
+def stream_infer(original: Any) -> Any:
+    """Return the same whose parts are noted as they are fetched."""
+
+    def stream_infer(
+        self: Any,
+        inputs_iterator: Any,
+        stream_timeout: Any = None,
+        headers: Any = None,
+        compression_algorithm: Any = None,
+    ) -> Any:
+        marks = current.get()
+        if marks is None or not hasattr(type(inputs_iterator), "__aiter__"):
+            return original(self, inputs_iterator, stream_timeout, headers, compression_algorithm)
+        call = Streamed(marks, self, "", "")
+        headers = headers_for(call, headers)
+        tokens = enter(call)
+        try:
+            parts = original(self, Inputs(inputs_iterator, call), stream_timeout, headers, compression_algorithm)
+        except BaseException as error:
+            call.end(error)
+            raise
+        finally:
+            leave(tokens)
+        return Parts(parts, call)
+
+    return stream_infer
+
+
+class Inputs:
+    """The inputs of a stream, passed on; they say which model is called.
+
+    Args:
+        inputs: The user's.
+        call: The call.
+    """
+
+    def __init__(self, inputs: Any, call: Streamed) -> None:
+        self._inputs = inputs
+        self._call = call
+        call.inferences = 0
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        self._inputs = aiter(self._inputs)
+        return self
+
+    async def __anext__(self) -> Any:
+        given = await anext(self._inputs)
+        try:
+            self._call.inferences += 1
+            self._call.model = given["model_name"]
+            self._call.version = given.get("model_version", "")
+        except Exception:
+            # Of no use to the client either, which says so better.
+            pass
+        return given
+
+
+class Parts:
+    """The answers of a stream, passed on and noted.
+
+    Args:
+        parts: The client's.
+        call: The call.
+    """
+
+    def __init__(self, parts: Any, call: Streamed) -> None:
+        self._parts = parts
+        self._call = call
+
+    def __aiter__(self) -> Parts:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parts, name)
+
+    async def __anext__(self) -> Any:
+        try:
+            result, error = await self._parts.__anext__()
+        except StopAsyncIteration:
+            self._call.end(None)
+            raise
+        except BaseException as failure:
+            self._call.end(failure, _status(failure))
+            raise
+        try:
+            self._note(result, error)
+        except Exception:
+            report("timing a part of a stream of tritonclient")
+        return result, error
+
+    def cancel(self) -> Any:
+        """Cancel the call."""
+        self._call.end(None, "StatusCode.CANCELLED")
+        return self._parts.cancel()
+
+    def _note(self, result: Any, error: Any) -> None:
+        if error is not None:
+            self._call.end(error)
+        else:
+            self._call.part(result.get_response())
+
+
+def _status(failure: BaseException) -> str:
+    # gRPC's own error, which the client does not translate here.
+    code = getattr(failure, "code", None)
+    return str(code()) if callable(code) else ""

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.instrumentors.bench.sink import Sink
 from stagelens.instrumentors.doctor import command, delivery, live_run
 from stagelens.instrumentors.doctor.probe import MARK
+from stagelens.instrumentors.session import Sink
 
 if TYPE_CHECKING:
     from tests.support.certificate_authority import Authorities

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from stagelens.instrumentors.libraries.tritonclient import endpoint
+from stagelens.instrumentors.libraries.tritonclient import statistics
 from tests.support.triton.triton_server import TraceSink, TritonServer, is_installed
 
 
@@ -48,7 +48,7 @@ def triton(traces: TraceSink) -> Generator[TritonServer]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for statistics on a busy machine, too."""
-    monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(statistics, "TIMEOUT_SECONDS", 60.0)
 
 
 def _inputs(client: Any, *values: float, batch: bool = False) -> list[Any]:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.instrumentors.libraries.tritonclient import statistics
-from stagelens.instrumentors.libraries.tritonclient.endpoint import Server, Totals
-from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged, Known, Window, spread
+from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged, Known, Server, Totals, Window, spread
 from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
 
 SERVER = Server("http", "planted:8000", {})

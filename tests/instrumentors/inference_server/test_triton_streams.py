@@ -17,7 +17,8 @@ from tritonclient.utils import InferenceServerException
 
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls, response_parts, streams
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls, streams
+from stagelens.instrumentors.libraries.tritonclient import streams as response_parts
 
 if TYPE_CHECKING:
     from conftest import Recorded

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 from stagelens.instrumentors.libraries.tritonclient.calls import SERVER
-from stagelens.instrumentors.libraries.tritonclient.endpoint import Totals, ask
+from stagelens.instrumentors.libraries.tritonclient.statistics import Totals, ask
 
 INSTRUMENTOR = TritonClientInstrumentor
 pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]

@@ -31,7 +31,6 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls
-from stagelens.instrumentors.libraries.tritonclient import infer as triton_infer
 
 if TYPE_CHECKING:
     from conftest import Recorded
@@ -339,7 +338,7 @@ def test_a_request_that_has_marked_enough_is_served_all_the_same(
 
 def test_a_client_we_cannot_read_is_a_client(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls are network only."""
-    monkeypatch.delattr(triton_infer, "Server")
+    monkeypatch.delattr(calls, "Server")
     http.InferenceServerClient("127.0.0.1:1").close()
 
     assert reported == {"noting the server of a client of tritonclient"}

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import aiohttp_exchange
+from stagelens.instrumentors.libraries import aiohttp_server
 from stagelens.instrumentors.libraries import aiohttp_server as module
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 
@@ -420,7 +420,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
         return response
 
     owner, _, name = internal.rpartition(".")
-    make_fail(getattr(module, owner) if owner else aiohttp_exchange, name)
+    make_fail(getattr(module, owner) if owner else aiohttp_server, name)
     answers = [ask(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
 
     assert answers == [(200, b"fine")] * 3

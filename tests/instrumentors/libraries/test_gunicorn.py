@@ -18,7 +18,7 @@ from gunicorn.workers import gthread
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import gunicorn as gunicorn_module
-from stagelens.instrumentors.libraries import wsgi_exchange
+from stagelens.instrumentors.libraries import wsgi
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
 from stagelens.instrumentors.libraries.gunicorn import GunicornInstrumentor
 
@@ -88,7 +88,7 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
     # As long as it waited, up to where the application begins: gunicorn's parsing lies in between.
     assert ended - begun <= ended - t0
     assert ended > released
-    assert wsgi_exchange.waited_ns.get() == 0
+    assert wsgi.waited_ns.get() == 0
 
 
 def test_a_connection_that_nobody_has_marked_has_not_waited(

@@ -18,7 +18,7 @@ import pytest
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.deferred import Waiting
+from stagelens.instrumentors.deferred import DeferredRecords
 from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
 from stagelens.instrumentors.records import Record, clock
@@ -46,7 +46,7 @@ def pool(request: pytest.FixtureRequest) -> Generator[ProcessPoolExecutor]:
 def told(finished: Finished) -> Record:
     """Return the only finished request, with what came late."""
     (record,) = finished
-    waiting = Waiting()
+    waiting = DeferredRecords()
     assert not waiting.holds(record, 0.0), "all is known when the result is there"
     return record
 
@@ -141,7 +141,7 @@ def test_requests_at_once_keep_their_own(finished: Finished, pool: ProcessPoolEx
 
 def intervals_of(record: Record) -> list[tuple[str, int, int]]:
     """Return the stages of one of several requests."""
-    Waiting().holds(record, 0.0)
+    DeferredRecords().holds(record, 0.0)
     return intervals(record)
 
 

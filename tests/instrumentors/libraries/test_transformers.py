@@ -29,7 +29,8 @@ from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, pipelines, pretrained
+from stagelens.instrumentors.libraries import transformers
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, pretrained
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 
 HERE = Path(__file__).parent
@@ -313,7 +314,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A pipeline whose model we cannot name is timed all the same."""
-    make_fail(pipelines, "describe")
+    make_fail(transformers, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = lengths(["a", "bc"])
 

@@ -17,7 +17,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.libraries import wsgi, wsgi_exchange
+from stagelens.instrumentors.libraries import wsgi
+from stagelens.instrumentors.libraries import wsgi as wsgi_exchange
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 
 if TYPE_CHECKING:

@@ -19,14 +19,20 @@ from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import instrumentor, records
 from stagelens.instrumentors.facts import read
-from stagelens.instrumentors.libraries import answers
-from stagelens.instrumentors.libraries import lines as line_module
+from stagelens.instrumentors.libraries import client_common
+from stagelens.instrumentors.libraries import token_stream as line_module
 from stagelens.instrumentors.libraries import token_stream as token_module
-from stagelens.instrumentors.libraries.answers import Call, hear
-from stagelens.instrumentors.libraries.lines import LineStream
-from stagelens.instrumentors.libraries.reported import Wait
-from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, TO_FIRST, TOTAL, Dialect
-from stagelens.instrumentors.libraries.token_stream import TokenStream
+from stagelens.instrumentors.libraries.client_common import Call, hear
+from stagelens.instrumentors.libraries.server_reports import (
+    BODIES,
+    HEADERS,
+    SERVER_TIMING,
+    TO_FIRST,
+    TOTAL,
+    Dialect,
+    Wait,
+)
+from stagelens.instrumentors.libraries.token_stream import LineStream, TokenStream
 
 BEGUN = 1_000_000
 WALL = 20_000_000
@@ -69,7 +75,7 @@ def a_call(wall: int = WALL) -> tuple[Call, records.Marks]:
     """Return a call that took *wall*, and the marks of its request."""
     marks: records.Marks = [records.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "clock", lambda: BEGUN + wall // 2)
+        patch.setattr(client_common, "clock", lambda: BEGUN + wall // 2)
         call = Call(marks, BEGUN, {})
     call.ended = BEGUN + wall
     return call, marks

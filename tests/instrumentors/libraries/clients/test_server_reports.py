@@ -26,13 +26,12 @@ from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import records
 from stagelens.instrumentors.facts import read
-from stagelens.instrumentors.libraries import reported as module
+from stagelens.instrumentors.libraries import server_reports as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.answers import Call, hear, in_body
+from stagelens.instrumentors.libraries.client_common import Call, hear, in_body
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.libraries.reported import Wait
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
-from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING
+from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, Wait
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.facts import read
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import lines as module
+from stagelens.instrumentors.libraries import token_stream as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.answers import Call
+from stagelens.instrumentors.libraries.client_common import Call
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.libraries.lines import LineStream
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
+from stagelens.instrumentors.libraries.token_stream import LineStream
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 
 if TYPE_CHECKING:
