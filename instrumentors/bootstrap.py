@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
-from ..core.package import import_lock
+from .. import import_lock
 from . import functions, imports, recorder
 from .instrumentor import Instrumentor, report
 

@@ -115,7 +115,7 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
     try:
         os.execvpe(command[0], command, env)  # noqa: S606 - the user's command, as it is
     except OSError as error:
-        print(f"stagelens run: {cure(command[0], error)}", file=sys.stderr)
+        print(f"stagelens run: {explain_start_failure(command[0], error)}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
@@ -205,7 +205,7 @@ def _value(words: list[str], option: str) -> tuple[list[str], int]:
     return value, 1 if sign else 2
 
 
-def cure(command: str, error: OSError) -> str:
+def explain_start_failure(command: str, error: OSError) -> str:
     """Return why *command* could not be started, and, indented, what to do."""
     if not isinstance(error, FileNotFoundError):
         hint = f"    stagelens run -- python {command}" if command.endswith(".py") else f"    chmod +x {command}"

@@ -120,7 +120,7 @@ class _Series:
         return self.cold
 
 
-class Fold:
+class Aggregator:
     """The series of this process.
 
     Args:

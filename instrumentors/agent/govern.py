@@ -38,7 +38,7 @@ from .. import recorder, records
 from ..api import request, stage
 from ..config import Budget, Keep
 from ..records import Record, clock
-from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Delta, Dimensions, Fold, RequestTotals
+from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
 # A request of the usual kind has so many; how much one more costs shows in a row of them.
 USUAL_STAGES, IN_A_ROW = 6, 24
@@ -114,12 +114,12 @@ def _calibration_request() -> bool:
     return timed is not None
 
 
-class FoldCost:
+class AggregationCost:
     """What the background spends on counting a request, by level, found out with requests that there were."""
 
     def __init__(self) -> None:
         keep, rng = Keep(), random.Random()  # noqa: S311 - sampling, no secrets
-        self._folds = [Fold(keep, rng) for _ in range(NOTHING)]
+        self._folds = [Aggregator(keep, rng) for _ in range(NOTHING)]
         for level, fold in enumerate(self._folds):
             fold.level = level
         self._costs: deque[list[int]] = deque(maxlen=REMEMBERED)
@@ -136,7 +136,7 @@ class FoldCost:
         return [statistics.fmean(each) for each in zip(*self._costs, strict=True)] or [0.0] * len(self._folds)
 
 
-def _took_ns(fold: Fold, record: Any) -> int:
+def _took_ns(fold: Aggregator, record: Any) -> int:
     took = 0
     # Requests are counted many in a row, which is what the second time is like.
     for _ in range(2):
@@ -300,12 +300,12 @@ class Overhead:
         processor: What our threads spend.
     """
 
-    def __init__(self, budget: Budget | None, fold: Fold, processor: Processor) -> None:
+    def __init__(self, budget: Budget | None, fold: Aggregator, processor: Processor) -> None:
         self._governor = Governor(budget) if budget is not None else None
         self._budget = budget
         self._fold = fold
         self._processor = processor
-        self._path, self._counting = PathCost(), FoldCost()
+        self._path, self._counting = PathCost(), AggregationCost()
         self._looked_at = self._exported_at = time.monotonic()
         self._calibrated_at = -math.inf
         self._spare = recorder.NEVER

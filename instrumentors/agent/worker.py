@@ -32,7 +32,7 @@ from ..export.exporter import Batch, Exporter
 from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
 from ..recorder import park_if_inherited
 from ..stalls import Surroundings, stalls
-from .aggregate import Delta, Dimensions, Fold
+from .aggregate import Aggregator, Delta, Dimensions
 from .govern import Overhead, Processor
 from .hardware import Hardware
 from .spans import Kept, LoadSpans, Trace, trace_of
@@ -106,7 +106,7 @@ class Agent:
         self._pid = os.getpid()
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
         self._losses = Losses()
-        self._fold = Fold(config.keep, rng)
+        self._fold = Aggregator(config.keep, rng)
         self._waiting = DeferredRecords()
         self._surroundings = Surroundings()
         self._hardware = Hardware()
@@ -134,7 +134,7 @@ class Agent:
         self._schedule = Schedule(config.interval_seconds, time.time())
 
     def run(self) -> None:
-        """Fold and export for ever."""
+        """Aggregator and export for ever."""
         stalls.watch()
         if self.config.hardware:
             self._hardware.watch()
@@ -154,7 +154,7 @@ class Agent:
             self._wait()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Fold, export and send everything now; return whether it was all acknowledged within *timeout_seconds*."""
+        """Aggregator, export and send everything now; return whether it was all acknowledged within *timeout_seconds*."""
         deadline = time.monotonic() + timeout_seconds
         self._hurried = True
         try:
@@ -342,7 +342,7 @@ def run() -> None:
 
 
 def flush(timeout_seconds: float) -> None:
-    """Fold and deliver what this process has recorded, as far as that goes in *timeout_seconds*."""
+    """Aggregator and deliver what this process has recorded, as far as that goes in *timeout_seconds*."""
     agent = _process.agent()
     if agent.config.enabled:
         agent.flush(timeout_seconds)

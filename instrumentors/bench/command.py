@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from ...core.errors import StagelensError
 from ..session import Sink
-from .comparing import Change, changes
 from .load import Asking
-from .rounds import CPU, PORT, THROUGHPUT, Both, Plan, environments, rounds
+from .rounds import CPU, PORT, THROUGHPUT, Both, Change, Plan, changes, environments, rounds
 
 FINE = 0
 # As shells have it, of SIGINT.

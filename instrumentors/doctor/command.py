@@ -1,23 +1,57 @@
-"""The command line of `stagelens doctor`."""
+"""The command line of `stagelens doctor`.
+
+The table of all checks, in the order in which they are told.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ...core.errors import ConfigError
 from .. import run
-from . import live_run
-from .checks import findings
-from .environment import Look
-from .interpreter import ask
+from . import delivery, frameworks, live_run, startup
+from . import frameworks as batching
+from . import frameworks as engines
+from . import startup as surroundings
+from .environment import Check, Finding, Inspection, ask
 from .live_run import watch
-from .output import Page, tell
+from .output import Page, write_report
 from .sources import read
 from .target import target
+
+CHECKS: tuple[Check, ...] = (
+    startup.check_program,
+    engines.check_not_python,
+    startup.check_versions,
+    startup.check_autoload,
+    startup.check_stages,
+    startup.check_uwsgi,
+    frameworks.check_gevent,
+    frameworks.check_tracers,
+    batching.check_batching,
+    surroundings.check_threads,
+    surroundings.check_memory,
+    surroundings.check_temporary_files,
+    surroundings.check_gpus,
+    delivery.check_settings,
+    delivery.check_collector,
+    engines.check_multiprocess_metrics,
+    engines.check_vllm,
+    engines.check_sglang,
+    engines.check_triton,
+    engines.check_stream_usage,
+)
+
+
+def run_checks(inspection: Inspection) -> Iterator[Finding]:
+    """Yield what all checks find, what hurts first."""
+    found = [finding for check in CHECKS for finding in check(inspection)]
+    yield from sorted(found, key=lambda finding: not finding.hurts)
+
 
 USAGE = """\
 usage: stagelens doctor [OPTION ...] -- COMMAND [ARGUMENT ...]
@@ -40,7 +74,7 @@ FINE, IN_THE_WAY, WRONG = 0, 1, 2
 
 
 def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
-    """Look at the command in *words* and say what was found.
+    """Inspection at the command in *words* and say what was found.
 
     Args:
         words: The words after `stagelens doctor`.
@@ -62,19 +96,19 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
     if not command or (command is rest and rest[0].startswith("-")):
         return _wrong(f"there is no option {rest[0]}" if command else "the command is missing")
     alone = not kept.asked and keeper is not None and run.keeping(keeper, kept) is not None
-    look = replace(look_at(command, env), kept_here=kept.asked or alone, alone=alone)
-    found = list(findings(look))
+    inspection = replace(inspect_command(command, env), kept_here=kept.asked or alone, alone=alone)
+    found = list(run_checks(inspection))
     watched = watch(command, env, seconds) if seconds else None
     found = [*live_run.findings(watched), *found] if watched else found
-    tell(Page(sys.stdout), look, found, watched)
+    write_report(Page(sys.stdout), inspection, found, watched)
     return IN_THE_WAY if any(finding.hurts for finding in found) else FINE
 
 
-def look_at(command: list[str], env: Mapping[str, str]) -> Look:
+def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
     """Return all there is to look at of *command* in *env*, which is that of `stagelens run`."""
     known = target(command, env)
     interpreter, silence = ask(known, env) if known.interpreter and not known.lost else (None, "")
-    return Look(
+    return Inspection(
         command=command,
         target=known,
         environment={**env, **interpreter.environment} if interpreter else env,

@@ -14,7 +14,7 @@ from ...core.settings.values import format_size
 from ..config import AgentConfig
 from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
 from ..export.http_post import Answer, post
-from .environment import Finding, Look
+from .environment import Finding, Inspection
 
 HTTP_PORT = 4318
 # A person waits; a collector answers at once.
@@ -23,44 +23,44 @@ MAX_TIMEOUT_SECONDS = 5.0
 MAX_SKEW_SECONDS = 60.0
 
 
-def settings(look: Look) -> Iterator[Finding]:
+def check_settings(inspection: Inspection) -> Iterator[Finding]:
     """Whether every setting of the agent can be read."""
-    config, lines = _config(look)
+    config, lines = _config(inspection)
     yield from (Finding(line.removeprefix("stagelens: ")) for line in lines)
     if not config.enabled:
         yield Finding("OTEL_SDK_DISABLED is true: nothing is recorded.", "unset OTEL_SDK_DISABLED")
-    named = "service.name=" in look.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if look.interpreter and not look.environment.get("OTEL_SERVICE_NAME") and not named:
+    named = "service.name=" in inspection.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if inspection.interpreter and not inspection.environment.get("OTEL_SERVICE_NAME") and not named:
         yield Finding(
-            f"The service has no name of its own; pages will call it {look.target.name!r}.",
+            f"The service has no name of its own; pages will call it {inspection.target.name!r}.",
             "OTEL_SERVICE_NAME=checkout",
             hurts=False,
         )
 
 
-def collector(look: Look) -> Iterator[Finding]:
+def check_collector(inspection: Inspection) -> Iterator[Finding]:
     """Whether somebody takes what is sent, and whether the clocks agree."""
-    config, _ = _config(look)
-    if look.alone:
+    config, _ = _config(inspection)
+    if inspection.alone:
         yield Finding(
             "No collector answers: started in this terminal, the run is summed up here when it ends. A service needs one.",
             "stagelens up",
             hurts=False,
         )
-    if look.kept_here or not config.enabled:
+    if inspection.kept_here or not config.enabled:
         return
     # Of two addresses of one collector one tells.
     addresses = {origin(url): url for url in (config.traces_url, config.metrics_url)}
     yield from filter(None, (_asked(config, url) for url in addresses.values()))
 
 
-def _config(look: Look) -> tuple[AgentConfig, list[str]]:
+def _config(inspection: Inspection) -> tuple[AgentConfig, list[str]]:
     """Return the agent's settings and what it would log of them."""
     logger, heard = logging.getLogger("stagelens"), _Heard()
     logger.addHandler(heard)
     propagates, logger.propagate = logger.propagate, False
     try:
-        return AgentConfig.from_env(look.environment), heard.lines
+        return AgentConfig.from_env(inspection.environment), heard.lines
     finally:
         logger.removeHandler(heard)
         logger.propagate = propagates
@@ -81,28 +81,26 @@ def _asked(config: AgentConfig, url: str) -> Finding | None:
     try:
         answer = _post(config, url)
     except ssl.SSLError as error:
-        return Finding(
-            f"{place} cannot be trusted, or does not trust us ({_reason(error)}).", _cure_of_tls(place, error)
-        )
+        return Finding(f"{place} cannot be trusted, or does not trust us ({_reason(error)}).", _tls_fix(place, error))
     except http.client.HTTPException:
         host = urlsplit(url).hostname
         text = f"{place} does not answer in HTTP/1, as OTLP/HTTP does: is it the port of OTLP/gRPC? Nothing arrives."
         return Finding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
     except (OSError, ValueError) as error:
-        cure = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
+        fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
         room = f"{format_size(config.buffer_bytes)} for each process"
         text = f"Nobody answers at {place} ({_reason(error)}): what is measured waits, up to {room}, and is lost at its end."
-        return Finding(text, cure)
+        return Finding(text, fix)
     if answer.status in DENIED_STATUSES:
-        cure = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"
+        fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"
         text = "lets nobody in without a token" if not config.headers else "does not take the token or certificate"
-        return Finding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", cure)
+        return Finding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", fix)
     if answer.status in OK_STATUSES:
         return _skew(place, answer.headers.get("Date") or "")
     text = "takes nothing now" if answer.status in RETRY_STATUSES else "is no OTLP receiver"
-    cure = "" if answer.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
+    fix = "" if answer.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
     return Finding(
-        f"{place} {text}: POST {urlsplit(url).path} has HTTP {answer.status} {explanation(answer.body)}.", cure
+        f"{place} {text}: POST {urlsplit(url).path} has HTTP {answer.status} {explanation(answer.body)}.", fix
     )
 
 
@@ -126,7 +124,7 @@ def _skew(place: str, date: str) -> Finding | None:
     return Finding(text, "timedatectl set-ntp true    # on the host that is wrong")
 
 
-def _cure_of_tls(place: str, error: ssl.SSLError) -> str:
+def _tls_fix(place: str, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return "OTEL_EXPORTER_OTLP_CERTIFICATE=/path/of/the/authority.pem"
     if "WRONG_VERSION_NUMBER" in str(error):

@@ -1,12 +1,228 @@
-"""Checks of what else is at work in the process: other tracers, and those who put their own classes in place of Python's."""
+"""Checks of what else is at work in the process: other tracers, and those who put their own classes in place of Python's.
+
+Checks of frameworks that work requests off elsewhere: where we do not follow a request, and what to write there.
+
+They are those of docs/batches.md. One that has a module of ours is not spoken of.
+
+Checks of servers that can tell more than they are asked to: vLLM, SGLang, Triton, and counters shared by workers.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from .environment import Finding, Look
-from .sources import imports
+from ..bootstrap import LIBRARIES
+from .environment import Finding, Inspection
+from .sources import dotted, imports
+
+MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
+_VLLM_SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
+# Where vLLM declares its options.
+_VLLM_OPTIONS = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
+_COMPLETIONS = ("completions.create", "acompletion", "completion")
+
+
+def check_vllm(inspection: Inspection) -> Iterator[Finding]:
+    """Whether vLLM would tell of each request, and of itself."""
+    if (
+        not (inspection.target.name == "vllm" and inspection.target.words[:1] == ("serve",))
+        and inspection.target.program not in _VLLM_SERVERS
+    ):
+        return
+    if inspection.option("--otlp-traces-endpoint") is None:
+        yield Finding(
+            "vLLM sends no spans: queue, prefill and decode of each request stay unknown.",
+            "vllm serve … --otlp-traces-endpoint=grpc://127.0.0.1:4317    # and OTEL_EXPORTER_OTLP_TRACES_INSECURE=true",
+            hurts=False,
+        )
+    if inspection.option("--enable-per-request-metrics") is None and _knows(inspection, "enable_per_request_metrics"):
+        yield Finding(
+            "vLLM does not tell its clients how long each request waited and ran.",
+            "vllm serve … --enable-per-request-metrics",
+            hurts=False,
+        )
+    if inspection.option("--disable-log-stats") is not None:
+        yield Finding(
+            "--disable-log-stats leaves vLLM's /metrics without latencies.",
+            "leave --disable-log-stats out",
+            hurts=False,
+        )
+
+
+def check_sglang(inspection: Inspection) -> Iterator[Finding]:
+    """Whether SGLang has metrics."""
+    if inspection.target.program == "sglang.launch_server" and inspection.option("--enable-metrics") is None:
+        yield Finding("SGLang has no /metrics.", "python -m sglang.launch_server … --enable-metrics", hurts=False)
+
+
+def check_triton(inspection: Inspection) -> Iterator[Finding]:
+    """Whether Triton sends its traces, and has metrics."""
+    if inspection.target.name != "tritonserver":
+        return
+    if not any("mode=opentelemetry" in word for word in inspection.target.words):
+        yield Finding(
+            "Triton sends no traces: the stages of each request stay unknown.",
+            "tritonserver … --trace-config mode=opentelemetry --trace-config level=TIMESTAMPS --trace-config rate=1 "
+            "--trace-config opentelemetry,url=http://127.0.0.1:4318/v1/traces",
+            hurts=False,
+        )
+    if (inspection.option("--allow-metrics") or "true").lower() in ("false", "0", "off"):
+        yield Finding("--allow-metrics=false leaves nothing to read.", "leave --allow-metrics=false out", hurts=False)
+
+
+def check_not_python(inspection: Inspection) -> Iterator[Finding]:
+    """Whether the program is Python at all."""
+    if (
+        inspection.target.program
+        and not inspection.target.interpreter
+        and not inspection.target.lost
+        and inspection.target.name not in ("tritonserver", "uwsgi")
+    ):
+        yield Finding(
+            f"{inspection.target.name} is no Python program. Only Python processes that it starts are timed.",
+            "https://opentelemetry.io/docs/languages/    # its spans, or its /metrics: docs/engines.md",
+        )
+
+
+def check_multiprocess_metrics(inspection: Inspection) -> Iterator[Finding]:
+    """Whether prometheus-client adds up what several workers count."""
+    folder = inspection.environment.get(MULTIPROC) or inspection.environment.get(MULTIPROC.lower())
+    if folder is not None and not Path(folder).is_dir():
+        yield Finding(f"{MULTIPROC} is {folder}, which is no folder: counting fails there.", f"mkdir -p {folder}")
+    workers = inspection.option("-w", "--workers") or inspection.environment.get("WEB_CONCURRENCY") or "1"
+    if (
+        folder is None
+        and workers.isdigit()
+        and int(workers) > 1
+        and "prometheus_client" in inspection.sources.imported()
+    ):
+        yield Finding(
+            f"{workers} workers count for themselves, and /metrics shows one of them at a time (a guess: prometheus_client is imported).",
+            f"mkdir -p /tmp/counters && export {MULTIPROC}=/tmp/counters",
+        )
+
+
+def check_stream_usage(inspection: Inspection) -> Iterator[Finding]:
+    """Whether a stream is asked for without its usage, so that its tokens cannot be counted."""
+    for place, name, call in inspection.sources.calls():
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        streams = given.get("stream")
+        if (
+            name.endswith(_COMPLETIONS)
+            and isinstance(streams, ast.Constant)
+            and streams.value is True
+            and not {"stream_options", None, "extra_body"} & given.keys()
+        ):
+            yield Finding(
+                f"{place} asks for a stream without its usage: its tokens are not known (a guess).",
+                'stream_options={"include_usage": True}',
+                hurts=False,
+            )
+
+
+def _knows(inspection: Inspection, option: str) -> bool:
+    """Say whether the installed vLLM has *option*; where it cannot be read, it may."""
+    home = inspection.interpreter.places.get("vllm") if inspection.interpreter else None
+    texts = [
+        file.read_text(errors="replace") for name in _VLLM_OPTIONS if home and (file := Path(home, name)).is_file()
+    ]
+    return not texts or any(option in text for text in texts)
+
+
+class Way(NamedTuple):
+    """A way in which a framework takes a request where we do not follow it.
+
+    Args:
+        module: The framework's import name, or that of its part.
+        names: What in the sources takes it there, as people write it.
+        programs: The programs that do, whatever the sources say.
+        text: What follows from it.
+        fix: What to write.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    programs: tuple[str, ...]
+    text: str
+    fix: str
+
+
+WAYS = (
+    Way(
+        "ray",
+        ("serve.batch", "ray.serve.batch"),
+        (),
+        "works requests off together, in a task of its own: what is timed there belongs to none of them",
+        "await self.batched(x, stagelens.ticket())    # and in batched: with stagelens.batch(tickets):",
+    ),
+    Way(
+        "ray",
+        ("serve.deployment", "ray.serve.deployment"),
+        (),
+        "runs in processes of Ray's: what is timed there belongs to no request",
+        'with stagelens.request("model"):    # in its method',
+    ),
+    Way(
+        "mlserver",
+        ("MLModel", "mlserver.MLModel"),
+        ("mlserver",),
+        "runs in workers of MLServer's: what is timed there belongs to no request",
+        'with stagelens.request("predict"):    # in its method',
+    ),
+    Way(
+        "ts",
+        (),
+        ("torchserve",),
+        "runs handlers in workers: what is timed there belongs to no request",
+        'with stagelens.request("handle", traceparent=ctx.get_request_header(0, "traceparent") or ""):    # in the handler',
+    ),
+    Way(
+        "litserve.specs",
+        ("OpenAISpec", "ls.OpenAISpec", "litserve.OpenAISpec", "OpenAIEmbeddingSpec", "ls.OpenAIEmbeddingSpec"),
+        (),
+        "puts requests into LitServe's queue by itself: what is timed in the worker belongs to no request",
+        'with stagelens.request("predict"):    # in predict',
+    ),
+)
+# Who calls one of these has read docs/batches.md.
+_HANDLED_BY = frozenset({"stagelens.batch", "stagelens.request", "stagelens.ticket"})
+_OWN_APPLICATION = "serve.ingress"
+
+
+def check_batching(inspection: Inspection) -> Iterator[Finding]:
+    """Whether requests are worked off where what is timed belongs to none of them."""
+    triggers = [library.trigger for library in LIBRARIES]
+    known = {*triggers, *(trigger.partition(".")[0] for trigger in triggers)}
+    places = _places(inspection)
+    # A replica that serves an application of its own has requests of its own.
+    if not _HANDLED_BY.isdisjoint(places) or _OWN_APPLICATION in places or _in_process(inspection):
+        return
+    for way in WAYS:
+        if way.module in known:
+            continue
+        imported = way.module.partition(".")[0] in inspection.sources.imported()
+        place = next((f"{name} ({places[name]})" for name in way.names if imported and name in places), "")
+        subject = place or (inspection.target.name if inspection.target.name in way.programs else "")
+        if subject:
+            yield Finding(f"{subject} {way.text} (a guess).", way.fix, hurts=False)
+
+
+def _places(inspection: Inspection) -> dict[str, str]:
+    """Return where each dotted name of the sources stands first."""
+    found: dict[str, str] = {}
+    for path, tree in inspection.sources.trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Attribute, ast.Name)):
+                found.setdefault(dotted(node), f"{path}:{node.lineno}")
+    return found
+
+
+def _in_process(inspection: Inspection) -> bool:
+    return inspection.target.name == "mlserver" and inspection.environment.get("MLSERVER_PARALLEL_WORKERS") == "0"
+
 
 # Others that wrap the same calls: name, what starts it (a wrapper, a variable, a call in the sources), how to be without it.
 TRACERS = (
@@ -19,12 +235,12 @@ TRACERS = (
 BEFORE_GEVENT = frozenset({"aiohttp", "grpc", "httpx", "requests", "ssl", "torch", "urllib3"})
 
 
-def tracers(look: Look) -> Iterator[Finding]:
+def check_tracers(inspection: Inspection) -> Iterator[Finding]:
     """Another tracer times the same calls: both work, and both cost."""
-    called = {name for _, name, _ in look.sources.calls()}
-    imported = {name for tree in look.sources.trees.values() for _, name in imports(tree)}
+    called = {name for _, name, _ in inspection.sources.calls()}
+    imported = {name for tree in inspection.sources.trees.values() for _, name in imports(tree)}
     for title, wrapper, starts, off in TRACERS:
-        if wrapper in look.target.seen or called & set(starts) or imported & set(starts):
+        if wrapper in inspection.target.seen or called & set(starts) or imported & set(starts):
             yield Finding(
                 f"{title} times the same calls. Nothing is counted twice, but a request pays for both, and its work is in our stages.",
                 f"{off}    # to see what it takes",
@@ -32,9 +248,9 @@ def tracers(look: Look) -> Iterator[Finding]:
             )
 
 
-def gevent(look: Look) -> Iterator[Finding]:
+def check_gevent(inspection: Inspection) -> Iterator[Finding]:
     """Whether gevent or eventlet patches before what it has to patch is imported."""
-    for path, tree in look.sources.trees.items():
+    for path, tree in inspection.sources.trees.items():
         late = ""
         for node in tree.body:
             names = {name for statement, name in imports(ast.Module([node], [])) if statement is node}
@@ -44,8 +260,8 @@ def gevent(look: Look) -> Iterator[Finding]:
                     f"{path}:{node.lineno} patches after {late} was imported, whose sockets or locks stay as they were (a guess).",
                     "from gevent import monkey; monkey.patch_all()    # before all other imports",
                 )
-    worker = look.option("-k", "--worker-class") or ""
-    if "eventlet" in worker or "eventlet" in look.sources.imported():
+    worker = inspection.option("-k", "--worker-class") or ""
+    if "eventlet" in worker or "eventlet" in inspection.sources.imported():
         yield Finding(
             "Stagelens was never tested with eventlet.", "gunicorn --worker-class gthread --threads 8 …", hurts=False
         )

@@ -1,15 +1,93 @@
-"""What was found, as plain text: 80 columns, and colours where a person reads."""
+"""What was found, as plain text: 80 columns, and colours where a person reads.
+
+What of a command's environment would be timed by itself, and what would not.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-from .environment import Finding, Look
-from .listing import Timed, not_timed, timed
+from ..bootstrap import LIBRARIES
+from .environment import Finding, Inspection
 from .live_run import Watched
+
+# Libraries in which a model runs and that have no module of ours: distribution, import name.
+WITHOUT_MODULE = {
+    "ctranslate2": "ctranslate2",
+    "jax": "jax",
+    "lightgbm": "lightgbm",
+    "llama-cpp-python": "llama_cpp",
+    "mlx": "mlx",
+    "onnxruntime-genai": "onnxruntime_genai",
+    "openvino": "openvino",
+    "paddlepaddle": "paddle",
+    "scikit-learn": "sklearn",
+    "spacy": "spacy",
+    "tensorflow": "tensorflow",
+    "tensorrt": "tensorrt",
+    "xgboost": "xgboost",
+}
+# Tested along with a library, and used without it as well: who imports one of them need not have the library.
+ALSO_ALONE = frozenset({"gevent", "werkzeug"})
+# The same library under another name: what runs on another device.
+OTHER_NAMES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")}
+
+
+class TimedLibrary(NamedTuple):
+    """A library that would be timed.
+
+    Args:
+        title: Its name as people write it.
+        versions: Its distributions that are installed, each with the version, and the one it was tested with.
+        certain: Whether the command's own modules import it, as far as they are known; else something else has to.
+    """
+
+    title: str
+    versions: dict[str, tuple[str, str]]
+    certain: bool
+
+
+def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
+    """Yield what is installed and has a module of ours, by title."""
+    imported = inspection.sources.imported() | {inspection.target.name}
+    found = {library.load() for library in LIBRARIES}
+    classes = sorted((cls for cls in found if not _is_pythons(cls.library)), key=lambda cls: cls.title.lower())
+    mains = {next(iter(cls.tested)) for cls in classes}
+    for cls in classes:
+        main = next(iter(cls.tested))
+        # What was tested along with it and has a module of its own is told there.
+        versions = {
+            there: (inspection.installed(there), tested)
+            for name, tested in cls.tested.items()
+            if name not in mains - {main}
+            and (there := next(filter(inspection.installed, (name, *OTHER_NAMES.get(name, ()))), ""))
+        }
+        used = {name for name in versions.keys() - ALSO_ALONE if name.replace("-", "_") in imported}
+        used |= {name for name in versions if name == main and cls.library.partition(".")[0] in imported}
+        if any(name == main or name.startswith(cls.library) for name in versions):
+            told = {name: both for place, (name, both) in enumerate(versions.items()) if place == 0 or name in used}
+            yield TimedLibrary(
+                cls.title, told if inspection.sources.trees else versions, not inspection.sources.trees or bool(used)
+            )
+
+
+def untimed_libraries(inspection: Inspection) -> dict[str, str]:
+    """Return what is installed and has no module of ours, with its version; of what the sources import, if they are known."""
+    imported = inspection.sources.imported()
+    return {
+        name: version
+        for name, module in WITHOUT_MODULE.items()
+        if (version := inspection.installed(name)) and (not inspection.sources.trees or module in imported)
+    }
+
+
+def _is_pythons(library: str) -> bool:
+    return library.partition(".")[0] in sys.stdlib_module_names
+
 
 WIDTH = 80
 # Where a line must not be broken.
@@ -43,10 +121,10 @@ class Page:
             self.line(part.replace(_NBSP, " "))
 
 
-def tell(page: Page, look: Look, found: Sequence[Finding], watched: Watched | None = None) -> None:
+def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], watched: Watched | None = None) -> None:
     """Write what is timed, what was when it ran, what is in the way, and what would give more."""
-    _who(page, look)
-    _libraries(page, look)
+    _write_interpreter(page, inspection)
+    _write_libraries(page, inspection)
     if watched is not None:
         page.line()
         page.line(f"Run for {watched.seconds:.0f} s, in processes of Python we were in: {watched.processes}")
@@ -55,9 +133,9 @@ def tell(page: Page, look: Look, found: Sequence[Finding], watched: Watched | No
         )
     hurting, rest = [one for one in found if one.hurts], [one for one in found if not one.hurts]
     if hurting:
-        _findings(page, "In the way:", hurting, RED)
+        _write_findings(page, "In the way:", hurting, RED)
     if rest:
-        _findings(page, "Worth knowing:", rest, YELLOW)
+        _write_findings(page, "Worth knowing:", rest, YELLOW)
     page.line()
     if hurting:
         page.line(f"{len(hurting)} in the way", RED, BOLD)
@@ -65,22 +143,22 @@ def tell(page: Page, look: Look, found: Sequence[Finding], watched: Watched | No
         page.line("Nothing is in the way.", GREEN, BOLD)
 
 
-def _who(page: Page, look: Look) -> None:
-    found = look.interpreter
+def _write_interpreter(page: Page, inspection: Inspection) -> None:
+    found = inspection.interpreter
     if found is not None:
         version = ".".join(map(str, found.version))
         with_us = f", stagelens {found.stagelens['version']}" if "version" in found.stagelens else ""
-        page.line(f"{look.target.name}: Python {version}{with_us}", BOLD)
+        page.line(f"{inspection.target.name}: Python {version}{with_us}", BOLD)
         page.line(f"  {found.executable}")
 
 
-def _libraries(page: Page, look: Look) -> None:
-    libraries = list(timed(look))
+def _write_libraries(page: Page, inspection: Inspection) -> None:
+    libraries = list(timed_libraries(inspection))
     certain = [library for library in libraries if library.certain]
     width = max((len(library.title) for library in certain), default=0)
     if certain:
         page.line()
-        page.line("Timed by itself:" if look.sources.trees else "Timed by itself, where it is imported:")
+        page.line("Timed by itself:" if inspection.sources.trees else "Timed by itself, where it is imported:")
     for library in certain:
         page.wrapped(", ".join(_versions(library)), f"  {library.title:<{width}}  ")
     rest = dict.fromkeys(version for library in libraries if not library.certain for version in _versions(library))
@@ -92,24 +170,24 @@ def _libraries(page: Page, look: Look) -> None:
             else "Timed by itself, where something imports it:"
         )
         page.wrapped(", ".join(rest), "  ")
-    for name, version in not_timed(look).items():
+    for name, version in untimed_libraries(inspection).items():
         page.line()
         page.line(f"Not timed by itself: {name} {version}")
-        page.line(f"      stagelens run --stage forward=MODULE:FUNCTION -- {look.target.name} …", BOLD)
+        page.line(f"      stagelens run --stage forward=MODULE:FUNCTION -- {inspection.target.name} …", BOLD)
 
 
-def _versions(library: Timed) -> Iterator[str]:
+def _versions(library: TimedLibrary) -> Iterator[str]:
     for name, (version, tested) in library.versions.items():
         # +cpu and its like say how it was built.
         differs = version.partition("+")[0] != tested
         yield f"{name}{_NBSP}{version}" + (f" (tested{_NBSP}with{_NBSP}{tested})" if differs else "")
 
 
-def _findings(page: Page, title: str, found: Sequence[Finding], colour: str) -> None:
+def _write_findings(page: Page, title: str, found: Sequence[Finding], colour: str) -> None:
     page.line()
     page.line(title, colour)
     for finding in found:
         page.wrapped(finding.text, "  - ")
-        if finding.cure:
+        if finding.fix:
             # To be copied: never broken.
-            page.line(f"      {finding.cure}", BOLD)
+            page.line(f"      {finding.fix}", BOLD)

@@ -1,15 +1,73 @@
-"""Which interpreter a command line leads to, and with which program: through shells, wrappers and start scripts."""
+"""Which interpreter a command line leads to, and with which program: through shells, wrappers and start scripts.
+
+Which program the text of a shell is for: what `sh -c` is given, or a start script.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import run
-from .shells import last_program
+
+# What stands in it beside that program.
+_NO_PROGRAMS = frozenset(
+    (
+        *("[", ":", ".", "}", "cd", "done", "echo", "elif", "else", "esac", "exit", "export", "fi", "if", "mkdir"),
+        *("printf", "set", "sleep", "source", "test", "then", "trap", "true", "ulimit", "umask", "unset", "wait"),
+    )
+)
+_BREAKS = frozenset({"&&", ";", "||"})
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+
+
+def last_program(text: str, arguments: list[str]) -> list[str] | None:
+    """Return the words of what *text* execs, else of the last program it starts; None where only the shell can read it.
+
+    Args:
+        text: The commands.
+        arguments: What it is given: `$0` and what `$@` stands for.
+
+    >>> last_program("set -e; exec nice $@", ["sh", "python", "serve.py"])
+    ['exec', 'nice', 'python', 'serve.py']
+    """
+    try:
+        commands = [command for line in text.replace("\\\n", " ").splitlines() for command in _commands(line)]
+    except ValueError:
+        return None
+    programs = [words for words in commands if words[0] not in _NO_PROGRAMS]
+    words = next((words for words in programs if words[0] == "exec"), programs[-1] if programs else [])
+    if not words or any(set(word) <= set("|&<>()") or "$(" in word or "`" in word for word in words):
+        return None
+    return [part for word in words for part in (arguments[1:] if word in ("$@", "$*") else [_filled(word)])]
+
+
+def _commands(line: str) -> list[list[str]]:
+    """Return the commands of a *line*, each as its words.
+
+    Raises:
+        ValueError: A quote in it is not closed.
+    """
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if word in _BREAKS:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return [words for words in commands if words]
+
+
+def _filled(word: str) -> str:
+    """Return *word* with the variables of this environment; of one that is not set, its default or nothing."""
+    return _VARIABLE.sub(lambda match: os.environ.get(match[1] or match[3]) or match[2] or "", word)
+
 
 # Wrappers that only start what follows: by name their options that take a value, and how many words come before it.
 WRAPPERS: dict[str, tuple[frozenset[str], int]] = {
@@ -55,7 +113,7 @@ _STARTER_VALUES = frozenset(
     )
 )
 SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
-# What starts the command somewhere else, where this process cannot look.
+# What starts the command somewhere else, where this process cannot inspection.
 ELSEWHERE = frozenset({"docker", "podman", "kubectl", "nerdctl", "ssh", "srun", "systemd-run"})
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -181,7 +239,7 @@ def _python(found: Target, words: list[str]) -> Target:
 
 
 def _shell(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
-    """Look into the one command that `sh -c` or a start script ends in."""
+    """Inspection into the one command that `sh -c` or a start script ends in."""
     place = _after_options(words, 1, frozenset({"-o", "+o"}))
     options = [word for word in words[1:place] if not word.startswith("--")]
     if place >= len(words):
@@ -208,7 +266,7 @@ def _behind_shell(found: Target, text: str, arguments: list[str]) -> Target | tu
 
 
 def _other(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
-    """Look for a program that is neither Python nor a shell by its name."""
+    """Inspection for a program that is neither Python nor a shell by its name."""
     named = replace(found, program=words[0], words=tuple(words[1:]), inner=tuple(words))
     if named.name in ELSEWHERE:
         return replace(named, lost=f"{named.name} starts it somewhere else")
@@ -216,7 +274,9 @@ def _other(found: Target, words: list[str], env: Mapping[str, str]) -> Target | 
     if path is None:
         # Behind `uv run` and its like it may be on a path that only they know; what asks will find out.
         behind = set(found.seen) & (STARTERS.keys() - {"env"})
-        return replace(named, interpreter="python", lost="" if behind else run.cure(words[0], FileNotFoundError()))
+        return replace(
+            named, interpreter="python", lost="" if behind else run.explain_start_failure(words[0], FileNotFoundError())
+        )
     try:
         with Path(path).open("rb") as file:
             first, second = (file.readline(_MAX_LINE_BYTES).decode(errors="replace") for _ in range(2))

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from ... import __version__
 from ...core import names
-from ...core.package import __version__
 from ..config import Trust
 from ..recorder import park_if_inherited
 from .http_post import Answer, post
@@ -128,8 +128,8 @@ MAX_RETRY_AFTER_SECONDS = 600.0
 QUIET_SECONDS = 300.0
 MAX_SHOWN_CHARS = 300
 
-_NOBODY_CURE = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
-_TLS_CURE = (
+_UNREACHABLE_FIX = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
+_TLS_FIX = (
     "Compare OTEL_EXPORTER_OTLP_CERTIFICATE (whom to trust) and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
     "OTEL_EXPORTER_OTLP_CLIENT_KEY (what to show) with what the collector has"
 )
@@ -265,14 +265,14 @@ class Exporter:
             if answer.status in RETRY_STATUSES:
                 reason = f"HTTP {answer.status} {explanation(answer.body)}"
                 # Somebody is there, and says what is wrong.
-                self._failed(batch, reason, _retry_after(answer.headers.get("Retry-After"), time.time()), cure="")
+                self._failed(batch, reason, _retry_after(answer.headers.get("Retry-After"), time.time()), fix="")
             else:
                 self._settle(batch, answer)
         except Exception as error:
             # Unreachable, not HTTP, not what this code foresaw: the thread must live and the batch must not be lost.
             self._context = None  # its files may be new by the next attempt: certificates are short-lived
-            cure = _TLS_CURE if isinstance(error, ssl.SSLError) else _NOBODY_CURE
-            self._failed(batch, f"{error}" or type(error).__name__, None, cure)
+            fix = _TLS_FIX if isinstance(error, ssl.SSLError) else _UNREACHABLE_FIX
+            self._failed(batch, f"{error}" or type(error).__name__, None, fix)
 
     def _post(self, batch: Batch) -> Answer:
         return post(
@@ -288,7 +288,7 @@ class Exporter:
             self._context = self._trust.context()
         return self._context
 
-    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str) -> None:
+    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, fix: str) -> None:
         self._outbox.give_back(batch)
         # Jitter spreads the retries of many processes. The floor applies to any Retry-After: with clock skew its date may be in the past.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
@@ -296,7 +296,7 @@ class Exporter:
         if not self._leaving:
             self._warn(
                 "unreachable",
-                f"{origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. {cure}".rstrip(),
+                f"{origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. {fix}".rstrip(),
             )
         with self._attempt:
             # Whoever woke the thread during the attempt must not cut the wait short.

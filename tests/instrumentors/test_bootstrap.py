@@ -37,7 +37,7 @@ def test_a_module_that_fails_leaves_the_import_alone(
     (tmp_path / "a_library_of_nobody.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(imports, "_hooks", {})
-    monkeypatch.setattr(bootstrap, "_watched", set())
+    monkeypatch.setattr(bootstrap, "_instrumented", set())
     monkeypatch.setattr(bootstrap, "LIBRARIES", (Library("a_library_of_nobody", "no_such_module", "X"),))
     with caplog.at_level(logging.WARNING, "stagelens"):
         bootstrap.instrument()

@@ -364,7 +364,7 @@ def kept(marks, *rest):
     if marks[1] >= 0:  # none that the agent rehearses
         seen.append((rest[2], {{key for key in marks[3::3] if key[0] != "@"}} - {{"queue"}}, marks[3::3].count(rest[2])))
     finish(marks, *rest)
-manual.finish = kept
+api.finish = kept
 with ThreadPoolExecutor(2) as pool:
     gevent.joinall([gevent.spawn(handle, f"r{{number % 8}}") for number in range(40)], raise_error=True)
 assert len(seen) == 40
@@ -377,7 +377,7 @@ if child == 0:
     sys.exit()
 assert os.waitpid(child, 0)[1] == 0
 """
-IMPORT = "import stagelens\nfrom stagelens.instrumentors import manual, recorder"
+IMPORT = "import stagelens\nfrom stagelens.instrumentors import api, recorder"
 PATCH = "monkey.patch_all()"
 
 

@@ -124,11 +124,11 @@ def test_a_batch_is_queue_before_and_its_stages_in_it_for_each(finished: Finishe
     time.now += 3
     first.__exit__(None)
     second.__exit__(None)
-    records = told(finished)
+    finished_records = told(finished)
 
-    assert own(records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
-    assert own(records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
-    assert read(records["second"][0]).facts["@batch"] == 2
+    assert own(finished_records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
+    assert own(finished_records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
+    assert read(finished_records["second"][0]).facts["@batch"] == 2
 
 
 def test_a_request_that_left_in_its_batch_keeps_what_it_had_by_then(finished: Finished, time: Clock) -> None:
@@ -157,10 +157,10 @@ def test_a_request_whose_job_was_never_taken_has_waited(finished: Finished, time
         drawn.drop(time.now)
         time.now += 6
 
-    records = told(finished)
+    finished_records = told(finished)
 
-    assert own(records["never"]) == {"queue": 10, "overhead": 0}
-    assert own(records["dropped"]) == {"queue": 4, "overhead": 6}
+    assert own(finished_records["never"]) == {"queue": 10, "overhead": 0}
+    assert own(finished_records["dropped"]) == {"queue": 4, "overhead": 6}
 
 
 def test_a_request_does_not_queue_while_another_job_of_its_own_runs(finished: Finished, time: Clock) -> None:
@@ -294,10 +294,14 @@ def test_a_batcher_task_of_an_early_request_serves_all(finished: Finished) -> No
         started[0].cancel()
 
     asyncio.run(serve())
-    records = told(finished)
+    finished_records = told(finished)
 
-    assert {name: record[4] for name, record in records.items()} == {"r0": "", "r1": "CancelledError", "r2": ""}
-    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in records.values())
+    assert {name: record[4] for name, record in finished_records.items()} == {
+        "r0": "",
+        "r1": "CancelledError",
+        "r2": "",
+    }
+    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in finished_records.values())
 
 
 def test_a_thread_of_your_own_takes_the_jobs_of_many(finished: Finished) -> None:
@@ -328,10 +332,10 @@ def test_a_thread_of_your_own_takes_the_jobs_of_many(finished: Finished) -> None
             assert done.wait(30)
     jobs.put(None)
     thread.join(30)
-    records = told(finished)
+    finished_records = told(finished)
 
     assert seen == [None, None]
-    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in records.values())
+    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in finished_records.values())
 
 
 def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished) -> None:

@@ -21,7 +21,7 @@ from stagelens.core.histogram import Histogram, bucket_index
 from stagelens.core.request_histograms import round_to_microseconds
 from stagelens.core.stages import OTHER, OVERHEAD
 from stagelens.instrumentors import records
-from stagelens.instrumentors.agent.aggregate import Delta, Dimensions, Fold
+from stagelens.instrumentors.agent.aggregate import Aggregator, Delta, Dimensions
 from stagelens.instrumentors.agent.spans import MAX_SPANS, Kept, Trace, trace_of
 from stagelens.instrumentors.config import Keep
 from stagelens.instrumentors.export.otlp import Encoder, Interval, chunks
@@ -43,7 +43,7 @@ def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes
 
 
 def folded(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
-    fold = Fold(Keep(), random.Random(1), **options)
+    fold = Aggregator(Keep(), random.Random(1), **options)
     for item in records:
         fold.add(item)
     return fold.take()
@@ -123,7 +123,7 @@ def test_what_held_requests_up_is_counted_by_their_latency(monkeypatch: pytest.M
 
 def test_a_series_shows_three_stages_of_the_users_own() -> None:
     """The first three names stay, also in later intervals; further ones are counted together."""
-    fold = Fold(Keep(), random.Random(1))
+    fold = Aggregator(Keep(), random.Random(1))
     fold.add(record(*((f"own-{number}", number, number + 1) for number in range(5))))
     first = only(fold.take())
     fold.add(record(("own-4", 0, 1), ("own-2", 1, 2), ("forward", 2, 3)))
@@ -329,7 +329,7 @@ def test_past_the_limit_series_are_counted_together() -> None:
 
 def test_a_record_that_cannot_be_read_changes_nothing() -> None:
     """A torn triple raises and leaves the counts as they were."""
-    fold = Fold(Keep(), random.Random(1))
+    fold = Aggregator(Keep(), random.Random(1))
     broken = record()
     broken[0].append("forward")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.bench.comparing import change, changes
+from stagelens.instrumentors.bench.rounds import change, changes
 
 TIMES = st.floats(1e-6, 1e6)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=6, max_size=30)

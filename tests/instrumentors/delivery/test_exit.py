@@ -154,19 +154,20 @@ def test_a_forked_child_reports_its_own_requests_under_its_own_instance(
 
 PLANTED = """
 import threading, time
-from stagelens.instrumentors import fold, recorder
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.agent import aggregate
 def until(condition):
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-take = fold.Fold.take
+take = aggregate.Aggregator.take
 def broken(self):
-    fold.Fold.take = take
+    aggregate.Aggregator.take = take
     raise {error}("planted")
-fold.Fold.take = broken
+aggregate.Aggregator.take = broken
 serve(2)
-until(lambda: fold.Fold.take is take)
+until(lambda: aggregate.Aggregator.take is take)
 {then}
 """
 DIED = """

@@ -13,17 +13,19 @@ import pytest
 
 from stagelens import __version__
 from stagelens.instrumentors import run
-from stagelens.instrumentors.doctor import delivery, engines, frameworks, startup, surroundings
-from stagelens.instrumentors.doctor.checks import CHECKS
-from stagelens.instrumentors.doctor.environment import Check, Interpreter, Look
-from stagelens.instrumentors.doctor.listing import timed
+from stagelens.instrumentors.doctor import delivery, frameworks, startup
+from stagelens.instrumentors.doctor import frameworks as engines
+from stagelens.instrumentors.doctor import startup as surroundings
+from stagelens.instrumentors.doctor.command import CHECKS
+from stagelens.instrumentors.doctor.environment import Check, Inspection, Interpreter
+from stagelens.instrumentors.doctor.output import timed_libraries
 from stagelens.instrumentors.doctor.sources import Sources, read
 from stagelens.instrumentors.doctor.target import target
 
-Change = Callable[[Look], Look]
+Change = Callable[[Inspection], Inspection]
 
 
-def looking_at(*words: str, code: str = "", **environment: str) -> Look:
+def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection:
     """Return a look at a command in a healthy place, whose one module is *code*."""
     env = run.environment({"OTEL_SERVICE_NAME": "checkout", **environment})
     interpreter = Interpreter(
@@ -44,81 +46,115 @@ def looking_at(*words: str, code: str = "", **environment: str) -> Look:
     trees = {Path("serve.py"): ast.parse(code)} if code else {}
     # No program of that name need be there.
     found = replace(target(words, {"PATH": os.defpath}), lost="")
-    return Look(words, found, env, interpreter, sources=Sources(trees), kept_here=True)
+    return Inspection(words, found, env, interpreter, sources=Sources(trees), kept_here=True)
 
 
-def asked(look: Look, **facts: Any) -> Look:
+def asked(inspection: Inspection, **facts: Any) -> Inspection:
     """Return *look* with an interpreter that says something else."""
-    assert look.interpreter is not None
-    return replace(look, interpreter=replace(look.interpreter, **facts))
+    assert inspection.interpreter is not None
+    return replace(inspection, interpreter=replace(inspection.interpreter, **facts))
 
 
-HEALTHY = looking_at("gunicorn", "--preload", "-w", "4", "-k", "gevent", "serve:app", code="import torch")
+HEALTHY = inspection_of("gunicorn", "--preload", "-w", "4", "-k", "gevent", "serve:app", code="import torch")
 NOT_LOADED = {"loaded": False, "error": "", "version": __version__, "file": ""}
 LATE_PATCH = "import requests\nfrom gevent import monkey\nmonkey.patch_all()"
 STREAM = "client.chat.completions.create(model='m', messages=[], stream=True)"
 COUNTERS = "import prometheus_client"
 
-# What is in the way, the check that must see it, and words of what it says or of its cure.
-TROUBLES: list[tuple[Look, Check, str]] = [
-    (replace(HEALTHY, target=target(["docker", "run", "x"], {})), startup.program, "inside of what docker starts"),
-    (replace(HEALTHY, silence="Permission denied"), startup.program, "Permission denied"),
-    (asked(HEALTHY, version=[3, 10, 2]), startup.age, "needs 3.11"),
-    (asked(HEALTHY, distributions={"opentelemetry-api": "1.20.0"}), startup.age, "'opentelemetry-api>=1.30'"),
-    (asked(HEALTHY, implementation="pypy"), startup.age, "pypy"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), startup.autoload, "ignore PYTHONPATH"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), startup.autoload, "leave -S out"),
+# What is in the way, the check that must see it, and words of what it says or of its fix.
+TROUBLES: list[tuple[Inspection, Check, str]] = [
+    (
+        replace(HEALTHY, target=target(["docker", "run", "x"], {})),
+        startup.check_program,
+        "inside of what docker starts",
+    ),
+    (replace(HEALTHY, silence="Permission denied"), startup.check_program, "Permission denied"),
+    (asked(HEALTHY, version=[3, 10, 2]), startup.check_versions, "needs 3.11"),
+    (
+        asked(HEALTHY, distributions={"opentelemetry-api": "1.20.0"}),
+        startup.check_versions,
+        "'opentelemetry-api>=1.30'",
+    ),
+    (asked(HEALTHY, implementation="pypy"), startup.check_versions, "pypy"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), startup.check_autoload, "ignore PYTHONPATH"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), startup.check_autoload, "leave -S out"),
     (
         asked(HEALTHY, stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
-        startup.autoload,
+        startup.check_autoload,
         "stagelens run -- gunicorn",
     ),
     (
         asked(HEALTHY, stagelens=NOT_LOADED, sitecustomize="/etc/sitecustomize.py"),
-        startup.autoload,
+        startup.check_autoload,
         "/etc/sitecustomize.py",
     ),
-    (asked(HEALTHY, stagelens={"loaded": False, "error": "No module"}), startup.autoload, "-m pip install stagelens"),
+    (
+        asked(HEALTHY, stagelens={"loaded": False, "error": "No module"}),
+        startup.check_autoload,
+        "-m pip install stagelens",
+    ),
     (
         asked(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
-        startup.autoload,
+        startup.check_autoload,
         f"this is {__version__}",
     ),
     (
-        looking_at("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:b"),
-        startup.stages,
+        inspection_of("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:b"),
+        startup.check_stages,
         "names nothing",
     ),
-    (looking_at("uwsgi", "--http", ":8000"), startup.uwsgi, "--enable-threads"),
-    (looking_at("python", "serve.py", code=LATE_PATCH), frameworks.gevent, "serve.py:3 patches after requests"),
-    (looking_at("gunicorn", "-keventlet", "serve:app"), frameworks.gevent, "eventlet"),
-    (looking_at("ddtrace-run", "python", "serve.py"), frameworks.tracers, "DD_TRACE_ENABLED=false"),
-    (looking_at("python", "serve.py", code="import sentry_sdk\nsentry_sdk.init()"), frameworks.tracers, "Sentry"),
-    (asked(HEALTHY, thread_error="can't start new thread"), surroundings.threads, "seccomp"),
-    (looking_at("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"), delivery.settings, "write a number and a unit"),
-    (looking_at("python", "serve.py", OTEL_SDK_DISABLED="true"), delivery.settings, "unset OTEL_SDK_DISABLED"),
-    (looking_at("python", "serve.py", OTEL_SERVICE_NAME=""), delivery.settings, "OTEL_SERVICE_NAME=checkout"),
-    (looking_at("python", "serve.py", PROMETHEUS_MULTIPROC_DIR="/nosuch"), engines.counters, "mkdir -p /nosuch"),
-    (looking_at("gunicorn", "-w4", "serve:app", code=COUNTERS), engines.counters, "4 workers count for themselves"),
-    (looking_at("vllm", "serve", "m"), engines.vllm, "--otlp-traces-endpoint"),
-    (looking_at("vllm", "serve", "m"), engines.vllm, "--enable-per-request-metrics"),
+    (inspection_of("uwsgi", "--http", ":8000"), startup.check_uwsgi, "--enable-threads"),
     (
-        looking_at("python", "-m", "vllm.entrypoints.openai.api_server", "--disable-log-stats"),
-        engines.vllm,
+        inspection_of("python", "serve.py", code=LATE_PATCH),
+        frameworks.check_gevent,
+        "serve.py:3 patches after requests",
+    ),
+    (inspection_of("gunicorn", "-keventlet", "serve:app"), frameworks.check_gevent, "eventlet"),
+    (inspection_of("ddtrace-run", "python", "serve.py"), frameworks.check_tracers, "DD_TRACE_ENABLED=false"),
+    (
+        inspection_of("python", "serve.py", code="import sentry_sdk\nsentry_sdk.init()"),
+        frameworks.check_tracers,
+        "Sentry",
+    ),
+    (asked(HEALTHY, thread_error="can't start new thread"), surroundings.check_threads, "seccomp"),
+    (
+        inspection_of("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"),
+        delivery.check_settings,
+        "write a number and a unit",
+    ),
+    (inspection_of("python", "serve.py", OTEL_SDK_DISABLED="true"), delivery.check_settings, "unset OTEL_SDK_DISABLED"),
+    (inspection_of("python", "serve.py", OTEL_SERVICE_NAME=""), delivery.check_settings, "OTEL_SERVICE_NAME=checkout"),
+    (
+        inspection_of("python", "serve.py", PROMETHEUS_MULTIPROC_DIR="/nosuch"),
+        engines.check_multiprocess_metrics,
+        "mkdir -p /nosuch",
+    ),
+    (
+        inspection_of("gunicorn", "-w4", "serve:app", code=COUNTERS),
+        engines.check_multiprocess_metrics,
+        "4 workers count for themselves",
+    ),
+    (inspection_of("vllm", "serve", "m"), engines.check_vllm, "--otlp-traces-endpoint"),
+    (inspection_of("vllm", "serve", "m"), engines.check_vllm, "--enable-per-request-metrics"),
+    (
+        inspection_of("python", "-m", "vllm.entrypoints.openai.api_server", "--disable-log-stats"),
+        engines.check_vllm,
         "log-stats out",
     ),
-    (looking_at("python", "-m", "sglang.launch_server"), engines.sglang, "--enable-metrics"),
-    (looking_at("tritonserver", "--model-repository", "models"), engines.triton, "mode=opentelemetry"),
-    (looking_at("tritonserver", "--allow-metrics=false"), engines.triton, "leave --allow-metrics=false out"),
-    (looking_at("/bin/ls"), engines.foreign, "no Python program"),
-    (looking_at("python", "serve.py", code=STREAM), engines.usage, "include_usage"),
+    (inspection_of("python", "-m", "sglang.launch_server"), engines.check_sglang, "--enable-metrics"),
+    (inspection_of("tritonserver", "--model-repository", "models"), engines.check_triton, "mode=opentelemetry"),
+    (inspection_of("tritonserver", "--allow-metrics=false"), engines.check_triton, "leave --allow-metrics=false out"),
+    (inspection_of("/bin/ls"), engines.check_not_python, "no Python program"),
+    (inspection_of("python", "serve.py", code=STREAM), engines.check_stream_usage, "include_usage"),
 ]
 
 
 @pytest.mark.parametrize(("look", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_check_sees_its_trouble_and_names_the_cure(look: Look, check: Check, words: str) -> None:
+def test_a_check_sees_its_trouble_and_names_the_cure(inspection: Inspection, check: Check, words: str) -> None:
     """Each is told once, with what to do."""
-    told = [f"{finding.text}\n{finding.cure}" for finding in check(look) if words in f"{finding.text}\n{finding.cure}"]
+    told = [
+        f"{finding.text}\n{finding.fix}" for finding in check(inspection) if words in f"{finding.text}\n{finding.fix}"
+    ]
 
     assert len(told) == 1
 
@@ -150,28 +186,28 @@ def test_every_check_has_a_trouble_here() -> None:
 )
 def test_a_stream_that_may_have_its_usage_is_left_alone(code: str) -> None:
     """Only what is written out is told."""
-    assert list(engines.usage(looking_at("python", "serve.py", code=code))) == []
+    assert list(engines.check_stream_usage(inspection_of("python", "serve.py", code=code))) == []
 
 
 def test_a_vllm_without_the_option_is_not_told_of_it(tmp_path: Path) -> None:
     """A flag that the installed version does not know would keep it from starting."""
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "arg_utils.py").write_text("otlp_traces_endpoint = None")
-    look = asked(looking_at("vllm", "serve", "m", "--otlp-traces-endpoint=x"), places={"vllm": str(tmp_path)})
+    inspection = asked(inspection_of("vllm", "serve", "m", "--otlp-traces-endpoint=x"), places={"vllm": str(tmp_path)})
 
-    assert list(engines.vllm(look)) == []
+    assert list(engines.check_vllm(inspection)) == []
 
     (tmp_path / "engine" / "arg_utils.py").write_text("enable_per_request_metrics = False")
 
-    assert len(list(engines.vllm(look))) == 1
+    assert len(list(engines.check_vllm(inspection))) == 1
 
 
 def test_who_imports_what_a_library_was_tested_beside_does_not_import_the_library() -> None:
     """What runs under gevent has Flask, and much else; who imports magika has its ONNX Runtime, though."""
     there = {"flask": "3.1.3", "gevent": "26.9.0", "onnxruntime": "1.31.1", "magika": "1.0.3"}
-    look = asked(looking_at("python", "serve.py", code="import gevent, magika"), distributions=there)
+    inspection = asked(inspection_of("python", "serve.py", code="import gevent, magika"), distributions=there)
 
-    assert {each.title: each.certain for each in timed(look)} == {"Flask": False, "ONNX Runtime": True}
+    assert {each.title: each.certain for each in timed_libraries(inspection)} == {"Flask": False, "ONNX Runtime": True}
 
 
 def test_a_word_that_is_too_long_for_a_file_is_none(tmp_path: Path) -> None:
@@ -183,7 +219,7 @@ def test_a_word_that_is_too_long_for_a_file_is_none(tmp_path: Path) -> None:
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:
     """What is in there is not read, so nothing is said."""
-    assert list(startup.uwsgi(looking_at("uwsgi", "--ini", "app.ini"))) == []
+    assert list(startup.check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
 
 
 @pytest.mark.parametrize(("limit", "left"), [("max", None), ("100000", 100000 - 60000 + 20000)])
@@ -203,31 +239,33 @@ def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch
     (tmp_path / "memory.stat").write_text("file 0\n")
     monkeypatch.setattr(surroundings, "CGROUP", tmp_path)
 
-    assert [finding.cure for finding in surroundings.memory(HEALTHY)] != []
-    assert list(surroundings.memory(looking_at("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
+    assert [finding.fix for finding in surroundings.check_memory(HEALTHY)] != []
+    assert list(surroundings.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
 
 
 def test_in_a_terminal_no_collector_is_no_trouble() -> None:
     """`stagelens run` sums the run up there, but a service is not started in a terminal."""
-    found = list(delivery.collector(replace(HEALTHY, alone=True)))
+    found = list(delivery.check_collector(replace(HEALTHY, alone=True)))
 
-    assert [(finding.cure, finding.hurts) for finding in found] == [("stagelens up", False)]
+    assert [(finding.fix, finding.hurts) for finding in found] == [("stagelens up", False)]
 
 
 def test_a_run_that_is_kept_here_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is read only has none, unless TMPDIR names one."""
     monkeypatch.setattr(surroundings.tempfile, "tempdir", str(tmp_path / "nosuch"))
 
-    assert [finding.cure.partition("=")[0] for finding in surroundings.temporary(HEALTHY)] == ["TMPDIR"]
-    assert list(surroundings.temporary(replace(HEALTHY, kept_here=False))) == []
+    assert [finding.fix.partition("=")[0] for finding in surroundings.check_temporary_files(HEALTHY)] == ["TMPDIR"]
+    assert list(surroundings.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
 
 
 def test_a_gpu_that_nobody_reads_is_worth_knowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver is and its library's Python side is not; silent where either is otherwise."""
     monkeypatch.setattr(surroundings, "DRIVER", tmp_path / "nvidiactl")
-    without = list(surroundings.gpus(HEALTHY))
+    without = list(surroundings.check_gpus(HEALTHY))
     (tmp_path / "nvidiactl").touch()
     reading = asked(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
 
-    assert [(each.cure, each.hurts) for each in surroundings.gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
-    assert without == list(surroundings.gpus(reading)) == []
+    assert [(each.fix, each.hurts) for each in surroundings.check_gpus(HEALTHY)] == [
+        ("pip install 'stagelens[gpu]'", False)
+    ]
+    assert without == list(surroundings.check_gpus(reading)) == []

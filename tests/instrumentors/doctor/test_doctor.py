@@ -109,13 +109,13 @@ def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor
 
 
 def test_a_pythonpath_that_is_replaced_is_told_with_the_line_that_mends_it(doctor: Doctor) -> None:
-    """The cure is a command line, and with it all is well."""
+    """The fix is a command line, and with it all is well."""
     code, said = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
     assert code == 1
     assert "PYTHONPATH, by which Stagelens comes in, is replaced: nothing is timed." in said
-    cure = f"env PYTHONPATH=. stagelens run -- {shlex.quote(sys.executable)} serve.py"
-    assert cure in said
+    fix = f"env PYTHONPATH=. stagelens run -- {shlex.quote(sys.executable)} serve.py"
+    assert fix in said
     # Where we are installed, that is.
     env = ["env", f"PYTHONPATH={os.environ.get('PYTHONPATH', '.')}"]
     assert doctor("--", *env, "stagelens", "run", "--", sys.executable, "serve.py")[0] == 0
@@ -212,7 +212,7 @@ def silent_in_http() -> Generator[str]:
 
 
 @pytest.mark.parametrize(
-    ("server", "told", "cure"),
+    ("server", "told", "fix"),
     [
         (
             lambda: answering(401),
@@ -231,7 +231,7 @@ def silent_in_http() -> Generator[str]:
     ids=["token", "path", "busy", "clock", "grpc"],
 )
 def test_a_collector_that_takes_nothing_is_told_by_its_own_answer(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], told: str, cure: str
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], told: str, fix: str
 ) -> None:
     """It is asked for real: an export without content, which stands in nobody's numbers."""
     with server() as address:
@@ -240,7 +240,7 @@ def test_a_collector_that_takes_nothing_is_told_by_its_own_answer(
 
     assert code == 1
     assert told in said
-    assert cure in said
+    assert fix in said
 
 
 def test_nobody_at_all_is_told_unless_the_run_is_kept_here(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

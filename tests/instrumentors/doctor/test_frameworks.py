@@ -1,0 +1,97 @@
+"""Frameworks that take a request where we do not follow it are told with the line to write; nothing is said without need."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stagelens.instrumentors.bootstrap import Library
+from stagelens.instrumentors.doctor import frameworks
+from stagelens.instrumentors.doctor.environment import Inspection
+from stagelens.instrumentors.doctor.sources import Sources
+from stagelens.instrumentors.doctor.target import target
+
+
+def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection:
+    """Return a look at a command whose one module is *code*; no program of its name need be there."""
+    found = replace(target(words, {}), lost="")
+    return Inspection(words, found, environment, sources=Sources({Path("serve.py"): ast.parse(code)}))
+
+
+BATCH = """
+from ray import serve
+
+@serve.batch(max_batch_size=8)
+async def batched(xs): ...
+"""
+DEPLOYMENT = """
+from ray import serve
+
+@serve.deployment
+class Model: ...
+"""
+RUNTIME = """
+from mlserver import MLModel
+
+class Model(MLModel): ...
+"""
+SPEC = """
+import litserve as ls
+ls.LitServer(api, spec=ls.OpenAISpec())
+"""
+
+
+@pytest.fixture(autouse=True)
+def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A framework that gets a module of ours is spoken of no more."""
+    monkeypatch.setattr(frameworks, "LIBRARIES", ())
+
+
+@pytest.mark.parametrize(
+    ("look", "told", "fix"),
+    [
+        (inspection_of("serve", "run", "app:app", code=BATCH), "serve.batch (serve.py:4) works", "stagelens.ticket()"),
+        (
+            inspection_of("serve", "run", "app:app", code=DEPLOYMENT),
+            "serve.deployment (serve.py:4)",
+            "stagelens.request",
+        ),
+        (inspection_of("python", "serve.py", code=RUNTIME), "MLModel (serve.py:4)", "stagelens.request"),
+        (inspection_of("mlserver", "start", "."), "mlserver runs in workers", "stagelens.request"),
+        (inspection_of("torchserve", "--start"), "torchserve runs handlers", "ctx.get_request_header"),
+        (inspection_of("python", "serve.py", code=SPEC), "ls.OpenAISpec (serve.py:3)", "stagelens.request"),
+    ],
+)
+def test_where_a_request_is_lost_the_line_to_write_is_told(inspection: Inspection, told: str, fix: str) -> None:
+    """Once, as a guess, and not as something that is in the way."""
+    (found,) = frameworks.check_batching(inspection)
+
+    assert told in found.text
+    assert fix in found.fix
+    assert not found.hurts
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        inspection_of("python", "serve.py", code="import ray"),
+        inspection_of("python", "serve.py", code=BATCH.replace("ray", "tornado")),
+        inspection_of("python", "serve.py", code=f"{BATCH}\nwith stagelens.batch(tickets): ..."),
+        inspection_of("python", "serve.py", code=DEPLOYMENT.replace("class", "@serve.ingress(app)\nclass")),
+        inspection_of("mlserver", "start", ".", MLSERVER_PARALLEL_WORKERS="0"),
+        inspection_of("python", "serve.py", code="import litserve, bentoml, torch"),
+    ],
+)
+def test_who_does_not_use_it_or_has_mended_it_is_told_nothing(inspection: Inspection) -> None:
+    """A false alarm is worse than silence."""
+    assert list(frameworks.check_batching(inspection)) == []
+
+
+def test_what_has_a_module_of_ours_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding one takes nothing here."""
+    monkeypatch.setattr(frameworks, "LIBRARIES", (Library("ray.serve", "ray_serve", "Ray"),))
+
+    assert list(frameworks.check_batching(inspection_of("serve", "run", "app:app", code=BATCH))) == []
