@@ -1,4 +1,4 @@
-"""Timing by hand: `stagelens.request()` and `stagelens.stage()`, each a context manager and a decorator.
+"""Public API for manual timing: `stagelens.request()` and `stagelens.stage()`, context managers and decorators.
 
     with stagelens.request("classify", model="resnet50"):
         with stagelens.stage("preprocess"):
@@ -7,15 +7,13 @@
     @stagelens.stage("postprocess")
     async def labels(...): ...
 
-A request inside a running request adds nothing but its facts: the outer one is counted, once. Stages outside any
-request cost one look-up and are not recorded. A decorated generator is timed step by step: while it is suspended its
-consumer's time is not the stage's, and no request is attached to the consumer's context. For that reason a request
-around a `yield` is written as a decorator, not as a `with` inside the generator.
+A request inside a running request only adds its facts: the outer one is counted, once. A stage outside any request costs one
+look-up and is not recorded.
 
-Decorating generators: each step runs inside a context manager of its own, and none is open while it is suspended.
-
-Whoever consumes a generator may resume it in another task, thread or context, late, or never: a context variable that is
-set across a `yield` leaks into the consumer, and a clock that runs across it times the consumer.
+A decorated generator is timed step by step, each step in a context manager of its own. While the generator is suspended, no
+request is attached to the context of the consumer and no clock runs, because the consumer may resume it in another task, thread
+or context, late, or never. For that reason a request around a `yield` is written as a decorator, not as a `with` inside the
+generator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The agent's settings: OpenTelemetry's own environment variables where one exists, `STAGELENS_*` where none does.
+"""Settings of the agent: the environment variables of OpenTelemetry where one exists, else `STAGELENS_*`.
 
-core/settings/schema.py lists them. A value that cannot be read stops nothing: it is logged once, with the cure, and the default
-is used.
-
-TLS towards the collector: whom to trust, and what to show of oneself, by OpenTelemetry's own settings.
+`core/options.py` lists them. An invalid value has no further effect: it is logged once, with what to write instead, and the
+default is used.
 """
 
 from __future__ import annotations

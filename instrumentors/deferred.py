@@ -1,6 +1,6 @@
-"""Requests that are over while something about them is not yet known: what a device or another server says of them.
+"""Finished requests with marks that are not yet known, such as times reported by a device or by another server.
 
-Each waits until all of it is known, for a few seconds at most; then what is known by then is added to its marks.
+Such a request waits until all of its marks are known, for a few seconds at most; then the known ones are added to it.
 """
 
 from __future__ import annotations

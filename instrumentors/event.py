@@ -1,4 +1,4 @@
-"""`stagelens event`: tell the collector that something happened, as the last step of a deploy."""
+"""The command `stagelens event`: sends an event, such as a deployment, to the collector."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Functions of the user's own as stages, named from outside: `stagelens run --stage preprocess=serve:prepare -- …`.
+"""The user's own functions as stages, named on the command line: `stagelens run --stage preprocess=serve:prepare -- …`.
 
-What is named is found when its module is imported, so the code stays as it is. The script itself (`python serve.py`) is never
-imported under its name: its functions are found before the first request begins, when all of them are there.
+A named function is patched when its module is imported, so the code stays unchanged. The script itself (`python serve.py`) is
+never imported by its name: its functions are patched before the first request starts, when all of them are defined.
 
-An entry point beside those of the libraries: `opentelemetry-instrument` puts its `sitecustomize` in the place of ours, and
-loads what has one.
+This instrumentor has an entry point too, because `opentelemetry-instrument` replaces our `sitecustomize` and loads all entry
+points.
 """
 
 from __future__ import annotations

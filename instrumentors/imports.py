@@ -1,8 +1,8 @@
-"""Say when a library is imported: before us, after us or never.
+"""Import hooks: call a function when a library is imported, or at once if it already is.
 
-A finder on `sys.meta_path` asks the other finders for the module, and has the found loader call us after `exec_module` of
-that one module. The loader stays the object it was, so `__loader__`, `inspect` and `importlib.resources` see no change,
-and nothing is imported that the host does not import itself.
+A finder on `sys.meta_path` asks the other finders for the module; the loader they find then calls the hooks after `exec_module`
+of that one module. The loader stays the same object, so `__loader__`, `inspect` and `importlib.resources` see no change, and
+nothing is imported that the host does not import itself.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The contract of one library module.
+"""`Instrumentor`: the base class of all instrumented libraries, and its patches.
 
-A module is a class with `library` and `hooks`: for each import name the function that patches what it holds. Adding one
-takes a file in `libraries/`, a line in `registry.LIBRARIES` and an entry point. The classes fit the
-`opentelemetry_instrumentor` entry points by shape (`instrument`, `uninstrument`, `instrumentation_dependencies`), so that
-package is no dependency of ours. What a class declares about itself is also its page in `docs/libraries/`.
+A subclass declares `library` and `hooks`: for each import name the function that patches the module. A new library needs a
+file in `libraries/` (`libraries/_template.py` is a commented example), a line in `bootstrap.LIBRARIES` and an entry point. The
+classes satisfy the `opentelemetry_instrumentor` entry points by their methods (`instrument`, `uninstrument`,
+`instrumentation_dependencies`), so that package is no dependency of ours. `docs/libraries/` is generated from the declarations.
 
-Nothing of ours may reach the host: what fails is logged once, and the library runs as it is.
+Nothing of ours may raise into the host: a failure is logged once, and the library runs unchanged.
 """
 
 from __future__ import annotations

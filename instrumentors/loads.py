@@ -1,18 +1,15 @@
-"""What this process loaded and warmed up, in requests and outside of them: most of it happens before the first.
+"""Loads: what this process loaded and warmed up, during requests and before them, as phases of its cold start.
 
-A load may have others inside: `from_pretrained` copies weights, a first run compiles. Each is noted with the time that is
-its own, so that the phases of a process add up. Libraries read files and make objects of them in one call; of that call,
-reading is the time in which this process waited for something and computed nothing. Only what takes long enough to be
-looked at is noted, and no more of it than a page shows. A forked child has what its parent had loaded by then, which
-nobody else will tell.
+A load may contain others: `from_pretrained` copies weights, a first run compiles. Each phase is noted with its own time, so that
+the phases of a process add up. Libraries read files and create objects from them in one call; reading is the part of that call
+in which the process waited and did not compute. Only long phases are noted, and at most `MAX_LOADS`. A forked child also
+reports what its parent had loaded and not yet reported.
 
     token = loads.begin(reading=True)
     try:
         ...
     finally:
         loads.end(token, READ.key, "resnet50")
-
-What a thread and its process had of the CPUs, by the kernel's own count.
 """
 
 from __future__ import annotations

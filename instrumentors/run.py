@@ -1,9 +1,8 @@
-"""`stagelens run -- COMMAND …`: start any program with every Python process of it instrumented.
+"""The command `stagelens run -- COMMAND …`: starts any program with all of its Python processes instrumented.
 
-The command replaces this process (`exec`), so its exit code and its signals are its own. What instruments it is a
-`sitecustomize` on PYTHONPATH, which every interpreter it starts inherits: workers, reloaders, scripts. A run that is to be
-kept here, because somebody asks for it or because nobody else would keep it, is handed to `cli`, which needs the
-server extra.
+The command replaces this process (`exec`), so its exit code and its signals are its own. A `sitecustomize` on PYTHONPATH does
+the instrumentation, and every interpreter that the command starts inherits it: workers, reloaders, scripts. A run that is to be
+saved or summarized here is passed to `reports`, which needs the server extra.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A command as a session of its own: started, asked what it has used, and ended with all it has started.
+"""A command in a session of its own: starts it, reads its CPU time, and ends it together with all processes that it started.
 
-Takes what is sent while measuring, and throws it away: nothing of it is to stand among the real service's numbers.
+`Sink` is the collector of such a command: it discards the exports, so that they do not count as those of the real service.
 """
 
 from __future__ import annotations

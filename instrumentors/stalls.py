@@ -1,21 +1,15 @@
-"""Whether an event loop gets round to its callbacks: a heartbeat in it, which comes late when one callback keeps it.
+"""Stalls: what held up the requests of this process, and kernel counters of the time around a request.
 
-Or when its thread gets no CPU, which the kernel tells, or not the interpreter's lock, which nobody does: a stalled loop, too.
+A stall is a garbage collection, a stalled event loop, a missing CPU, or a compilation by torch.compile. It overlaps the stage
+that was running and explains its duration. The code that sees a stall notes it at its end, without a lock; the background
+thread sorts the notes into a ring, so that each instant has one cause: that of the innermost stall, which ended first.
 
-What is noted is the time from when a beat was due to when it came. A loop that was stalled since before the beat was due
-was stalled longer than that, by at most the time between two beats. Nothing of it is on the way of a request.
+A heartbeat callback in each watched event loop measures stalls of the loop: the delay from when a beat was due to when it ran.
+The time without a CPU comes from the kernel. A loop that stalled before the beat was due stalled longer than that, by at most
+the time between two beats.
 
-What held the requests of this process up: garbage collections, a stalled event loop, torch.compile; kept in a ring.
-
-A stall is no stage: it lies on top of whatever stage was running, and says why that took so long. It is noted where it
-ends, by whoever saw it, without a lock: by the collector's callback, in the middle of anything. The background thread
-sorts out what was noted when it reads, so that each instant is one cause's: the innermost's, which ended first. A
-collection that keeps a loop is a collection.
-
-What the process went through around a request, where nobody can say for how long that held which request up.
-
-The background thread reads counters about once a second. A trace is told how much they grew between the last reading
-before its request and the first one after it: so many in so long a time, of the whole process. None of it is a stall.
+Process counters (context switches, page faults, allocator retries) are read about once a second. A trace gets their increase
+between the last reading before its request and the first one after it. They belong to the whole process and are no stalls.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
-"""Work that is done for a request where its context does not reach: in a batch with others, or in another process.
+"""Tickets: work for a request where its context does not reach, in a batch with others or in another process.
 
-    ticket = stagelens.ticket()               # in the request, as its job goes into a queue of any kind
+    ticket = stagelens.ticket()               # in the request, when its job enters a queue of any kind
     jobs.put_nowait((image, future, ticket))
 
-    with stagelens.batch(tickets):            # in the worker, around the work for the jobs it took
+    with stagelens.batch(tickets):            # in the worker, around the work for these jobs
         scores = model(torch.stack(images))
 
-A batch records into a list of its own, its *run*. A ticket is told of the runs it was in, and a run knows no request: a
-worker cannot write to the wrong one, whoever left or was cancelled meanwhile. When the request is over, the background
-thread adds to its marks what became of its tickets (`recorder.Late`):
+A batch records into a list of its own, its *run*. A ticket knows its runs, but a run knows no request: a worker cannot write to
+the wrong one, even if a request has ended or was cancelled meanwhile. After the end of the request the background thread adds
+the results of its tickets to its marks (`records.Late`):
 
-- `queue`: since a ticket was drawn until its first run began, except while another run worked for the same request;
-- each stage of a run, as long as it was: the request waits for all of its batch, however many share it. What it does in
-  between belongs to it alone, so that its stages still add up to its own time;
-- of the facts those that are true of each: not the tokens of all of them together, and no trace.
+- `queue`: from the creation of a ticket to the start of its first run, except while another run worked for the same request;
+- each stage of a run, in full: the request waits for its whole batch, however many requests share it. Stages between runs
+  belong to the request alone, so that its stages still add up to its own time;
+- those facts that are true of each request: not the tokens of all of them together, and no trace.
 
-To another process a ticket and a run may be pickled. What a run says in nanoseconds is then by `clock` of that process:
-on Linux that is CLOCK_MONOTONIC, one for all processes of a host. Times that cannot be are left out.
+Tickets and runs can be pickled to another process. Times of a run are then by `clock` of that process: on Linux this is
+CLOCK_MONOTONIC, which all processes of a host share. Impossible times are left out.
+
+Some libraries only carry an id from the request to the answer. `TicketsById` holds the tickets by that id, and `with_run` puts
+the run on the id of the answer: the id stays equal to the original, so that nothing else in the message changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The W3C trace context: what came with a request, and what it hands on to the services it calls.
+"""W3C trace context: the context that came with a request, and the one that it propagates to the services it calls.
 
-A request's ids are made for the first call that needs them and kept among its marks, so that a trace kept later has the
-ids that others have seen by then. Inside a span of the user's own OpenTelemetry SDK, that span is handed on instead: a
-span of ours is only there if its request is kept, theirs is what their backend knows.
+The ids of a request are created for the first outgoing call and stored in its marks, so that a trace retained later has the ids
+that others have seen. Inside a span of the user's own OpenTelemetry SDK, that span is propagated instead: a span of ours exists
+only if its request is retained, but the user's backend knows theirs.
 
 Source: https://www.w3.org/TR/trace-context/
 """

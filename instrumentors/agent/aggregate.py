@@ -1,6 +1,7 @@
-"""From finished requests to histograms: what the background thread does with each record.
+"""Aggregation of finished requests into series of histograms, per process; the background thread calls it for each record.
 
-What the agent records, from all to nothing, and what the requests were like that it recorded so much of.
+The recording level (`ALL` to `NOTHING`) says how much of a request is aggregated; `RequestTotals` holds the number, marks and
+duration of the requests of each level, for the governor.
 """
 
 from __future__ import annotations

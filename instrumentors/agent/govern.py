@@ -1,23 +1,15 @@
-"""What the agent costs this process, and what it does about it.
+"""The cost of the agent in this process, and the governor that keeps it within STAGELENS_OVERHEAD_BUDGET.
 
-No request is measured. What its thread spends is rehearsed once a second, before a request begins (`rehearsal.py`), and
-multiplied by what was written down; what our own threads spend is measured, as their CPU time. The governor is asked once a
-second, and its decision takes effect where it costs nothing: in `recorder.begin` and in the fold.
+Requests are not measured. Once a second, before a request starts, a calibration request measures the cost on the request's
+thread (`PathCost`); this cost is multiplied by the number of marks. It takes the real way through the recorder, with real
+stages around nothing, because only on that thread code and data are as far from the processor as the work of the service
+leaves them. The median of many calibrations counts: another thread may have held the interpreter during any one. The CPU
+time of our own threads is measured (`CpuAccount`).
 
-How much may be recorded, for what the agent costs to stay within its budget.
-
-Down at once, as soon as the cost has been over the budget for a few seconds, to the first level whose expected cost fits;
-up only where the level above has been expected to fit, with room to spare, for a while. Who goes up and has to come down
-again soon waits twice as long the next time, up to an hour: however the load swings, levels change a few times and then
-hardly ever.
-
-What a request costs, found out without a clock on the request path: one is rehearsed, now and then.
-
-The rehearsed request takes the real way: through the recorder, with real stages around nothing, and its record through a
-fold of its own. It is done on the thread of a request that is about to begin: only there code and data are as far from the
-processor as that service's own work leaves them. On a thread of ours, which sleeps in between, they are farther than in a
-tight loop, twenty times the cost, or nearer than a model leaves them. Of many such the median holds: another thread may
-have had the interpreter in the middle of any one.
+The governor lowers the level as soon as the cost has exceeded the budget for a few seconds, to the first level whose expected
+cost fits. It raises the level only after the next one has been expected to fit, with a margin, for a while. After a raise
+that soon had to be undone, the next one waits twice as long, up to an hour, so that a varying load changes the level rarely.
+A new level takes effect in `recorder.begin` and in the aggregation.
 """
 
 from __future__ import annotations

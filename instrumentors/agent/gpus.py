@@ -1,10 +1,10 @@
-"""What the GPUs do that this process can see: how busy they are, their memory, power and transfers, as NVML tells.
+"""GPU metrics of this process's visible GPUs from NVML: utilization, memory, power and PCIe transfers.
 
-NVML is read by a thread of its own. Its calls take from microseconds to twenty milliseconds (transfers), and never return
-from a driver that hangs: then nothing more is told of the GPUs, and nothing else suffers. There is no thread without
-`nvidia-ml-py`. What a GPU cannot tell (a slice of one, MIG, has no utilization of its own) is left out.
+A separate thread reads NVML, because its calls take from microseconds to 20 milliseconds (transfers) and never return if the
+driver hangs; then no more GPU metrics are exported, and nothing else is affected. Without `nvidia-ml-py` there is no thread.
+Values that a GPU does not provide are left out (a MIG slice has no utilization of its own).
 
-Source: https://docs.nvidia.com/deploy/nvml-api/ and, for what a process sees, CUDA_VISIBLE_DEVICES in the CUDA C++ Programming Guide
+Source: https://docs.nvidia.com/deploy/nvml-api/ and, for the visible GPUs, CUDA_VISIBLE_DEVICES in the CUDA C++ Programming Guide
 """
 
 from __future__ import annotations

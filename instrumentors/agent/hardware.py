@@ -1,9 +1,7 @@
-"""What the machine of this process does, once an export: the process itself, its GPUs, and torch's memory on them.
+"""Hardware metrics of this process, read once per export: CPU, memory, threads, throttling, GPUs, and torch's device memory.
 
-What this process takes of its machine: CPU, memory, threads; and what keeps it from having more.
-
-Read once an export, in the background: five small files of /proc and of the control group, 0.1 ms together. Where there are
-none, as on macOS, what they say is left out.
+The process metrics come from five small files of /proc and of the control group, which take 0.1 ms together. Systems without
+these files, such as macOS, export none of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which requests are kept as traces: decided afterwards, when their latency and their end are known.
+"""Tail sampling: which requests are retained as traces, decided when their latency and outcome are known.
 
-For each series and export interval: those somebody asked for, failed ones, the slowest, cold ones (something was loaded
-in them), and a uniform share to compare them with. The slowest are kept for certain, whatever the order they came in, and
-all of the others where there are no more than the limit. Memory is bounded by the limits of `Keep`.
+For each series and export interval: forced requests, failed ones, the slowest, cold ones (something was loaded during them),
+and a uniform sample for comparison. The slowest requests are always retained, in whatever order they arrive, and so are all of
+the others up to the limit. The limits of `Keep` bound the memory.
 """
 
 from __future__ import annotations

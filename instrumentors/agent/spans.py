@@ -1,9 +1,8 @@
-"""The phases of this process's cold start as spans: each by itself, all of them in one trace that nothing else is in.
+"""Spans of retained requests and of the cold start of this process.
 
-A kept request as spans: its root, one for each interval of a stage, one for each request inside it.
-
-What was written down right after a stage (which model ran, on how many items) belongs to that stage's span. A span lies
-below the innermost request around it.
+A retained request becomes a root span, one span for each interval of a stage, and one for each request inside it. A fact that
+was recorded right after a stage (the model, the batch size) becomes an attribute of the span of that stage. The parent of a
+span is the innermost request around it. The phases of the cold start are spans of one separate trace.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The background of one process: works off finished requests, and exports what they add up to.
+"""The background work of one process: aggregates finished requests and exports the aggregates and traces.
 
-Two daemon threads, neither before the first finished request: one folds, as soon as 256 requests wait or every second,
-in small pieces with a real pause in between; one posts. A model's thread that left the interpreter's lock must wait for
-whoever holds it, so a backlog folded in one go would show in the tail we measure.
+The first finished request starts two daemon threads. One aggregates, every second or as soon as 256 requests are pending, in
+small steps with a real pause in between; the other one sends. A model thread that has released the interpreter lock must wait
+for its holder, so aggregating a whole backlog at once would appear in the tail latency that we measure.
 
-Exports stand on multiples of the interval on the wall clock, so that the processes of a service count in the same steps.
+Exports happen on multiples of the interval on the wall clock, so that all processes of a service count in the same steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs in every Python process that `stagelens run` starts, before the program does.
+"""Instruments every Python process that `stagelens run` starts, before the program runs.
 
-Any interpreter may find this file on PYTHONPATH, also an old one, and one without Stagelens: the syntax is plain, and
-nothing here may stop it.
+Any interpreter may find this file on PYTHONPATH, even an old one or one without Stagelens: the syntax is plain, and nothing
+here may stop the program.
 """
 
 # ruff: noqa: PLC0415, PTH100, PTH120, UP031, ANN - it must load quickly, in any interpreter

@@ -1,1 +1,1 @@
-"""`stagelens bench`: what it costs to be timed, on a service of the user's own, with and without in turns."""
+"""`stagelens bench`: measures the cost of the instrumentation on the user's own service, with and without it in alternation."""

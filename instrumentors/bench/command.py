@@ -1,4 +1,4 @@
-"""The command line of `stagelens bench`, and its table."""
+"""The command line of `stagelens bench`, and its result table."""
 
 from __future__ import annotations
 

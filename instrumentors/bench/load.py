@@ -1,4 +1,4 @@
-"""The load: requests over HTTP from a few threads, or a command of the user's own."""
+"""Load generation: HTTP requests from a few threads, or a command of the user's own."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Taking turns: in every round the command without us and with us, in random order.
+"""Measurement rounds: in each round the command without and with instrumentation, in random order, and their comparison.
 
-What the rounds say: of each measure the median of its ratios within a round, and what the true one lies between.
-
-Times drift with the machine's other load, ratios within a round hardly. The interval is that of order statistics, so
-nothing is assumed of how they are distributed: half of all rounds lie on either side of the true median.
+The result of a measure is the median of its ratios within a round, with a confidence interval. Times drift with the other load
+of the machine, ratios within a round hardly do. The interval is that of order statistics, so no distribution is assumed: half
+of all rounds lie on either side of the true median.
 """
 
 from __future__ import annotations

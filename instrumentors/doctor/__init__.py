@@ -1,6 +1,6 @@
-"""`stagelens doctor`: what would be timed of a command, and what is in the way, before anything is changed.
+"""`stagelens doctor`: what of a command would be timed, and what prevents it, before anything is changed.
 
-A check is a small function in the table of `checks`; what it may look at is a `Inspection`. Nothing of the command is run, but
-its interpreter, for a moment; with `--run` the command itself, for as long as that says. Nothing is sent but an export
-without content, to learn whether the collector would take one.
+A check is a function in the table `command.CHECKS` that takes an `Inspection` and yields a `Finding` for each problem. Nothing
+of the command is executed except its interpreter, for a moment; with `--run` the command itself, for the given time. Nothing is
+sent except an empty export, to test whether the collector accepts one.
 """

@@ -1,7 +1,4 @@
-"""The command line of `stagelens doctor`.
-
-The table of all checks, in the order in which they are told.
-"""
+"""The command line of `stagelens doctor`, and the table of its checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of where times go: the settings, and the collector, which is asked to take an export without content."""
+"""Checks of the delivery: the settings, and the collector, which gets an empty export."""
 
 from __future__ import annotations
 

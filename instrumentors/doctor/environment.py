@@ -1,7 +1,4 @@
-"""Asking the command's interpreter: it is started as the command would start it, with `probe.py` for a program.
-
-What a check may look at, and what it says of it.
-"""
+"""Inspection of a command: its interpreter, started as the command would start it, its environment and its sources."""
 
 from __future__ import annotations
 

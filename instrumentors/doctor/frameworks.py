@@ -1,10 +1,7 @@
-"""Checks of what else is at work in the process: other tracers, and those who put their own classes in place of Python's.
+"""Checks of frameworks and servers: other tracers, gevent, frameworks that process requests elsewhere, and engine metrics.
 
-Checks of frameworks that work requests off elsewhere: where we do not follow a request, and what to write there.
-
-They are those of docs/batches.md. One that has a module of ours is not spoken of.
-
-Checks of servers that can tell more than they are asked to: vLLM, SGLang, Triton, and counters shared by workers.
+Frameworks that move a request to another task or process are those of docs/batches.md; one that has an instrumentor of ours is
+not mentioned. Engines are vLLM, SGLang and Triton, which can export more than they do by default.
 """
 
 from __future__ import annotations

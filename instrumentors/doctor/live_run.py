@@ -1,4 +1,4 @@
-"""`stagelens doctor --run`: the command itself, for a while, and what its processes import and whether we are in them."""
+"""`stagelens doctor --run`: runs the command for a while and observes which of its processes are instrumented."""
 
 from __future__ import annotations
 

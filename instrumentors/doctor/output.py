@@ -1,7 +1,4 @@
-"""What was found, as plain text: 80 columns, and colours where a person reads.
-
-What of a command's environment would be timed by itself, and what would not.
-"""
+"""The report of `stagelens doctor` as plain text, 80 columns wide, with colours on a terminal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Says what an interpreter is and has: `python -c` with this text, as the command would start it.
+"""Prints facts about the interpreter that runs it: `python -c` with this text, as the command would start it.
 
-Any interpreter may be asked, also an old one: the syntax is plain. Nothing of the program's own is imported.
+Any interpreter may run it, even an old one: the syntax is plain. No module of the program is imported.
 """
 
 # ruff: noqa: PLC0415, UP031, ANN - it must run in any interpreter

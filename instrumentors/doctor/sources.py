@@ -1,6 +1,6 @@
-"""The command's own modules, read and never run: a script or `module:app` among its words, and what that imports from beside it.
+"""The command's own modules, parsed and never executed: a script or `module:app` among its words, and their local imports.
 
-What is said from them is a guess: a name may be something else when the program runs.
+Conclusions from them are guesses: a name may be something else when the program runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checks of how the command starts: whether its interpreter lets us in.
-
-Checks of what the machine or the container allows.
-"""
+"""Checks of the start of the command: whether its interpreter loads Stagelens, and what the machine or container allows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which interpreter a command line leads to, and with which program: through shells, wrappers and start scripts.
-
-Which program the text of a shell is for: what `sh -c` is given, or a start script.
-"""
+"""The interpreter and the program that a command line starts: through shells, wrappers and start scripts."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Delivery to the collector: OTLP/HTTP by the standard library, each batch under one name until it is acknowledged.
+"""Delivery to the collector: OTLP/HTTP with the standard library, a bounded outbox, and retries.
 
-A batch that is not acknowledged waits in a bounded outbox and is sent again byte for byte under its name, which the
-collector counts once. Nothing here runs on a request's thread.
+Each batch has a name. A batch that is not acknowledged returns to the outbox and is sent again, byte for byte, under the same
+name, so that the collector counts it once. If the outbox is full, traces are evicted before metrics, and old batches before
+new ones. Nothing here runs on the thread of a request.
 
-Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP Response" and "Failures": 429, 502, 503 and 504 are tried again, with
-exponential backoff and jitter or as `Retry-After` says; every other status means the batch will never be taken.
-
-What waits for the collector: bounded, and what can be spared goes first.
+Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP Response" and "Failures": 429, 502, 503 and 504 are retried with exponential
+backoff and jitter or after `Retry-After`; every other status is permanent.
 """
 
 from __future__ import annotations

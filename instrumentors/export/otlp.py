@@ -1,8 +1,8 @@
-"""OTLP protobuf bodies of what the fold took: metrics and kept traces, as `docs/architecture.md` says under "On the wire".
+"""OTLP protobuf bodies of metrics and retained traces; `docs/architecture.md` describes them under "On the wire".
 
-Written series by series, with a real pause in between: to encode a hundred series in one go would hold the interpreter's
-lock for as long as a slow request takes. Numbers of fields are those of
-https://github.com/open-telemetry/opentelemetry-proto: what a function writes stands in the order of its message.
+Written series by series with a real pause in between: encoding a hundred series at once would hold the interpreter lock for as
+long as a slow request takes. Field numbers are those of https://github.com/open-telemetry/opentelemetry-proto; fields are
+written in the order of their message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The wire format of Protocol Buffers, as far as OTLP needs it: the base install has no protobuf package.
+"""The Protocol Buffers wire format, as far as OTLP needs it: the base install has no protobuf package.
 
-A message is its fields, one after the other, so fields are bytes that are joined, and a message inside another is a
-field itself. Every function but `varint` and the reader returns one field: its number and kind, then its value.
+A message is the concatenation of its fields, and a nested message is a field itself. Every function except `varint` and the
+reader returns one field: number and wire type, then the value.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """

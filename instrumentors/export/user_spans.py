@@ -1,10 +1,10 @@
-"""Kept requests as spans of the user's own OpenTelemetry SDK, so that their backend shows them in the user's own traces.
+"""Retained requests as spans of the user's own OpenTelemetry SDK, so that the user's backend shows them in the user's traces.
 
-The ids are those we have handed on, which the SDK's tracers cannot be given: the finished spans go straight to the
-processors of the tracer provider. The provider's sampler is asked for each trace: what it leaves out stays left out.
+The spans have the ids that we propagated. Tracers of the SDK accept no ids, so finished spans go directly to the span processors
+of the tracer provider. The sampler of the provider decides about each trace.
 
-No more go there at once than leaves room for the user's own spans: a processor whose queue is full drops those too, and
-one without a queue exports while we wait.
+The number of spans per export is limited, to leave space for the user's own spans: a processor with a full queue drops those
+too, and a processor without a queue exports synchronously.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs right after our own `sitecustomize` where `stagelens doctor --run` watches: writes down what each process imports.
+"""Records the imports of each process that `stagelens doctor --run` watches; runs right after our own `sitecustomize`.
 
-Each process has a file of its own, with a line for each library that we time or that times as well, as soon as it is
-imported and ours have seen it. Nothing here may stop the program.
+Each process writes a file of its own, with a line for each instrumented library or other tracer as soon as it is imported and
+our hooks have run. Nothing here may stop the program.
 """
 
 # ruff: noqa: PLC0415, PTH100, PTH120, PTH118, PTH123, UP031, ANN - it must load quickly, in any interpreter
