@@ -37,7 +37,7 @@ from torch import nn
 import stagelens
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 
@@ -139,7 +139,7 @@ def told() -> dict[str, float]:
         while not late.ready():
             time.sleep(0.001)
         marks.extend(late.marks())
-    return {stage: own / 1e6 for stage, own in partition(read(marks).intervals, start, end).items()}
+    return {stage: own / 1e6 for stage, own in partition(read_marks(marks).intervals, start, end).items()}
 
 
 def truth(steps: Sequence[Step], x: Any) -> dict[str, float]:

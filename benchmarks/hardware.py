@@ -27,7 +27,7 @@ def main() -> None:
     hardware, gpus, now = Hardware(), Gpus(), time.time_ns()
     encoder, interval = Encoder(RESOURCE, lambda: None), Interval(now - INTERVAL_NS, now)
     readings = hardware.take()
-    gpus.look()
+    gpus.read_once()
     readings += gpus.take()
     body = encoder.metrics(interval, {}, {}, readings)
     print(f"reading the process  {_microseconds(hardware.take):6.0f} µs")

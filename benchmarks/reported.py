@@ -21,7 +21,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries.asgi_request import with_timing
-from stagelens.instrumentors.libraries.client_common import Call
+from stagelens.instrumentors.libraries.client_common import AnsweredCall
 from stagelens.instrumentors.libraries.token_stream import LineStream, TokenStream
 
 TIMES = 20_000
@@ -88,8 +88,8 @@ def looked_at() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "telling it: Server-Timing of six stages", partial(with_timing, start, marks, 0, 700)
 
 
-def _answered(headers: Any) -> Call:
-    return Call([records.OPEN, 0, 0], records.clock() - WAIT_NS, headers)
+def _answered(headers: Any) -> AnsweredCall:
+    return AnsweredCall([records.OPEN, 0, 0], records.clock() - WAIT_NS, headers)
 
 
 def _read(body: bytes) -> None:

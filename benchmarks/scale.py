@@ -29,7 +29,8 @@ from stagelens.collector.ingest.writer import MAX_ROWS_A_COMMIT
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
-from stagelens.instrumentors.agent.sample import Keep, Sampler
+from stagelens.instrumentors.agent.sample import Sampler
+from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, Interval
 from stagelens.store import Batch, Retention, Store
 
@@ -69,7 +70,7 @@ def body(service: int, version: int, seed: int, at: int) -> bytes:
     rng = random.Random(seed)
     deltas: dict[Dimensions, Delta] = {}
     for route in range(ROUTES):
-        delta = Delta(Sampler(Keep(), rng))
+        delta = Delta(Sampler(SamplingLimits(), rng))
         for _ in range(20):
             spent = {stage: int(rng.lognormvariate(17 - place, 0.4)) for place, stage in enumerate(STAGES)}
             if rng.random() < 0.05:

@@ -21,11 +21,11 @@ from ..analysis.version_times import Life
 from ..collector.config import CollectorConfig
 from ..collector.imports.importer import import_file
 from ..collector.ingest.validation import Window
-from ..collector.traces.sampling import Keep
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings.schema import STORE
 from ..core.settings.values import parse_duration
 from ..core.stages import BY_KEY
+from ..instrumentors.run import Keep
 from ..store import Reader, Retention, Selection, Store
 from ..store.store_factory import open_existing
 from .compare_output import json_text, junit_text, markdown, print_comparison

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .. import import_lock
 from . import functions, imports, recorder
-from .instrumentor import Instrumentor, report
+from .instrumentor import Instrumentor, log_failure
 
 
 class Library(NamedTuple):
@@ -87,7 +87,7 @@ class _ImportHook:
         try:
             self._library.load()().instrument()
         except Exception:
-            report(f"instrumenting {self._library.module}")
+            log_failure(f"instrumenting {self._library.module}")
 
 
 def _run_agent() -> None:

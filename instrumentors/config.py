@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TlsFiles:
     """The files for TLS, in PEM.
 
     Args:
@@ -136,7 +136,7 @@ def _budget_error(text: str, key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SamplingLimits:
     """How many traces to keep a series and interval.
 
     Args:
@@ -176,13 +176,13 @@ class AgentConfig:
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
     traces_url: str = f"{DEFAULT_ENDPOINT}/v1/traces"
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    trust: Trust = field(default_factory=Trust)
+    trust: TlsFiles = field(default_factory=TlsFiles)
     timeout_seconds: float = 10.0
     resource: Mapping[str, str] = field(default_factory=lambda: {names.SERVICE_NAME: "python"})
     enabled: bool = True
     interval_seconds: float = 10.0
     buffer_bytes: int = 16 * 1024**2
-    keep: Keep = field(default_factory=Keep)
+    keep: SamplingLimits = field(default_factory=SamplingLimits)
     budget: Budget | None = field(default_factory=Budget)
     hardware: bool = True
 
@@ -191,7 +191,7 @@ class AgentConfig:
         """Read the environment *env*; a broken value is logged and its default used."""
         read = _Reader(env)
         base = read("OTEL_EXPORTER_OTLP_ENDPOINT", _url, DEFAULT_ENDPOINT).rstrip("/")
-        keep = Keep()
+        keep = SamplingLimits()
         return cls(
             metrics_url=read("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", _url, f"{base}/v1/metrics"),
             traces_url=read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", _url, f"{base}/v1/traces"),
@@ -199,17 +199,17 @@ class AgentConfig:
             trust=_trust(read),
             timeout_seconds=read("OTEL_EXPORTER_OTLP_TIMEOUT", _milliseconds, 10.0),
             resource=_resource(read),
-            enabled=not read("OTEL_SDK_DISABLED", _truth, default=False),
+            enabled=not read("OTEL_SDK_DISABLED", _boolean, default=False),
             interval_seconds=read("STAGELENS_EXPORT_INTERVAL", _interval, 10.0),
             buffer_bytes=read("STAGELENS_BUFFER_SIZE", parse_size, 16 * 1024**2),
-            keep=Keep(
+            keep=SamplingLimits(
                 slow=read("STAGELENS_KEEP_SLOW", _count, keep.slow),
                 errors=read("STAGELENS_KEEP_ERRORS", _count, keep.errors),
                 uniform=read("STAGELENS_KEEP_UNIFORM", _count, keep.uniform),
                 cold=read("STAGELENS_KEEP_COLD", _count, keep.cold),
             ),
             budget=read("STAGELENS_OVERHEAD_BUDGET", Budget.parse, Budget()),
-            hardware=read("STAGELENS_HARDWARE", _truth, default=True),
+            hardware=read("STAGELENS_HARDWARE", _boolean, default=True),
         )
 
 
@@ -229,7 +229,7 @@ class _Reader:
             return default
 
 
-def _trust(read: _Reader) -> Trust:
+def _trust(read: _Reader) -> TlsFiles:
     certificate, *pair = (
         read(f"OTEL_EXPORTER_OTLP_{name}", _file, None) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
     )
@@ -239,7 +239,7 @@ def _trust(read: _Reader) -> Trust:
             "OTEL_EXPORTER_OTLP_CLIENT_KEY must both name a file"
         )
         pair = [None, None]
-    return Trust(certificate, *pair)
+    return TlsFiles(certificate, *pair)
 
 
 def _resource(read: _Reader) -> dict[str, str]:
@@ -327,7 +327,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
-def _truth(text: str, key: str) -> bool:
+def _boolean(text: str, key: str) -> bool:
     if text.lower() not in {"true", "false"}:
         msg = f"{key} is {text!r}; write true or false"
         raise ConfigError(msg)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from .instrumentor import report
+from .instrumentor import log_failure
 from .records import Late, Marks, Record
 
 MAX_WAIT_SECONDS = 3.0
@@ -57,7 +57,7 @@ def is_ready(marks: Marks) -> bool:
     try:
         return all(late.ready() for late in _lates(marks))
     except Exception:
-        report("asking what a device or server says of a request")
+        log_failure("asking what a device or server says of a request")
         return True
 
 
@@ -67,7 +67,7 @@ def complete(marks: Marks) -> None:
         try:
             marks.extend(late.marks())
         except Exception:
-            report("reading what a device or server says of a request")
+            log_failure("reading what a device or server says of a request")
 
 
 def _lates(marks: Marks) -> list[Late]:

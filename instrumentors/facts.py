@@ -13,7 +13,7 @@ from ..core.text import to_integer
 from .records import BODY, REPORTED, REST, TIMINGS, Marks
 
 
-class Reading(NamedTuple):
+class RequestFacts(NamedTuple):
     """A request's marks, sorted out.
 
     Args:
@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     intervals: list[Interval]
 
 
-def read(marks: Marks) -> Reading:
+def read_marks(marks: Marks) -> RequestFacts:
     """Sort out *marks*.
 
     Raises:
@@ -50,10 +50,12 @@ def read(marks: Marks) -> Reading:
         else:
             facts[key] = triple[1]
     # Who waits for a part of a body waits for the server and the way to it, where it says which of them that was.
-    return Reading(facts, intervals + (list(_outside(bodies, reported)) if bodies and reported else bodies))
+    return RequestFacts(
+        facts, intervals + (list(_subtract_intervals(bodies, reported)) if bodies and reported else bodies)
+    )
 
 
-def _outside(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
+def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
     """Yield what of *intervals*, of which there is at least one, lies in none of *taken*."""
     span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
     parts = segments([("", *each) for each in taken], *span)
@@ -79,7 +81,7 @@ def _sum(facts: dict[str, Any], key: str, count: Any, _second: Any) -> None:
     facts[key] = facts.get(key, 0) + to_integer(count)
 
 
-def _pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
+def _sum_pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
     tokens, definition = over if isinstance(over, tuple) else (over, "")
     paces = facts.setdefault(key, {})
     before = paces.get(definition, (0, 0))
@@ -93,25 +95,25 @@ def _longest(facts: dict[str, Any], key: str, length: Any, definition: Any) -> N
     longest[definition] = max(longest.get(definition, 0), to_integer(length))
 
 
-def _every(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
+def _append(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
     facts.setdefault(key, []).append((first, second))
 
 
 _COMBINED = {
-    "@failed": _every,
-    "@suspect": _every,
+    "@failed": _append,
+    "@suspect": _append,
     "@trace": _first,
     "@parent": _first,
     "@traceparent": _first,
     "@first_token": _first_token,
     "@tokens_in": _sum,
     "@tokens_out": _sum,
-    "@per_token": _pace,
+    "@per_token": _sum_pace,
     "@gap": _longest,
 }
 
 
-def timings(marks: Marks) -> dict[str, str]:
+def stage_timings(marks: Marks) -> dict[str, str]:
     """Return by what each stage was timed that was not timed by a clock around the call; "mixed" where in several ways.
 
     >>> timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])

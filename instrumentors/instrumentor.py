@@ -24,7 +24,7 @@ _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()
 
 
-def report(what: str) -> None:
+def log_failure(what: str) -> None:
     """Log the exception being handled, the first time *what* fails."""
     if what in _reported:
         return
@@ -205,6 +205,6 @@ def _failing_open(hook: imports.Hook) -> imports.Hook:
         try:
             hook(module)
         except Exception:
-            report(f"instrumenting {module.__name__}")
+            log_failure(f"instrumenting {module.__name__}")
 
     return run

@@ -31,17 +31,17 @@ from ..core.partition import Interval, segments
 from ..core.stages import holds_up
 from ..core.stalls import LOOP
 from . import recorder
-from .instrumentor import report
+from .instrumentor import log_failure
 from .loads import on_and_off_cpu
 from .records import clock
 
 # Measured: a reading takes 5 µs.
-LOOK_EVERY_NS: Final = 500_000_000
+READ_EVERY_NS: Final = 500_000_000
 # Ten minutes; kept traces are at most an export old.
-MAX_LOOKS: Final = 1200
+MAX_COUNTER_READINGS: Final = 1200
 
 
-class Look(NamedTuple):
+class CounterReading(NamedTuple):
     """One reading, in the order of `names.AROUND`.
 
     Args:
@@ -57,22 +57,22 @@ class Look(NamedTuple):
     allocator_retries: int
 
 
-class Surroundings:
+class ProcessCounters:
     """The latest readings of this process."""
 
     def __init__(self) -> None:
-        self._looks: deque[Look] = deque(maxlen=MAX_LOOKS)
+        self._looks: deque[CounterReading] = deque(maxlen=MAX_COUNTER_READINGS)
 
     def look(self, *, again: bool = False) -> None:
         """Read the counters, *again* also where that was done just now; never raises."""
         now = clock()
-        if self._looks and now - self._looks[-1].at < LOOK_EVERY_NS and not again:
+        if self._looks and now - self._looks[-1].at < READ_EVERY_NS and not again:
             return
         try:
             used = resource.getrusage(resource.RUSAGE_SELF)
-            self._looks.append(Look(now, used.ru_nivcsw, used.ru_majflt, _allocator_retries()))
+            self._looks.append(CounterReading(now, used.ru_nivcsw, used.ru_majflt, _allocator_retries()))
         except Exception:
-            report("reading what the process goes through")
+            log_failure("reading what the process goes through")
 
     def around(self, start: int, end: int) -> dict[str, int]:
         """Return what happened around a request as attributes of its root; none where nothing did, or nobody looked.
@@ -215,7 +215,7 @@ MIN_LATE_NS: Final = 5_000_000
 _watched: WeakSet[AbstractEventLoop] = WeakSet()
 
 
-class Lateness:
+class LoopLag:
     """How late the worst beat came since that was last asked."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class Lateness:
         return worst if worst >= 0 else None
 
 
-lateness: Final = Lateness()
+loop_lag: Final = LoopLag()
 
 
 def watch_loop() -> None:
@@ -242,7 +242,7 @@ def watch_loop() -> None:
             _watched.add(loop)
             _next_beat(loop)
     except Exception:
-        report("watching an event loop")
+        log_failure("watching an event loop")
 
 
 def _next_beat(loop: AbstractEventLoop) -> None:
@@ -253,7 +253,7 @@ def _next_beat(loop: AbstractEventLoop) -> None:
 
 def _beat(loop: AbstractEventLoop, due: int, before: tuple[int, int]) -> None:
     now = clock()
-    lateness.note(max(0, now - due))
+    loop_lag.note(max(0, now - due))
     if now - due >= MIN_LATE_NS:
         # Of another thread, where the loop has been taken to one, nothing is known.
         ran, waited = (max(0, after - earlier) for after, earlier in zip(on_and_off_cpu(), before, strict=True))

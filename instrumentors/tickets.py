@@ -31,7 +31,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from . import deferred
-from .instrumentor import report
+from .instrumentor import log_failure
 from .recorder import end
 from .records import CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 
@@ -67,7 +67,7 @@ class Run:
             self.ready()
             told = [mark for triple in self.told() if {*map(type, triple)} <= _PLAIN for mark in triple]
         except Exception:
-            report("writing down a batch for another process")
+            log_failure("writing down a batch for another process")
             told = []
         return Run, ([CLOSED, self.marks[1], 0, *told], self.ended or clock())
 
@@ -297,7 +297,7 @@ class TicketsById:
         try:
             self._tickets[uid] = ticket
         except Exception:
-            report(f"noting who waits for {self._library}")
+            log_failure(f"noting who waits for {self._library}")
 
     def get(self, uid: Any) -> Ticket | None:
         """Return the ticket of *uid*, None where nobody waits any more."""
@@ -311,4 +311,4 @@ class TicketsById:
                 if drawn is not None:
                     drawn.done(uid.run)
         except Exception:
-            report(f"learning what a worker of {self._library} did for a request")
+            log_failure(f"learning what a worker of {self._library} did for a request")

@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from stagelens.core import names
 from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
 from stagelens.instrumentors.agent.sample import Sampler
-from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, Interval
 
 NS = 1_000_000_000
@@ -239,7 +239,7 @@ def _deltas(rng: random.Random) -> dict[Dimensions, Delta]:
     stages = ("forward", "queue", "preprocess", "tokenize", "postprocess", "serialize", "network", "overhead")
     found: dict[Dimensions, Delta] = {}
     for route in range(SERIES_AN_AGENT):
-        delta = Delta(Sampler(Keep(), rng))
+        delta = Delta(Sampler(SamplingLimits(), rng))
         for _ in range(REQUESTS_A_SERIES):
             spent = {stage: int(rng.lognormvariate(17 - place / 2, 0.4)) for place, stage in enumerate(stages)}
             if rng.random() < 0.05:

@@ -18,8 +18,8 @@ from ...core.names import AGENT_LEVELS
 from ...core.partition import Interval, partition
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
 from ...core.text import printable, to_integer, to_text
-from ..config import Keep
-from ..facts import read
+from ..config import SamplingLimits
+from ..facts import read_marks
 from ..records import UNTIMED as WITHOUT_STAGES
 from ..records import Record
 from ..stalls import by_stage, stalls
@@ -31,12 +31,12 @@ ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
 
 @dataclass(slots=True)
 class RequestTotals:
-    """Requests added up.
+    """Totals of requests.
 
     Args:
-        requests: How many.
-        marks: What was written down of them: stages and facts.
-        duration_ns: How long they took together. [nanoseconds]
+        requests: Number of requests.
+        marks: Number of their stages and facts.
+        duration_ns: Sum of their durations. [nanoseconds]
     """
 
     requests: int = 0
@@ -50,16 +50,16 @@ class RequestTotals:
         self.duration_ns += other.duration_ns
 
     def since(self, before: RequestTotals) -> RequestTotals:
-        """Return those that were added since it was *before*."""
+        """Return the difference to an earlier total."""
         return RequestTotals(
             self.requests - before.requests, self.marks - before.marks, self.duration_ns - before.duration_ns
         )
 
 
-# What requests cost is found out with the latest few, of which one of so many is taken.
+# One request in `SAMPLED` is kept as a sample for the cost calibration, at most `MAX_SAMPLES` of the latest.
 SAMPLED, MAX_SAMPLES = 16, 8
 
-# A route, model or device written per request instead of per kind must not take the host's memory.
+# Bounds the memory if the user's code sets a route, model or device per request.
 MAX_SERIES = 1000
 MAX_STAGE = 64
 # HTTP: the server failed.
@@ -67,9 +67,9 @@ SERVER_ERROR = 500
 
 
 class Dimensions(NamedTuple):
-    """What tells one series of a process from another; "" is unknown.
+    """Dimensions of one series of a process; "" for unknown.
 
-    *cold* is "true" for requests in which something was loaded or warmed up, "" for all others.
+    *cold* is "true" for requests during which something was loaded or warmed up, "" for all others.
     """
 
     model: str
@@ -79,20 +79,20 @@ class Dimensions(NamedTuple):
     status: str
     cold: str = ""
 
-    def folded(self) -> Dimensions:
-        """Return the series that everything past the limit is counted in."""
+    def as_other(self) -> Dimensions:
+        """Return the series that counts all requests past the limit of series."""
         return Dimensions(OTHER, OTHER, OTHER, OTHER, self.status, self.cold)
 
 
 @dataclass(slots=True)
 class Delta:
-    """What one series counted since the last export.
+    """Data of one series since the last export.
 
     Args:
-        sampler: The requests to keep as traces.
+        sampler: Selects the requests that are retained as traces.
         own_stages: The user's own stages that the series shows under their names.
-        counts: Its histograms.
-        loads: What its requests were like, by level.
+        counts: Histograms.
+        loads: Totals of its requests by level.
     """
 
     sampler: Sampler[Record]
@@ -102,9 +102,10 @@ class Delta:
 
 
 class _Series:
-    """One series, with what it counted since the last export, if anything.
+    """One series and its data since the last export, if any.
 
-    Its *cold* twin counts the requests in which something was loaded, takes no place among the series, and names stages alike.
+    Its *cold* twin counts the requests during which something was loaded; it does not count towards the limit of series and
+    shares the stage names.
     """
 
     __slots__ = ("cold", "delta", "dimensions", "own_stages")
@@ -125,16 +126,16 @@ class Aggregator:
     """The series of this process.
 
     Args:
-        keep: How many traces to keep a series and interval.
-        rng: Draws the uniform share.
-        max_series: Past it, new series are counted together.
+        keep: Limits of the traces retained per series and interval.
+        rng: Random generator of the uniform sample.
+        max_series: Limit of series; requests of further ones are counted together.
 
     Attributes:
-        level: What to make of requests, from `ALL` to `REQUESTS_ONLY`.
-        samples: Some of the latest, with their stages.
+        level: Recording level, from `ALL` to `REQUESTS_ONLY`.
+        samples: Some of the latest requests, with their stages.
     """
 
-    def __init__(self, keep: Keep, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
+    def __init__(self, keep: SamplingLimits, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
         self._keep = keep
         self._rng = rng
         self._max_series = max_series
@@ -142,19 +143,19 @@ class Aggregator:
         self._taken = RequestTotals()
         self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
         self._until_sampled = 0
-        # Every series ever seen; and, for the way most requests take, by the facts as they were written down.
+        # All series; and, as a short cut for most requests, by their recorded facts.
         self._known: dict[Dimensions, _Series] = {}
         self._by_facts: dict[tuple[Any, ...], _Series] = {}
 
     def add(self, record: Record) -> None:
-        """Count one record.
+        """Aggregate one record.
 
         Raises:
-            Exception: The record is not what `recorder.Record` says; nothing was counted.
+            Exception: The record does not match `records.Record`; nothing was counted.
         """
         marks, start, end, route, error_type, http_status, _ = record
         frozen = marks[:]
-        facts, intervals = read(frozen)
+        facts, intervals = read_marks(frozen)
         failed = bool(error_type) or http_status >= SERVER_ERROR
         series = self._series(facts, route, failed=failed)
         for stage, _, _ in intervals:
@@ -164,7 +165,7 @@ class Aggregator:
         end = max(start, end)
         spared = facts.get(WITHOUT_STAGES)
         level = self.level if spared is None else REQUESTS_ONLY
-        # No `overhead` without stages: that is what is left of a request whose stages are known.
+        # Without stages there is no unattributed time: that is the rest of a request whose stages are known.
         own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
         cold = "load" in own
         if cold:
@@ -176,7 +177,7 @@ class Aggregator:
         load.requests += 1
         load.marks += len(frozen) // 3 - 1
         load.duration_ns += end - start
-        # As it was counted: a thread that outlives the request may still write.
+        # A copy, as counted: a thread that outlives the request may still write to the marks.
         kept = (frozen, *record[1:])
         self._until_sampled -= 1
         if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):
@@ -192,7 +193,7 @@ class Aggregator:
             delta.sampler.offer(kept, end - start, failed=failed, cold=cold, forced="@force" in facts)
 
     def load(self) -> RequestTotals:
-        """Return what all requests were like that were ever counted."""
+        """Return the totals of all requests so far."""
         total = RequestTotals()
         total.include(self._taken)
         for series in self._all():
@@ -201,11 +202,11 @@ class Aggregator:
         return total
 
     def nothing(self, own_stages: set[str] | None = None) -> Delta:
-        """Return what a series has counted that has counted nothing."""
+        """Return empty data for a series."""
         return Delta(Sampler(self._keep, self._rng), set() if own_stages is None else own_stages)
 
     def take(self) -> dict[Dimensions, Delta]:
-        """Return what was counted since the last call, and start again from nothing."""
+        """Return the data since the last call, and reset it."""
         deltas: dict[Dimensions, Delta] = {}
         for series in self._all():
             if series.delta is not None:
@@ -220,7 +221,7 @@ class Aggregator:
         try:
             return self._by_facts[key]
         except Exception:
-            # New, or a fact that is no text, whose hash may raise anything.
+            # A new key, or a fact that is not text, whose hash may raise anything.
             series = self._find(dimensions_of(facts, route, failed=failed))
         if len(self._by_facts) < self._max_series and all(type(fact) in _TEXTS for fact in key[:-1]):
             self._by_facts[key] = series
@@ -228,7 +229,7 @@ class Aggregator:
 
     def _find(self, dimensions: Dimensions) -> _Series:
         if dimensions not in self._known and len(self._known) >= self._max_series:
-            dimensions = dimensions.folded()
+            dimensions = dimensions.as_other()
         return self._known.setdefault(dimensions, _Series(dimensions))
 
     def _all(self) -> Iterator[_Series]:
@@ -238,7 +239,7 @@ class Aggregator:
                 yield series.cold
 
 
-# 7, 7.0 and numpy's 7 are one key of a dictionary, and different texts.
+# 7, 7.0 and numpy's 7 are one key of a dictionary but different texts.
 _TEXTS = (str, type(None))
 
 
@@ -253,7 +254,7 @@ def dimensions_of(facts: dict[str, Any], route: str, *, failed: bool) -> Dimensi
     )
 
 
-# What is counted of each call.
+# Facts that are counted for each outgoing call.
 _CALLS = (("@failed", names.FAILED_CALL), ("@suspect", names.SUSPECT_REPORT))
 
 
@@ -264,7 +265,7 @@ def _add_facts(
     own: Mapping[str, int],
     times: tuple[int, int],
 ) -> None:
-    """Count what a request says of itself."""
+    """Count the facts of a request."""
     if not _STREAM_FACTS.isdisjoint(facts):
         _add_stream(counts, facts, intervals, *times)
     if "@batch" in facts:
@@ -274,8 +275,8 @@ def _add_facts(
             counts.add_stream(metric, to_text(said)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
 
 
-def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> None:
-    """Count what held a request up, by the stage that was its own then."""
+def _add_stalls(counts: Counts, intervals: Collection[Interval], start: int, end: int) -> None:
+    """Count the stalls of a request by the stage that they held up."""
     met = stalls.during(start, end)
     if met:
         found = by_stage(met, intervals, start, end)
@@ -285,10 +286,8 @@ def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], star
 _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 
 
-def _add_stream(
-    counts: RequestHistograms, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int
-) -> None:
-    """Count what the tokens of a request were like."""
+def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int) -> None:
+    """Count time to first token, time per token, gaps and token numbers of a request."""
     first, definition = facts.get("@first_token", (None, ""))
     definition = to_text(definition)[:MAX_STAGE] or OTHER
     taken_in, put_out = facts.get("@tokens_in", 0), facts.get("@tokens_out", 0)
@@ -309,15 +308,15 @@ def _add_stream(
             counts.add_stream(names.TOKENS, kind, number)
 
 
-def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
-    """Count how long the model of a request ran, by the *size* of its batch; 0 says nothing."""
+def _add_batch(counts: Counts, size: int, own: Mapping[str, int]) -> None:
+    """Count how long the model of a request ran, by batch *size*; 0 is unknown."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:
         counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.bucket_of(size), ran / 1e9)
 
 
 def known_stage(stage: str, own_stages: set[str]) -> str:
-    """Return the name *stage* is counted under, which is added to *own_stages* if it is a new one with room left."""
+    """Return the name under which *stage* is counted; add it to *own_stages* if it is new and the limit allows it."""
     if stage in BY_KEY or stage in own_stages:
         return stage
     stage = printable(stage[:MAX_STAGE])

@@ -2,7 +2,7 @@
 
 Requests are not measured. Once a second, before a request starts, a calibration request measures the cost on the request's
 thread (`PathCost`); this cost is multiplied by the number of marks. It takes the real way through the recorder, with real
-stages around nothing, because only on that thread code and data are as far from the processor as the work of the service
+stages around nothing, because only on that thread code and data are as far from the CPU as the work of the service
 leaves them. The median of many calibrations counts: another thread may have held the interpreter during any one. The CPU
 time of our own threads is measured (`CpuAccount`).
 
@@ -28,52 +28,52 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ...core import names
 from .. import recorder, records
 from ..api import request, stage
-from ..config import Budget, Keep
+from ..config import Budget, SamplingLimits
 from ..records import Record, clock
 from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
-# A request of the usual kind has so many; how much one more costs shows in a row of them.
+# Number of stages of a typical request; and of consecutive stages by which the cost of one more is measured.
 USUAL_STAGES, IN_A_ROW = 6, 24
-REMEMBERED = 15
+MAX_CALIBRATIONS = 15
 
 
 class PathCost:
-    """What the thread of a request spends on its being recorded, with its stages (timed) and without them."""
+    """Cost of recording on the thread of a request, for requests with their stages (timed) and without."""
 
     def __init__(self) -> None:
-        # By whether it was timed: of requests without what each stage costs that follows others, and of such a stage.
-        self._requests: dict[bool, deque[float]] = {timed: deque(maxlen=REMEMBERED) for timed in (True, False)}
-        self._stages: dict[bool, deque[float]] = {timed: deque(maxlen=REMEMBERED) for timed in (True, False)}
+        # By whether the request was timed: cost of a request without its stages, and of one stage. [nanoseconds]
+        self._requests: dict[bool, deque[float]] = {timed: deque(maxlen=MAX_CALIBRATIONS) for timed in (True, False)}
+        self._stages: dict[bool, deque[float]] = {timed: deque(maxlen=MAX_CALIBRATIONS) for timed in (True, False)}
 
     @property
     def known(self) -> bool:
-        """Whether there was a rehearsal."""
+        """Whether there was a calibration."""
         return bool(self._stages[True])
 
     def calibrate(self) -> None:
-        """Find out once more, as `recorder.begin` asks for. It takes a tenth of a millisecond at most."""
-        # The user's context has what makes a request one of theirs.
+        """Measure once; `recorder.begin` calls it. Takes at most 0.1 ms."""
+        # In the user's context the calibration request might count as one of theirs.
         contextvars.Context().run(self._calibrate)
 
     def _calibrate(self) -> None:
         begun = clock()
         timed = _calibration_request()
         took = clock() - begun
-        bare, idle = _each_ns(_nothing), _each_ns(_staged)
+        bare, idle = _each_ns(_empty_stage), _each_ns(_timed_empty_stage)
         token = records.current.set([records.OPEN, 0, 0])
-        written = _each_ns(_staged)
+        written = _each_ns(_timed_empty_stage)
         recorder.end(token)
-        # First: the background reads as soon as there are stages.
+        # Before the stages: the background thread reads as soon as those are there.
         self._requests[timed].append(max(0.0, took - USUAL_STAGES * (written if timed else idle)))
         self._stages[False].append(max(0.0, idle - bare))
         self._stages[True].append(max(0.0, written - bare))
 
     def of_ns(self, marks: float, *, timed: bool = True) -> float:
-        """Return what a request costs, in nanoseconds, after one rehearsal at least.
+        """Return the cost of one request in nanoseconds; needs at least one calibration.
 
         Args:
-            marks: How many stages and facts of it are written down, or would be if it were timed.
-            timed: Whether they are.
+            marks: Number of its stages and facts, also if they are not recorded. [count]
+            timed: Whether they are recorded.
         """
         requests = self._requests[timed] or self._requests[not timed]
         return statistics.median(requests) + marks * statistics.median(self._stages[timed])
@@ -86,79 +86,84 @@ def _each_ns(stage: Callable[[], None]) -> float:
     return (clock() - begun) / IN_A_ROW
 
 
-def _nothing() -> None:
-    """Do nothing, as the least a stage can do."""
+def _empty_stage() -> None:
+    """Do nothing."""
 
 
-_staged = stage("forward")(_nothing)
+_timed_empty_stage = stage("forward")(_empty_stage)
 
 
 @request("calibration")
 def _calibration_request() -> bool:
-    """Be a request in which nothing is done, and say whether its stages were written down."""
+    """Run an empty request and return whether its stages were recorded."""
     timed = records.current.get()
     marks = timed or records.untimed.get()
     if marks is not None:
-        # From before this process was forked, if it ever was: such are not counted.
+        # A start before the fork of this process: such requests are not counted.
         marks[1] = -1
     for _ in range(USUAL_STAGES):
-        _staged()
+        _timed_empty_stage()
     return timed is not None
 
 
 class AggregationCost:
-    """What the background spends on counting a request, by level, found out with requests that there were."""
+    """Cost of aggregating one request on the background thread, by level, measured with sampled requests."""
 
     def __init__(self) -> None:
-        keep, rng = Keep(), random.Random()  # noqa: S311 - sampling, no secrets
-        self._folds = [Aggregator(keep, rng) for _ in range(NOTHING)]
-        for level, fold in enumerate(self._folds):
-            fold.level = level
-        self._costs: deque[list[int]] = deque(maxlen=REMEMBERED)
+        keep, rng = SamplingLimits(), random.Random()  # noqa: S311 - sampling, no secrets
+        self._aggregators = [Aggregator(keep, rng) for _ in range(NOTHING)]
+        for level, aggregator in enumerate(self._aggregators):
+            aggregator.level = level
+        self._costs: deque[list[int]] = deque(maxlen=MAX_CALIBRATIONS)
 
     def calibrate(self, record: Record) -> None:
-        """Find out once more, with a *record* whose stages are there."""
+        """Measure once, with a *record* that has its stages."""
         marks, *rest = record
         start, own = marks[:3], marks[6:] if records.UNTIMED in marks[3:4] else marks[3:]
         timed, spared = (start + own, *rest), ([*start, records.UNTIMED, 0, 0], *rest)
-        self._costs.append([_took_ns(fold, spared if fold.level == REQUESTS_ONLY else timed) for fold in self._folds])
+        self._costs.append(
+            [
+                _aggregation_ns(aggregator, spared if aggregator.level == REQUESTS_ONLY else timed)
+                for aggregator in self._aggregators
+            ]
+        )
 
     def costs(self) -> list[float]:
-        """Return nanoseconds a request, by level; zeros before the first rehearsal."""
-        return [statistics.fmean(each) for each in zip(*self._costs, strict=True)] or [0.0] * len(self._folds)
+        """Return nanoseconds per request by level; zeros before the first calibration."""
+        return [statistics.fmean(each) for each in zip(*self._costs, strict=True)] or [0.0] * len(self._aggregators)
 
 
-def _took_ns(fold: Aggregator, record: Any) -> int:
+def _aggregation_ns(aggregator: Aggregator, record: Any) -> int:
     took = 0
-    # Requests are counted many in a row, which is what the second time is like.
+    # Requests are aggregated many in a row; the second time is like that.
     for _ in range(2):
         begun = time.thread_time_ns()
-        fold.add(record)
+        aggregator.add(record)
         took = time.thread_time_ns() - begun
-        fold.take()
+        aggregator.take()
     return took
 
 
-# An agent that takes no more of one core is over no budget, whatever it costs a request: of the few requests of an idle
-# service each pays for the exports of a whole minute. [ratio]
+# An agent that uses at most this share of one core never exceeds the budget: each of the few requests of an idle service pays
+# for the exports of a whole minute. [ratio]
 FREE_SHARE = 0.01
-# Over the budget for so long: down. [seconds]
-PATIENCE_SECONDS = 3.0
-# Within this part of the budget for so long: up. [ratio, seconds]
-ROOM = 0.7
-CALM_SECONDS, MAX_CALM_SECONDS = 60.0, 3600.0
-# Who is over the budget again so soon went up in vain. [seconds]
+# Lower the level after this time over the budget. [seconds]
+OVER_BUDGET_SECONDS = 3.0
+# Raise the level after this time within this part of the budget. [ratio, seconds]
+RAISE_MARGIN = 0.7
+RAISE_AFTER_SECONDS, MAX_RAISE_AFTER_SECONDS = 60.0, 3600.0
+# A raise was in vain if the budget is exceeded again within this time. [seconds]
 RELAPSE_SECONDS = 600.0
 
 
-class Look(NamedTuple):
-    """What a stretch of time was like.
+class CostSample(NamedTuple):
+    """Costs and requests of one interval.
 
     Args:
-        now: Its end, by a monotonic clock. [seconds]
-        costs_ns: What a request costs or would cost, by level; at the last, which records nothing, 0. [nanoseconds]
-        duration_ns: How long requests take. [nanoseconds]
-        rate: How many there are. [1/s]
+        now: End of the interval by a monotonic clock. [seconds]
+        costs_ns: Actual or expected cost of a request, by level; 0 at the last level, which records nothing. [nanoseconds]
+        duration_ns: Mean duration of a request. [nanoseconds]
+        rate: Request rate. [1/s]
     """
 
     now: float
@@ -168,48 +173,50 @@ class Look(NamedTuple):
 
 
 class Governor:
-    """Decides the level.
+    """Decides the recording level.
 
     Args:
-        budget: What the agent may cost.
+        budget: Allowed cost of the agent.
 
     Attributes:
-        level: What may be recorded; a position in `AGENT_LEVELS`.
+        level: Current level, a position in `AGENT_LEVELS`.
     """
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.level = ALL
-        self._calm_seconds = CALM_SECONDS
-        # Since when the budget has been exceeded, since when there has been room, and when there last was a rise.
+        self._raise_after_seconds = RAISE_AFTER_SECONDS
+        # Start of the time over the budget, start of the time with a margin, and time of the last raise. [seconds]
         self._over: float | None = None
         self._room: float | None = None
         self._rose = -math.inf
 
-    def look(self, look: Look) -> bool:
-        """Take in how things are; say whether that changes the level."""
-        fitting, roomy = (self._first_fit(look, part) for part in (1.0, ROOM))
-        self._over = None if fitting <= self.level else look.now if self._over is None else self._over
-        self._room = None if roomy >= self.level else look.now if self._room is None else self._room
-        if self._over is not None and look.now - self._over >= PATIENCE_SECONDS:
-            self._fall(fitting, look.now)
-        elif self._room is not None and look.now - self._room >= self._calm_seconds:
-            self._rise(roomy, look.now)
+    def update(self, sample: CostSample) -> bool:
+        """Evaluate *sample*; return whether that changes the level."""
+        fitting, roomy = (self._first_fit(sample, part) for part in (1.0, RAISE_MARGIN))
+        self._over = None if fitting <= self.level else sample.now if self._over is None else self._over
+        self._room = None if roomy >= self.level else sample.now if self._room is None else self._room
+        if self._over is not None and sample.now - self._over >= OVER_BUDGET_SECONDS:
+            self._fall(fitting, sample.now)
+        elif self._room is not None and sample.now - self._room >= self._raise_after_seconds:
+            self._rise(roomy, sample.now)
         else:
             return False
         return True
 
-    def rest(self, now: float) -> bool:
-        """Where nothing is recorded, and so nothing known, count requests again after a while; say whether that is now."""
+    def try_again(self, now: float) -> bool:
+        """At level `NOTHING`, where no cost is known, count requests again after a while; return whether that is now."""
         self._room = now if self._room is None else self._room
-        if self.level != NOTHING or now - self._room < self._calm_seconds:
+        if self.level != NOTHING or now - self._room < self._raise_after_seconds:
             return False
         self._rise(REQUESTS_ONLY, now)
         return True
 
     def _fall(self, level: int, now: float) -> None:
         relapsed = now - self._rose < RELAPSE_SECONDS
-        self._calm_seconds = min(2 * self._calm_seconds, MAX_CALM_SECONDS) if relapsed else CALM_SECONDS
+        self._raise_after_seconds = (
+            min(2 * self._raise_after_seconds, MAX_RAISE_AFTER_SECONDS) if relapsed else RAISE_AFTER_SECONDS
+        )
         self._go(level)
 
     def _rise(self, level: int, now: float) -> None:
@@ -220,21 +227,21 @@ class Governor:
         self.level = level
         self._over = self._room = None
 
-    def _first_fit(self, look: Look, part: float) -> int:
-        """Return the first level whose cost is within *part* of what it may be."""
-        allowed_ns, free_ns = part * self._budget.allows_ns(look.duration_ns), part * FREE_SHARE * 1e9
+    def _first_fit(self, sample: CostSample, part: float) -> int:
+        """Return the first level whose cost is within *part* of the budget."""
+        allowed_ns, free_ns = part * self._budget.allows_ns(sample.duration_ns), part * FREE_SHARE * 1e9
         return next(
-            level for level, cost in enumerate(look.costs_ns) if cost <= allowed_ns or cost * look.rate <= free_ns
+            level for level, cost in enumerate(sample.costs_ns) if cost <= allowed_ns or cost * sample.rate <= free_ns
         )
 
 
 logger = logging.getLogger("stagelens")
 
-LOOK_EVERY_SECONDS = 1.0
-# Fewer say little about what requests are like.
-MIN_REQUESTS = 20
+SAMPLE_EVERY_SECONDS = 1.0
+# Fewer requests are no representative sample.
+MIN_SAMPLE_REQUESTS = 20
 
-_SAID = (
+_LEVEL_TEXTS = (
     "everything is recorded",
     "no traces are kept",
     "no traces are kept and no tokens, batch sizes and failed calls counted",
@@ -244,11 +251,11 @@ _SAID = (
 Work: TypeAlias = Literal["counting", "export", "traces"]
 
 
-class Processor:
-    """The CPU time of our threads in nanoseconds, by what they did with it.
+class CpuAccount:
+    """CPU time of the agent's threads by work, in nanoseconds.
 
     Args:
-        sending_ns: Returns that of the thread that posts.
+        sending_ns: Returns the CPU time of the thread that sends.
     """
 
     def __init__(self, sending_ns: Callable[[], int]) -> None:
@@ -258,7 +265,7 @@ class Processor:
 
     @contextlib.contextmanager
     def spending(self, work: Work) -> Generator[None]:
-        """Count what is spent inside as spent on *work*."""
+        """Add the CPU time inside the context to *work*."""
         begun = self._now()
         try:
             yield
@@ -266,13 +273,13 @@ class Processor:
             self._spent[work] += self._now() - begun
 
     def pause(self, seconds: float) -> None:
-        """Sleep; what greenlets of the same thread do meanwhile is not ours."""
+        """Sleep; exclude the CPU time of other greenlets of this thread meanwhile."""
         begun = time.thread_time_ns()
         time.sleep(seconds)
         self._paused_ns += time.thread_time_ns() - begun
 
     def spent_ns(self) -> dict[Work, int]:
-        """Return what was spent so far; what the posting thread spent on exports as well."""
+        """Return the CPU time so far by work; that of the sending thread belongs to `export`."""
         return {
             "counting": self._spent["counting"],
             "export": self._spent["export"] + self._sending_ns(),
@@ -283,82 +290,82 @@ class Processor:
         return time.thread_time_ns() - self._paused_ns
 
 
-class Overhead:
-    """What recording costs, and how much of it is done.
+class CostController:
+    """Measures the cost of recording and applies the level of the governor.
 
     Args:
-        budget: What it may cost; None to measure only.
-        fold: What counts the requests.
-        processor: What our threads spend.
+        budget: Allowed cost; None to measure only.
+        aggregator: What counts the requests.
+        cpu: What our threads spend.
     """
 
-    def __init__(self, budget: Budget | None, fold: Aggregator, processor: Processor) -> None:
+    def __init__(self, budget: Budget | None, aggregator: Aggregator, cpu: CpuAccount) -> None:
         self._governor = Governor(budget) if budget is not None else None
         self._budget = budget
-        self._fold = fold
-        self._processor = processor
+        self._aggregator = aggregator
+        self._cpu = cpu
         self._path, self._counting = PathCost(), AggregationCost()
-        self._looked_at = self._exported_at = time.monotonic()
+        self._sampled_at = self._exported_at = time.monotonic()
         self._calibrated_at = -math.inf
         self._spare = recorder.NEVER
         self._before = RequestTotals()
-        self._spent_before = self._told_before = self._exported_before = processor.spent_ns()
-        # Of a request that is recorded with its stages.
+        self._spent_before = self._added_before = self._exported_before = cpu.spent_ns()
+        # Mean number of marks of a request that is recorded with its stages.
         self._marks = 0.0
-        # What exports take, and their traces, when last there were any. [nanoseconds of CPU time a second]
+        # CPU time of the latest exports, and of their traces. [nanoseconds per second]
         self._exporting = self._tracing = 0.0
 
     @property
     def level(self) -> int:
-        """What is recorded, as a position in `AGENT_LEVELS`."""
+        """Current level, a position in `AGENT_LEVELS`."""
         return self._governor.level if self._governor is not None else ALL
 
     def calibrate(self) -> None:
-        """Have the thread of the next request find out, once a second, what a request costs."""
+        """Request a calibration on the thread of the next request, once a second."""
         now = time.monotonic()
-        # A rehearsed request that finds no room would count as dropped; where nothing is recorded, neither would it be.
+        # A calibration request that finds the queue full would count as dropped; at level `NOTHING` it would not be recorded.
         has_room = self.level < NOTHING and len(recorder.pending) < recorder.MAX_PENDING // 2
-        if has_room and now - self._calibrated_at >= LOOK_EVERY_SECONDS:
+        if has_room and now - self._calibrated_at >= SAMPLE_EVERY_SECONDS:
             self._calibrated_at = now
             recorder.calibrate = self._path.calibrate
             recorder.spare = self._spare | recorder.CALIBRATION
 
-    def look(self) -> None:
-        """Once a second, and where there were requests: see what they cost, and record as much as the budget lets."""
+    def adjust(self) -> None:
+        """Once a second, if there were requests: measure their cost and adjust the level to the budget."""
         governor, now, before = self._governor, time.monotonic(), self.level
         if governor is None:
             return
         if before == NOTHING:
-            if governor.rest(now):
+            if governor.try_again(now):
                 self._apply("whether that fits the budget is tried")
             return
-        seconds = now - self._looked_at
-        look = self._seen(now, seconds) if seconds >= LOOK_EVERY_SECONDS and self._path.known else None
-        if look is not None and governor.look(look):
-            self._apply(_why(look, before, self.level, self._budget))
+        seconds = now - self._sampled_at
+        sample = self._sample(now, seconds) if seconds >= SAMPLE_EVERY_SECONDS and self._path.known else None
+        if sample is not None and governor.update(sample):
+            self._apply(_describe_change(sample, before, self.level, self._budget))
 
-    def exported(self) -> None:
-        """Note that an export has just been made."""
-        now, spent = time.monotonic(), self._processor.spent_ns()
+    def note_export(self) -> None:
+        """Measure the CPU time of the export that has just ended."""
+        now, spent = time.monotonic(), self._cpu.spent_ns()
         seconds = now - self._exported_at
-        if seconds < LOOK_EVERY_SECONDS:
+        if seconds < SAMPLE_EVERY_SECONDS:
             return
         self._exporting = (spent["export"] - self._exported_before["export"]) / seconds
         if self.level == ALL:
             self._tracing = (spent["traces"] - self._exported_before["traces"]) / seconds
         self._exported_at, self._exported_before = now, spent
 
-    def tell(self, deltas: dict[Dimensions, Delta]) -> None:
-        """Add to *deltas* what their requests cost; and, where nothing is recorded, one that says so."""
+    def add_costs(self, deltas: dict[Dimensions, Delta]) -> None:
+        """Add the cost of their requests to *deltas*; at level `NOTHING` add a delta that reports this level."""
         loads = [(delta, level, load) for delta in deltas.values() for level, load in delta.loads.items()]
         if self.level == NOTHING:
-            silent = deltas.setdefault(Dimensions("", "", "", "", names.STATUS_OK), self._fold.nothing())
+            silent = deltas.setdefault(Dimensions("", "", "", "", names.STATUS_OK), self._aggregator.nothing())
             silent.counts.add_stream(names.AGENT_COST, names.AGENT_LEVELS[NOTHING], 0.0)
         if not loads or not self._path.known:
             return
-        spent = self._processor.spent_ns()
-        background_ns = sum(spent.values()) - sum(self._told_before.values())
-        self._told_before = spent
+        spent = self._cpu.spent_ns()
+        background_ns = sum(spent.values()) - sum(self._added_before.values())
+        self._added_before = spent
         each_ns = max(0.0, background_ns / sum(load.requests for _, _, load in loads))
         for delta, level, load in loads:
             path_ns = self._path_ns(level, load.marks / load.requests)
@@ -366,30 +373,30 @@ class Overhead:
             delta.counts.add_equal(names.AGENT_COST, key, path_ns / 1e9, load.requests)
             delta.counts.add_equal(names.AGENT_BACKGROUND, key, each_ns / 1e9, load.requests)
 
-    def _seen(self, now: float, seconds: float) -> Look | None:
-        """Return what the last *seconds* were like; None where there were too few requests to say."""
-        load = self._fold.load()
+    def _sample(self, now: float, seconds: float) -> CostSample | None:
+        """Return the sample of the last *seconds*; None if there were too few requests."""
+        load = self._aggregator.load()
         seen = load.since(self._before)
-        if seen.requests < MIN_REQUESTS:
+        if seen.requests < MIN_SAMPLE_REQUESTS:
             return None
-        spent = self._processor.spent_ns()
+        spent = self._cpu.spent_ns()
         counting_ns = (spent["counting"] - self._spent_before["counting"]) / seen.requests
-        self._looked_at, self._before, self._spent_before = now, load, spent
-        samples = self._fold.samples
+        self._sampled_at, self._before, self._spent_before = now, load, spent
+        samples = self._aggregator.samples
         if samples:
-            with self._processor.spending("counting"):
+            with self._cpu.spending("counting"):
                 self._counting.calibrate(samples[0])
             samples.rotate()
         if self.level < REQUESTS_ONLY:
             self._marks = seen.marks / seen.requests
         elif samples:
-            # But for the first three places, which say whether it runs, and the next, which say that it is not timed.
+            # Without the first triple (state of the request) and the second one (not timed).
             self._marks = sum(len(record[0]) // 3 - 2 for record in samples) / len(samples)
         rate = seen.requests / seconds
-        return Look(now, self._costs_ns(counting_ns, rate), seen.duration_ns / seen.requests, rate)
+        return CostSample(now, self._costs_ns(counting_ns, rate), seen.duration_ns / seen.requests, rate)
 
     def _costs_ns(self, counting_ns: float, rate: float) -> list[float]:
-        """Return what a request costs, or would, by level."""
+        """Return the actual or expected cost of a request by level."""
         rehearsed = self._counting.costs()
         costs: list[float] = []
         for level in range(NOTHING):
@@ -401,23 +408,23 @@ class Overhead:
     def _path_ns(self, level: int, marks: float) -> float:
         if level < REQUESTS_ONLY:
             return self._path.of_ns(marks)
-        # One of so many is timed all the same.
+        # One request in `SCOUTS` is timed all the same.
         return self._path.of_ns(self._marks, timed=False) + self._path.of_ns(self._marks) / recorder.SCOUTS
 
     def _apply(self, why: str) -> None:
         level = self.level
-        self._fold.level = min(level, REQUESTS_ONLY)
+        self._aggregator.level = min(level, REQUESTS_ONLY)
         self._spare = {REQUESTS_ONLY: recorder.WITHOUT_STAGES, NOTHING: recorder.NOTHING}.get(
             level, recorder.TIMED_AGAIN
         )
         recorder.spare = self._spare
-        logger.warning("stagelens: %s from here on: %s", _SAID[level], why)
+        logger.warning("stagelens: %s from here on: %s", _LEVEL_TEXTS[level], why)
 
 
-def _why(look: Look, before: int, level: int, budget: Budget | None) -> str:
+def _describe_change(sample: CostSample, before: int, level: int, budget: Budget | None) -> str:
     cost, then, mean = (
         f"{nanoseconds / 1000:.3g} us"
-        for nanoseconds in (look.costs_ns[before], look.costs_ns[level], look.duration_ns)
+        for nanoseconds in (sample.costs_ns[before], sample.costs_ns[level], sample.duration_ns)
     )
     return (
         f"with what was until now it costs a request {cost}, with this {then}, where requests take {mean} and "

@@ -68,7 +68,7 @@ class Gpus:
         """Return the means of what was read since the last call."""
         return means([self._readings.popleft() for _ in range(len(self._readings))])
 
-    def look(self) -> float:
+    def read_once(self) -> float:
         """Read them once; return in how many seconds to do so again. Never raises."""
         try:
             found = self._read()
@@ -98,7 +98,7 @@ class Gpus:
     def _run(self) -> None:
         pid = os.getpid()
         while True:
-            time.sleep(self.look())
+            time.sleep(self.read_once())
             park_if_inherited(pid)
 
     def _leave(self) -> None:

@@ -25,8 +25,8 @@ from ...core.hardware import (
     TORCH_RESERVED,
     Reading,
 )
-from ..instrumentor import report
-from ..stalls import lateness
+from ..instrumentor import log_failure
+from ..stalls import loop_lag
 from .gpus import Gpus
 
 # Of less time shares say nothing: the kernel counts in hundredths of a second.
@@ -70,7 +70,7 @@ class Process:
                 # What the kernel says of iowait may go down, and the whole with it.
                 yield Reading(measure, min(part / whole, 1.0))
         yield from _size()
-        late_ns = lateness.take()
+        late_ns = loop_lag.take()
         if late_ns is not None:
             yield Reading(LOOP_LAG, late_ns / 1e9)
 
@@ -137,7 +137,7 @@ class Hardware:
         try:
             self._gpus.watch()
         except Exception:
-            report("starting a thread that reads GPUs")
+            log_failure("starting a thread that reads GPUs")
 
     def take(self) -> list[Reading]:
         """Return what can be said of the time since the last call; never raises."""
@@ -146,7 +146,7 @@ class Hardware:
             try:
                 found += source()
             except Exception:
-                report("reading what the machine does")
+                log_failure("reading what the machine does")
         return [each for each in found if 0 <= each.value < math.inf]
 
 

@@ -12,11 +12,11 @@ import itertools
 import random
 from typing import Generic, Literal, TypeVar
 
-from ..config import Keep
+from ..config import SamplingLimits
 
 T = TypeVar("T")
 
-Because = Literal["forced", "error", "slow", "cold", "uniform"]
+RetentionReason = Literal["forced", "error", "slow", "cold", "uniform"]
 
 
 class Slowest(Generic[T]):
@@ -70,7 +70,7 @@ class Reservoir(Generic[T]):
 class Sampler(Generic[T]):
     """The requests of one series and interval that become traces."""
 
-    def __init__(self, keep: Keep, rng: random.Random) -> None:
+    def __init__(self, keep: SamplingLimits, rng: random.Random) -> None:
         self._forced: Reservoir[T] = Reservoir(keep.forced, rng)
         self._errors: Reservoir[T] = Reservoir(keep.errors, rng)
         self._slow: Slowest[T] = Slowest(keep.slow)
@@ -96,16 +96,16 @@ class Sampler(Generic[T]):
             self._forced.offer(item)
         self._uniform.offer(item)
 
-    def kept(self) -> list[tuple[T, Because]]:
+    def kept(self) -> list[tuple[T, RetentionReason]]:
         """Return each kept request once, with the first reason of forced, error, slow, cold, uniform that holds for it."""
-        chosen: list[tuple[Because, list[T]]] = [
+        chosen: list[tuple[RetentionReason, list[T]]] = [
             ("forced", self._forced.items()),
             ("error", self._errors.items()),
             ("slow", self._slow.items()),
             ("cold", self._cold.items()),
             ("uniform", self._uniform.items()),
         ]
-        kept: dict[int, tuple[T, Because]] = {}
+        kept: dict[int, tuple[T, RetentionReason]] = {}
         for because, items in chosen:
             for item in items:
                 kept.setdefault(id(item), (item, because))

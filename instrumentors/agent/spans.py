@@ -17,14 +17,13 @@ from ...core.partition import partition
 from ...core.stages import OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
-from ..facts import Reading, read, timings
-from ..libraries.litserve import START
+from ..facts import RequestFacts, read_marks, stage_timings
 from ..loads import Load
 from ..records import TIMINGS, Kind, Marks, Record
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage
-from .sample import Because
+from .sample import RetentionReason
 
 # A kept trace shows its longest intervals; more would not be read.
 MAX_SPANS = 256
@@ -38,7 +37,7 @@ TEXTS = {
 }
 
 
-class Kept(NamedTuple):
+class RetainedRequest(NamedTuple):
     """A request that becomes a trace.
 
     Args:
@@ -49,7 +48,7 @@ class Kept(NamedTuple):
     """
 
     record: Record
-    because: Because
+    because: RetentionReason
     dimensions: Dimensions
     own_stages: set[str]
 
@@ -92,10 +91,10 @@ class Trace(NamedTuple):
     spans: list[Span]
 
 
-def trace_of(kept: Kept) -> Trace:
+def build_trace(kept: RetainedRequest) -> Trace:
     """Return the spans of *kept*."""
     marks, start, end = kept.record[:3]
-    reading = read(marks)
+    reading = read_marks(marks)
     parent = parent_of(reading.facts)
     fresh = os.urandom(24).hex()
     trace_id, root_id = reading.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))
@@ -103,10 +102,10 @@ def trace_of(kept: Kept) -> Trace:
     inside = _children(marks, root, max(start, end)) + _stages(marks, root, kept.own_stages)
     longest = heapq.nsmallest(MAX_SPANS, inside, key=lambda span: span.start - span.end)
     below = sorted(longest, key=lambda span: (span.start, -span.end))
-    return Trace(trace_id, parent is None or bool(parent.flags & 1), [root, *_nested(root, below)])
+    return Trace(trace_id, parent is None or bool(parent.flags & 1), [root, *_nest_spans(root, below)])
 
 
-def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
+def _root(kept: RetainedRequest, reading: RequestFacts, span_id: str, parent_id: str) -> Span:
     marks, start, end, route, error_type, http_status, kind = kept.record
     end = max(start, end)
     facts = reading.facts
@@ -116,7 +115,7 @@ def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
     failed = kept.dimensions.status == names.STATUS_ERROR
     attributes: dict[str, str | int] = {
         **series_attributes(kept.dimensions),
-        **_named(
+        **_without_empty(
             {
                 names.METHOD: method,
                 names.HTTP_STATUS: to_integer(http_status),
@@ -128,8 +127,8 @@ def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
         ),
         names.KEPT_BECAUSE: kept.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
-        **{f"{names.TIMING}.{stage}": timing for stage, timing in timings(marks).items()},
-        **_stalled(by_stage(stalls.during(start, end), intervals, start, end)),
+        **{f"{names.TIMING}.{stage}": timing for stage, timing in stage_timings(marks).items()},
+        **_stall_attributes(by_stage(stalls.during(start, end), intervals, start, end)),
     }
     name = " ".join(filter(None, (method, to_text(route)))) or "request"
     return Span(name, span_id, parent_id, kind, start, end, attributes, failed)
@@ -172,7 +171,7 @@ def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> 
     return Span(name, "", "", "internal", start, end, attributes)
 
 
-def _nested(root: Span, below: list[Span]) -> Iterator[Span]:
+def _nest_spans(root: Span, below: list[Span]) -> Iterator[Span]:
     """Yield the spans *below* the root, in order of their start, each below the innermost request around it."""
     around = [root]
     met = stalls.during(root.start, root.end)
@@ -187,7 +186,7 @@ def _nested(root: Span, below: list[Span]) -> Iterator[Span]:
             around.append(placed)
 
 
-def _stalled(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
+def _stall_attributes(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
     """Return what held the request up as attributes: by cause, and by cause and stage."""
     attributes: dict[str, int] = {}
     for (cause, stage), spent in found.items():
@@ -197,7 +196,7 @@ def _stalled(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
     return attributes
 
 
-def _named(values: Mapping[str, Any]) -> dict[str, str | int]:
+def _without_empty(values: Mapping[str, Any]) -> dict[str, str | int]:
     return {key: value for key, value in values.items() if value}
 
 
@@ -225,10 +224,10 @@ class LoadSpans:
             self._began = True
             born = min(loads.born, first_request)
             found.append(Load(START.key, "", "", born, first_request, first_request - born))
-        return [Trace(self._trace_id, sampled=False, spans=[_load_span(load) for load in found])] if found else []
+        return [Trace(self._trace_id, sampled=False, spans=[_load_to_span(load) for load in found])] if found else []
 
 
-def _load_span(load: Load) -> Span:
+def _load_to_span(load: Load) -> Span:
     attributes: dict[str, str | int] = {names.LOAD_PHASE: load.phase, names.LOAD_OWN: load.own_ns}
     said = {names.MODEL: load.model, names.INPUT_SHAPE: load.shape}
     attributes |= {key: value for key, value in said.items() if value}

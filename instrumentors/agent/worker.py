@@ -31,21 +31,21 @@ from ..export import user_spans
 from ..export.exporter import Batch, Exporter
 from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
 from ..recorder import park_if_inherited
-from ..stalls import Surroundings, stalls
+from ..stalls import ProcessCounters, stalls
 from .aggregate import Aggregator, Delta, Dimensions
-from .govern import Overhead, Processor
+from .govern import CostController, CpuAccount
 from .hardware import Hardware
-from .spans import Kept, LoadSpans, Trace, trace_of
+from .spans import LoadSpans, RetainedRequest, Trace, build_trace
 
 logger = logging.getLogger("stagelens")
 
-FOLD_AT_ONCE = 64
+AGGREGATE_AT_ONCE = 64
 TRACES_AT_ONCE = 8
-FOLD_EVERY_SECONDS = 1.0
+AGGREGATE_EVERY_SECONDS = 1.0
 PAUSE_SECONDS = 0.001
 
 
-class Losses:
+class LossCounter:
     """Requests that will never be counted, by reason, until an export reports them."""
 
     def __init__(self) -> None:
@@ -105,10 +105,10 @@ class Agent:
         self.instance = instance or uuid.uuid4().hex
         self._pid = os.getpid()
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
-        self._losses = Losses()
-        self._fold = Aggregator(config.keep, rng)
-        self._waiting = DeferredRecords()
-        self._surroundings = Surroundings()
+        self._losses = LossCounter()
+        self._aggregator = Aggregator(config.keep, rng)
+        self._deferred = DeferredRecords()
+        self._counters = ProcessCounters()
         self._hardware = Hardware()
         own = {PROCESS_ID: self._pid, names.SERVICE_INSTANCE: self.instance}
         self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **own}, self._pause)
@@ -123,11 +123,11 @@ class Agent:
             lost=self._losses.add,
             rng=rng,
         )
-        self._processor = Processor(self._exporter.cpu_ns)
-        self._overhead = Overhead(config.budget, self._fold, self._processor)
+        self._cpu = CpuAccount(self._exporter.cpu_ns)
+        self._costs = CostController(config.budget, self._aggregator, self._cpu)
         self._sequence = itertools.count(1)
         self._working = threading.Lock()
-        self._hurried = False
+        self._without_pauses = False
         self._logged: set[str] = set()
         self._overflow_before = 0
         self._since_ns = time.time_ns()
@@ -142,10 +142,10 @@ class Agent:
             try:
                 recorder.background.wake_at = recorder.WAKE_AT
                 with self._working:
-                    self._overhead.calibrate()
-                    self._surroundings.look()
-                    self._fold_pending()
-                    self._overhead.look()
+                    self._costs.calibrate()
+                    self._counters.read()
+                    self._aggregate_pending()
+                    self._costs.adjust()
                     if self._schedule.due(time.time()):
                         self._export(due=True)
                         self._exporter.wake()
@@ -156,56 +156,56 @@ class Agent:
     def flush(self, timeout_seconds: float) -> bool:
         """Aggregator, export and send everything now; return whether it was all acknowledged within *timeout_seconds*."""
         deadline = time.monotonic() + timeout_seconds
-        self._hurried = True
+        self._without_pauses = True
         try:
             if not self._working.acquire(timeout=timeout_seconds):
                 return False
             try:
-                self._fold_pending()
-                self._fold_waiting(math.inf)
+                self._aggregate_pending()
+                self._aggregate_deferred(math.inf)
                 self._export()
             finally:
                 self._working.release()
         finally:
-            self._hurried = False
+            self._without_pauses = False
         return self._exporter.drain(max(0.0, deadline - time.monotonic()))
 
     def _wait(self) -> None:
-        recorder.background.wait(min(FOLD_EVERY_SECONDS, self._schedule.left_seconds(time.time())))
+        recorder.background.wait(min(AGGREGATE_EVERY_SECONDS, self._schedule.left_seconds(time.time())))
         park_if_inherited(self._pid)
 
     def _pause(self) -> None:
-        if not self._hurried:
-            self._processor.pause(PAUSE_SECONDS)
+        if not self._without_pauses:
+            self._cpu.pause(PAUSE_SECONDS)
             park_if_inherited(self._pid)
 
-    def _fold_pending(self) -> None:
-        with self._processor.spending("counting"):
+    def _aggregate_pending(self) -> None:
+        with self._cpu.spending("counting"):
             self._count_pending()
-            self._fold_waiting(time.monotonic())
+            self._aggregate_deferred(time.monotonic())
 
     def _count_pending(self) -> None:
         pending = recorder.pending
         # What comes meanwhile has its turn later: under a load we cannot keep up with, exports are due all the same.
-        for _ in range(0, len(pending), FOLD_AT_ONCE):
-            for _ in range(min(FOLD_AT_ONCE, len(pending))):
+        for _ in range(0, len(pending), AGGREGATE_AT_ONCE):
+            for _ in range(min(AGGREGATE_AT_ONCE, len(pending))):
                 self._add(pending.popleft())
             self._pause()
 
-    def _fold_waiting(self, now: float) -> None:
-        for some in chunks(self._waiting.due(now), FOLD_AT_ONCE):
+    def _aggregate_deferred(self, now: float) -> None:
+        for some in chunks(self._deferred.due(now), AGGREGATE_AT_ONCE):
             for record in some:
                 self._count(record)
             self._pause()
 
     def _add(self, record: records.Record) -> None:
-        if not self._waiting.holds(record, time.monotonic()):
+        if not self._deferred.holds(record, time.monotonic()):
             self._count(record)
 
     def _count(self, record: records.Record) -> None:
         try:
             if record[0][1] >= recorder.forked_at:
-                self._fold.add(record)
+                self._aggregator.add(record)
                 if self._first_request is None:
                     self._first_request = record[1]
         except Exception as error:
@@ -224,15 +224,15 @@ class Agent:
         self._since_ns = now_ns
         anchor_ns = now_ns - records.clock()
         # After the last request that is exported.
-        self._surroundings.look(again=True)
-        with self._processor.spending("export"):
+        self._counters.read(again=True)
+        with self._cpu.spending("export"):
             readings = self._hardware.take() if due and self.config.hardware else ()
-            deltas = self._fold.take()
-            self._overhead.tell(deltas)
+            deltas = self._aggregator.take()
+            self._costs.add_costs(deltas)
             self._export_metrics(interval, deltas, readings)
-        with self._processor.spending("traces"):
+        with self._cpu.spending("traces"):
             self._export_traces(deltas, anchor_ns)
-        self._overhead.exported()
+        self._costs.note_export()
 
     def _export_metrics(
         self, interval: Interval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
@@ -247,9 +247,9 @@ class Agent:
     def _export_traces(self, deltas: Mapping[Dimensions, Delta], anchor_ns: int) -> None:
         room = user_spans.MAX_SPANS
         loaded = self._load_spans.take(self._first_request)
-        for some in chunks(_kept(deltas), TRACES_A_BODY):
+        for some in chunks(_retained_requests(deltas), TRACES_A_BODY):
             traces = self._traces(some)
-            room = user_spans.emit(traces, anchor_ns, room)
+            room = user_spans.export_spans(traces, anchor_ns, room)
             self._offer_traces([*traces, *loaded], anchor_ns)
             loaded = []
         if loaded:
@@ -278,14 +278,14 @@ class Agent:
         encode = partial(self._encoder.metrics, interval, deltas, dropped, readings)
         self._offer(self.config.metrics_url, encode, requests)
 
-    def _traces(self, kept: Sequence[Kept]) -> list[Trace]:
+    def _traces(self, kept: Sequence[RetainedRequest]) -> list[Trace]:
         traces: list[Trace] = []
         for some in chunks(kept, TRACES_AT_ONCE):
             for item in some:
                 try:
-                    trace = trace_of(item)
+                    trace = build_trace(item)
                     root = trace.spans[0]
-                    root.attributes.update(self._surroundings.around(root.start, root.end))
+                    root.attributes.update(self._counters.increase_around(root.start, root.end))
                     root.attributes[names.REPLICA_AGE] = max(0, root.start - loads.born)
                     traces.append(trace)
                 except Exception as error:
@@ -309,10 +309,10 @@ class Agent:
             logger.error("stagelens: %s", message, exc_info=error)
 
 
-def _kept(deltas: Mapping[Dimensions, Delta]) -> Iterator[Kept]:
+def _retained_requests(deltas: Mapping[Dimensions, Delta]) -> Iterator[RetainedRequest]:
     for dimensions, delta in deltas.items():
         for record, because in delta.sampler.kept():
-            yield Kept(record, because, dimensions, delta.own_stages)
+            yield RetainedRequest(record, because, dimensions, delta.own_stages)
 
 
 class _Process:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ...core.errors import StagelensError
 from ..session import Sink
-from .load import Asking
+from .load import RequestSpec
 from .rounds import CPU, PORT, THROUGHPUT, Both, Change, Plan, changes, environments, rounds
 
 FINE = 0
@@ -142,7 +142,7 @@ def _plan(options: argparse.Namespace, command: list[str], endpoint: str) -> Pla
     return Plan(
         command=command,
         environments=environments(os.environ, options.stage, endpoint),
-        asking=Asking(options.url, method, body, _headers(options, body)) if options.url else None,
+        asking=RequestSpec(options.url, method, body, _headers(options, body)) if options.url else None,
         load=options.load,
         requests=options.requests,
         concurrency=options.concurrency,

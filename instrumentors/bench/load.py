@@ -21,7 +21,7 @@ _SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestSpec:
     """One request, as often as needed.
 
     Args:
@@ -69,7 +69,7 @@ class Asking:
             connection.close()
 
 
-def wait_until_ready(service: Session, asking: Asking, patience_seconds: float) -> None:
+def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: float) -> None:
     """Return when *service* answers *asking*.
 
     Raises:
@@ -83,7 +83,7 @@ def wait_until_ready(service: Session, asking: Asking, patience_seconds: float) 
         pause()
 
 
-def burst(asking: Asking, requests: int, concurrency: int) -> list[float]:
+def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
     """Send *requests*, of which *concurrency* are under way at a time.
 
     Returns:
@@ -129,7 +129,7 @@ def run_load(command: str) -> None:
         raise StagelensError(msg)
 
 
-def _asked(asking: Asking, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
+def _asked(asking: RequestSpec, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
     try:
         return asking.ask(connection)
     except (OSError, http.client.HTTPException) as error:

@@ -22,7 +22,7 @@ from ...core.confidence import has_enough_samples, ranks
 from ...core.errors import StagelensError
 from .. import run
 from ..session import Session
-from .load import Asking, burst, run_load, wait_until_ready
+from .load import RequestSpec, burst, run_load, wait_until_ready
 
 # What a turn was measured to be, by the measure's name.
 Turn: TypeAlias = Mapping[str, float]
@@ -104,7 +104,7 @@ class Plan:
 
     command: Sequence[str]
     environments: tuple[Mapping[str, str], Mapping[str, str]]
-    asking: Asking | None
+    asking: RequestSpec | None
     load: str
     requests: int
     concurrency: int
@@ -152,9 +152,9 @@ def _in_turn(plan: Plan, measure: Callable[[Mapping[str, str]], Turn]) -> Iterat
         yield turns[0], turns[1]
 
 
-def _at_once(plan: Plan, asking: Asking) -> Iterator[Both]:
+def _at_once(plan: Plan, asking: RequestSpec) -> Iterator[Both]:
     with ExitStack() as stack:
-        running: list[tuple[Session, Plan, Asking]] = []
+        running: list[tuple[Session, Plan, RequestSpec]] = []
         for env in plan.environments:
             port = str(_free_port())
             own = replace(
@@ -169,13 +169,13 @@ def _at_once(plan: Plan, asking: Asking) -> Iterator[Both]:
             yield turns[0], turns[1]
 
 
-def _started(plan: Plan, asking: Asking, env: Mapping[str, str]) -> Turn:
+def _started(plan: Plan, asking: RequestSpec, env: Mapping[str, str]) -> Turn:
     with Session(plan.command, env) as service:
         _make_ready(service, plan, asking)
         return _measured(service, plan, asking)
 
 
-def _make_ready(service: Session, plan: Plan, asking: Asking) -> None:
+def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
     wait_until_ready(service, asking, plan.patience_seconds)
     if plan.load:
         run_load(plan.load)
@@ -183,7 +183,7 @@ def _make_ready(service: Session, plan: Plan, asking: Asking) -> None:
         burst(asking, plan.warm_up, plan.concurrency)
 
 
-def _measured(service: Session, plan: Plan, asking: Asking) -> Turn:
+def _measured(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
     """Put the load on *service* once."""
     cpu_before, begun = service.cpu_seconds(), time.perf_counter()
     latencies = [] if plan.load else burst(asking, plan.requests, plan.concurrency)
@@ -213,7 +213,7 @@ def _latency(latencies: Sequence[float], took: float) -> dict[str, float]:
     return {**turn, THROUGHPUT: len(latencies) / took}
 
 
-def _check_free(asking: Asking) -> None:
+def _check_free(asking: RequestSpec) -> None:
     parts = urlsplit(asking.url)
     with socket.socket() as tried:
         tried.settimeout(1)

@@ -14,11 +14,11 @@ from . import delivery, frameworks, live_run, startup
 from . import frameworks as batching
 from . import frameworks as engines
 from . import startup as surroundings
-from .environment import Check, Finding, Inspection, ask
-from .live_run import watch
+from .environment import Check, Finding, Inspection, ask_interpreter
+from .live_run import run_and_watch
 from .output import Page, write_report
-from .sources import read
-from .target import target
+from .sources import read_sources
+from .target import find_target
 
 CHECKS: tuple[Check, ...] = (
     startup.check_program,
@@ -95,23 +95,23 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
     alone = not kept.asked and keeper is not None and run.keeping(keeper, kept) is not None
     inspection = replace(inspect_command(command, env), kept_here=kept.asked or alone, alone=alone)
     found = list(run_checks(inspection))
-    watched = watch(command, env, seconds) if seconds else None
-    found = [*live_run.findings(watched), *found] if watched else found
+    watched = run_and_watch(command, env, seconds) if seconds else None
+    found = [*live_run.live_findings(watched), *found] if watched else found
     write_report(Page(sys.stdout), inspection, found, watched)
     return IN_THE_WAY if any(finding.hurts for finding in found) else FINE
 
 
 def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
     """Return all there is to look at of *command* in *env*, which is that of `stagelens run`."""
-    known = target(command, env)
-    interpreter, silence = ask(known, env) if known.interpreter and not known.lost else (None, "")
+    known = find_target(command, env)
+    interpreter, silence = ask_interpreter(known, env) if known.interpreter and not known.lost else (None, "")
     return Inspection(
         command=command,
         target=known,
         environment={**env, **interpreter.environment} if interpreter else env,
         interpreter=interpreter,
         silence=silence,
-        sources=read(known.program, known.words, Path.cwd()),
+        sources=read_sources(known.program, known.words, Path.cwd()),
     )
 
 

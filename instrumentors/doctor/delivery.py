@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from ...core.settings.values import format_size
 from ..config import AgentConfig
 from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
-from ..export.http_post import Answer, post
+from ..export.http_post import HttpResponse, post
 from .environment import Finding, Inspection
 
 HTTP_PORT = 4318
@@ -104,7 +104,7 @@ def _asked(config: AgentConfig, url: str) -> Finding | None:
     )
 
 
-def _post(config: AgentConfig, url: str) -> Answer:
+def _post(config: AgentConfig, url: str) -> HttpResponse:
     headers = {**config.headers, **OWN_HEADERS}
     # An export of nothing is a message without a byte.
     headers.pop("Content-Encoding")

@@ -130,7 +130,7 @@ QUIET = {
 }
 
 
-def ask(target: Target, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
+def ask_interpreter(target: Target, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
     """Return what the interpreter of *target* says, started in *env*; None and why, where it does not answer."""
     command = [*target.prefix, target.interpreter, *target.flags, "-c", Path(probe.__file__).read_text()]
     try:

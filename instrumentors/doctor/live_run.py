@@ -25,7 +25,7 @@ _SHOWN_CHARS = 60
 BEGIN_SECONDS = 2.0
 
 
-class Watched(NamedTuple):
+class LiveRun(NamedTuple):
     """What was seen of a command while it ran.
 
     Args:
@@ -43,7 +43,7 @@ class Watched(NamedTuple):
     failure: str
 
 
-def watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> Watched:
+def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> LiveRun:
     """Run *command* in *env*, which is that of `stagelens run`, for *seconds* at most; it ends with all it has started.
 
     Raises:
@@ -67,7 +67,7 @@ def watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> Wat
     titles = {library.module: library.load().title for library in LIBRARIES}
     imported = [{titles[line.split()[1]] for line in lines if line.startswith("library ")} for lines in seen.values()]
     found = sorted({title for each in imported for title in each})
-    return Watched(
+    return LiveRun(
         took,
         len(seen),
         {title: sum(title in each for each in imported) for title in found},
@@ -76,7 +76,7 @@ def watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> Wat
     )
 
 
-def findings(watched: Watched) -> Iterator[Finding]:
+def live_findings(watched: LiveRun) -> Iterator[Finding]:
     """Yield what was in the way while the command ran."""
     if watched.failure:
         first, *rest = watched.failure.splitlines()

@@ -10,7 +10,7 @@ from typing import NamedTuple, TextIO
 
 from ..bootstrap import LIBRARIES
 from .environment import Finding, Inspection
-from .live_run import Watched
+from .live_run import LiveRun
 
 # Libraries in which a model runs and that have no module of ours: distribution, import name.
 WITHOUT_MODULE = {
@@ -118,7 +118,7 @@ class Page:
             self.line(part.replace(_NBSP, " "))
 
 
-def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], watched: Watched | None = None) -> None:
+def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], watched: LiveRun | None = None) -> None:
     """Write what is timed, what was when it ran, what is in the way, and what would give more."""
     _write_interpreter(page, inspection)
     _write_libraries(page, inspection)

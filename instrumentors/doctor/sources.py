@@ -67,7 +67,7 @@ class Sources:
         return bool(bodies) or tops[0] in names or "*" in names
 
 
-def read(program: str, words: Sequence[str], folder: Path) -> Sources:
+def read_sources(program: str, words: Sequence[str], folder: Path) -> Sources:
     """Return the modules that *program* with *words*, started in *folder*, has of its own."""
     folders = [folder, *(folder / value for value in _folders(words))]
     waiting = deque(path for word in (program, *words) for path in _begun(word, folders))

@@ -153,7 +153,7 @@ class Target:
         return "python" if self.program in ("", "-c") else Path(self.program).name.removesuffix(".py")
 
 
-def target(command: Sequence[str], env: Mapping[str, str]) -> Target:
+def find_target(command: Sequence[str], env: Mapping[str, str]) -> Target:
     """Return what *command* comes to in *env*.
 
     Raises:

@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 
 from ... import __version__
 from ...core import names
-from ..config import Trust
+from ..config import TlsFiles
 from ..recorder import park_if_inherited
-from .http_post import Answer, post
+from .http_post import HttpResponse, post
 from .protobuf import fields
 
 
@@ -154,7 +154,7 @@ class Exporter:
         self,
         *,
         headers: Mapping[str, str],
-        trust: Trust,
+        trust: TlsFiles,
         timeout_seconds: float,
         buffer_bytes: int,
         lost: Callable[[str, int], None],
@@ -273,7 +273,7 @@ class Exporter:
             fix = _TLS_FIX if isinstance(error, ssl.SSLError) else _UNREACHABLE_FIX
             self._failed(batch, f"{error}" or type(error).__name__, None, fix)
 
-    def _post(self, batch: Batch) -> Answer:
+    def _post(self, batch: Batch) -> HttpResponse:
         return post(
             batch.url,
             batch.body,
@@ -305,7 +305,7 @@ class Exporter:
             self._attempts_failed += 1
             self._attempt.notify_all()
 
-    def _settle(self, batch: Batch, answer: Answer) -> None:
+    def _settle(self, batch: Batch, answer: HttpResponse) -> None:
         if answer.status in OK_STATUSES:
             self._over("denied")
             refused = _refused(answer.body)

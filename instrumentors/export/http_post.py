@@ -23,7 +23,7 @@ _MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """An HTTP response.
 
     Args:
@@ -45,7 +45,7 @@ def post(
     context: Callable[[], ssl.SSLContext],
     *,
     proxy: str = "",
-) -> Answer:
+) -> HttpResponse:
     """Post *body* to *url* and return the response.
 
     Args:
@@ -75,10 +75,10 @@ def post(
     elif proxy:
         path, sent = url, sent | login
     try:
-        limit(connection, timeout_seconds)
+        limit_connection(connection, timeout_seconds)
         connection.request("POST", path, body=body, headers=sent)
         answer = connection.getresponse()
-        return Answer(answer.status, answer.headers, answer.read(MAX_ANSWER_BYTES))
+        return HttpResponse(answer.status, answer.headers, answer.read(MAX_ANSWER_BYTES))
     finally:
         connection.close()
 
@@ -88,7 +88,9 @@ def _basic(via: SplitResult) -> str:
     return f"Basic {base64.b64encode(user.encode()).decode()}"
 
 
-def limit(connection: http.client.HTTPConnection, seconds: float, max_bytes: int = _MAX_RECEIVED_BYTES) -> None:
+def limit_connection(
+    connection: http.client.HTTPConnection, seconds: float, max_bytes: int = _MAX_RECEIVED_BYTES
+) -> None:
     """Connect *connection*, and limit all its reads and writes to *seconds* from now, and to *max_bytes* received.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.names import KEPT_SCOPE
 from ..agent.spans import Span, Trace
-from ..instrumentor import report
+from ..instrumentor import log_failure
 
 # Of one export. A BatchSpanProcessor holds 2048 unless told otherwise.
 MAX_SPANS = 1024
@@ -24,7 +24,7 @@ MAX_SPANS = 1024
 MAX_SECONDS = 0.5
 
 
-def emit(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
+def export_spans(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
     """Hand *traces* to the SDK, if the program has set one up; never raises.
 
     Args:
@@ -40,7 +40,7 @@ def emit(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
     try:
         return _emit(traces, anchor_ns, room)
     except Exception:
-        report("handing kept requests to the OpenTelemetry SDK")
+        log_failure("handing kept requests to the OpenTelemetry SDK")
         return 0
 
 

@@ -14,9 +14,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import Marks, clock, current
-from .client_common import TRACEPARENT, answered, call_of, carrying, read, waited
+from .client_common import TRACEPARENT, attach_call, call_of, record_read, record_wait, with_traceparent
 from .token_stream import LineStream
 
 # Where a response keeps the lines of its body, and its connection a reference to them.
@@ -62,10 +62,10 @@ def _request(original: Any, headers_class: Any) -> Any:
             response = await original(self, method, str_or_url, **options)
             return response
         finally:
-            waited(marks, begun)
+            record_wait(marks, begun)
             # After a redirect the server only tells of the last one.
             if response is not None and not getattr(response, "history", ()):
-                answered(response, response, marks, begun)
+                attach_call(response, response, marks, begun)
                 _watch(response)
 
     return _request
@@ -80,7 +80,7 @@ def _watch(response: Any) -> None:
             setattr(response, LINES, stream)
             setattr(response.content._protocol, LINES, weakref.ref(stream))  # noqa: SLF001 - has no public name
     except Exception:
-        report("reading the lines of an answer")
+        log_failure("reading the lines of an answer")
 
 
 def _nobody() -> None:
@@ -91,9 +91,9 @@ def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks:
     try:
         if TRACEPARENT not in session.headers:
             # A copy, also of an iterable that can be read but once.
-            options["headers"] = carrying(headers_class(options.get("headers") or ()), marks)
+            options["headers"] = with_traceparent(headers_class(options.get("headers") or ()), marks)
     except Exception:
-        report("handing a trace on")
+        log_failure("handing a trace on")
 
 
 def _read(original: Any) -> Any:
@@ -132,6 +132,6 @@ def _wait(original: Any, of_a_client: type) -> Any:
         try:
             return await original(self, func_name)
         finally:
-            read(marks, begun)
+            record_read(marks, begun)
 
     return _wait

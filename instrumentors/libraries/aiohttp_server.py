@@ -20,11 +20,11 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..instrumentor import Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, describe, proxy_wait_ns
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
@@ -49,7 +49,7 @@ class Exchange:
         self._stream: Stream | None = None
         self._streamed: Any = None
         headers = request.headers
-        self._start = describe(
+        self._start = record_request_head(
             marks,
             request.method,
             headers.get("traceparent", ""),
@@ -99,7 +99,7 @@ class Exchange:
             if self._stream is not None and "Content-Length" not in self._streamed.headers:
                 self.marks.extend(self._stream.facts())
         except Exception:
-            report("describing a request")
+            log_failure("describing a request")
         finish(self.marks, self._start, ended, route, error_type, status)
 
     def _outcome(self, response: Any) -> tuple[str, int]:
@@ -217,7 +217,7 @@ def _open(connection: Any, request: Any, handler: Handler) -> tuple[Exchange, To
     except Exception:
         if token is not None:
             end(token)
-        report("timing a request")
+        log_failure("timing a request")
         return None
 
 
@@ -239,7 +239,7 @@ def _write(original: Any) -> Any:
         try:
             exchange.hand_over(self, len(data))
         except Exception:
-            report("timing a response")
+            log_failure("timing a response")
         try:
             await original(self, data)
         finally:

@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..instrumentor import Instrumentor, log_failure, timed, timed_async
 from ..records import MAX_MARKS, clock, current
 from .asgi_request import KEY, Receive, Scope, Send, serve
 
@@ -101,7 +101,7 @@ def _route(original: Any) -> Any:
             try:
                 exchange.name(_template(self, scope))
             except Exception:
-                report("naming a route")
+                log_failure("naming a route")
         await original(self, scope, receive, send)
 
     return handle
@@ -114,7 +114,7 @@ def _mount(original: Any) -> Any:
             try:
                 exchange.mounts += self.path
             except Exception:
-                report("naming a route")
+                log_failure("naming a route")
         await original(self, scope, receive, send)
 
     return handle

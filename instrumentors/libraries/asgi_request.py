@@ -23,13 +23,13 @@ from typing import Any, Final, TypeAlias
 from ...core.partition import partition
 from ...core.stages import BY_KEY, OVERHEAD, ordered
 from .. import recorder
-from ..facts import read
-from ..instrumentor import report
+from ..facts import read_marks
+from ..instrumentor import log_failure
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
-from .client_common import metrics_of
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, describe, proxy_wait_ns
+from .client_common import parse_server_timing
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
 from .server_reports import TOTAL
 
 SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
@@ -52,21 +52,21 @@ def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
         headers = list(message.get("headers", ()))
         present = b", ".join(value for name, value in headers if name.lower() == _SERVER_TIMING)
         # A gateway hands on what it was told: nobody could tell which stages are whose.
-        if metrics_of(present.decode("latin-1")):
+        if parse_server_timing(present.decode("latin-1")):
             return message
-        return {**message, "headers": [*headers, (_SERVER_TIMING, timing_of(marks, start, now).encode())]}
+        return {**message, "headers": [*headers, (_SERVER_TIMING, format_server_timing(marks, start, now).encode())]}
     except Exception:
-        report("sending Server-Timing")
+        log_failure("sending Server-Timing")
         return message
 
 
-def timing_of(marks: Marks, start: int, now: int) -> str:
+def format_server_timing(marks: Marks, start: int, now: int) -> str:
     """Return the header: the time of each stage until *now*, cut off to whole microseconds, and all of it.
 
     >>> timing_of(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
     'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
     """
-    own = partition([each for each in read(marks[:]).intervals if each[0] in BY_KEY], start, now)
+    own = partition([each for each in read_marks(marks[:]).intervals if each[0] in BY_KEY], start, now)
     spent = [(stage, own[stage]) for stage in ordered(own) if own[stage] and stage != OVERHEAD]
     return ", ".join(f"{name};dur={duration // 1000 / 1000}" for name, duration in (*spent, (TOTAL, now - start)))
 
@@ -77,7 +77,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
-def reporting_before_exit(send: Send) -> Send:
+def flushing_at_shutdown(send: Send) -> Send:
     """Return *send* with our last report in front of the end of the shutdown.
 
     After it uvicorn raises the signal that stopped it once more, with the default handler: no exit handler runs.
@@ -92,7 +92,7 @@ def reporting_before_exit(send: Send) -> Send:
                 # A limiter of its own: while all threads of the pool are held by requests, the shutdown would hang.
                 await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
             except Exception:
-                report("the last requests before the shutdown")
+                log_failure("the last requests before the shutdown")
         await send(message)
 
     return report_and_send
@@ -167,7 +167,7 @@ class Exchange:
         try:
             self._received(message, begun)
         except Exception:
-            report("timing a request body")
+            log_failure("timing a request body")
         return message
 
     async def send(self, message: Message) -> None:
@@ -183,7 +183,7 @@ class Exchange:
         try:
             self._sent(message, begun)
         except Exception:
-            report("timing a response")
+            log_failure("timing a response")
 
     def close(self, error_type: str) -> None:
         """Finish the record if no last byte did: the application has returned, raised or was cancelled."""
@@ -233,7 +233,7 @@ class Exchange:
             route = self._template()
             self._marks.extend(self._stream_facts())
         except Exception:
-            report("describing a request")
+            log_failure("describing a request")
         if not error_type and self._status >= FAILED:
             error_type = self.error_type
         finish(self._marks, self._start, ended, route, error_type, self._status)
@@ -264,7 +264,7 @@ class Exchange:
                 waited = waited or proxy_wait_ns(value.decode("latin-1"))
             elif name == b"x-force-trace":
                 forced = value.decode("latin-1")
-        return describe(self._marks, self._scope.get("method", ""), traceparent, forced, waited)
+        return record_request_head(self._marks, self._scope.get("method", ""), traceparent, forced, waited)
 
 
 async def serve(application: Application, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
@@ -276,7 +276,7 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
         # FastAPI hands it on to Starlette, and both come through here.
         scope[KEY] = None
         watch_loop()
-        await application(app, scope, receive, reporting_before_exit(send))
+        await application(app, scope, receive, flushing_at_shutdown(send))
         return
     opened = _open(scope, receive, send)
     if opened is None:
@@ -307,6 +307,6 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[M
         exchange = scope[KEY] = Exchange(scope, receive, send, marks)
     except Exception:
         end(token)
-        report("timing a request")
+        log_failure("timing a request")
         return None
     return exchange, token

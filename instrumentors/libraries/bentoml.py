@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import SHARED, Marks, clock
 from ..tickets import Batch, Ticket, ticket
 
@@ -95,6 +95,6 @@ def _facts(dispatcher: Any, jobs: Any) -> Marks:
     try:
         size = sum(dispatcher.get_batch_size(job.data) for job in jobs)
     except Exception:
-        report("asking for the size of a batch of BentoML")
+        log_failure("asking for the size of a batch of BentoML")
         size = 0
     return [SHARED, 0, 0, "@batch", size, 0]

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from .. import records, trace_context
-from ..instrumentor import report
+from ..instrumentor import log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock
-from .server_reports import BODIES, HEADERS, SERVER_TIMING, Dialect, Wait, told
+from .server_reports import BODIES, HEADERS, SERVER_TIMING, Dialect, Wait, record_report
 
 # Where an answer, or what its body comes from, keeps the call it answers.
 CALL: Final = "_stagelens_call"
@@ -39,7 +39,7 @@ _METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-class Call:
+class AnsweredCall:
     """A call whose headers have come.
 
     Args:
@@ -55,7 +55,7 @@ class Call:
         self._begun = begun
         # Until when it was waited for: the headers, later the body.
         self.ended = self._headers = clock()
-        self._is_told = hear(headers, marks, Wait(begun, self.ended))
+        self._is_told = record_headers(headers, marks, Wait(begun, self.ended))
 
     def is_said_in(self, part: Any) -> bool:
         """Say whether a *part* of a stream, a model of pydantic's, may say something that the headers have not."""
@@ -67,21 +67,25 @@ class Call:
     def streamed(self, part: Any, first: int, ended: int) -> None:
         """Mark what the server says in the last *part* of a stream, whose tokens came from *first* to *ended*."""
         if not self._is_told:
-            self._is_told = told(in_body(part), self.marks, Wait(self._begun, ended or self.ended, first))
+            self._is_told = record_report(
+                reports_in_body(part), self.marks, Wait(self._begun, ended or self.ended, first)
+            )
 
     def read(self, body: Any) -> None:
         """Mark what the server says in *body*, all of its bytes, once; never raises."""
         try:
-            if self._is_told or not body or self.marks[0] != OPEN or not numbers_in(body):
+            if self._is_told or not body or self.marks[0] != OPEN or not has_report(body):
                 return
             # However often it is read.
             self._is_told = True
-            told(in_body(parse(body)), self.marks, Wait(self._begun, self.ended, headers=self._headers))
+            record_report(
+                reports_in_body(parse_object(body)), self.marks, Wait(self._begun, self.ended, headers=self._headers)
+            )
         except Exception:
-            report("reading what a server says of a call")
+            log_failure("reading what a server says of a call")
 
 
-def numbers_in(body: str | bytes) -> bool:
+def has_report(body: str | bytes) -> bool:
     """Say whether *body* ends with numbers of a dialect."""
     if len(body) > _MAX_BODY:
         return False
@@ -90,7 +94,7 @@ def numbers_in(body: str | bytes) -> bool:
     return any(name in tail for name in _NUMBERS)
 
 
-def parse(body: str | bytes) -> dict[str, Any] | None:
+def parse_object(body: str | bytes) -> dict[str, Any] | None:
     """Return the object that *body* is, None where it is none."""
     try:
         parsed: Any = json.loads(body)
@@ -99,42 +103,44 @@ def parse(body: str | bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def answered(holder: Any, response: Any, marks: Marks, begun: int) -> None:
+def attach_call(holder: Any, response: Any, marks: Marks, begun: int) -> None:
     """Have *holder* keep the call that *response* answers, and mark what its headers say; never raises."""
     try:
-        setattr(holder, CALL, Call(marks, begun, response.headers))
+        setattr(holder, CALL, AnsweredCall(marks, begun, response.headers))
     except Exception:
-        report("reading what a server says of a call")
+        log_failure("reading what a server says of a call")
 
 
-def call_of(holder: Any) -> Call | None:
+def call_of(holder: Any) -> AnsweredCall | None:
     """Return the call that *holder* keeps."""
     return getattr(holder, CALL, None)
 
 
-def hear(headers: Any, marks: Marks, wait: Wait) -> bool:
+def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
     """Mark what the server says in *headers* of the *wait* for them, and say whether it did; never raises."""
     try:
         # Nearly all answers end here.
-        return not _KNOWN.isdisjoint(map(str.lower, headers)) and told(_in_headers(headers), marks, wait)
+        return not _KNOWN.isdisjoint(map(str.lower, headers)) and record_report(
+            _reports_in_headers(headers), marks, wait
+        )
     except Exception:
-        report("reading what a server says of a call")
+        log_failure("reading what a server says of a call")
         return False
 
 
-def _in_headers(headers: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
+def _reports_in_headers(headers: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
     found: dict[str, str] = {}
     for name, value in headers.items():
         if (name := name.lower()) in _FIELDS:
             found[name] = f"{found[name]}, {value}" if name in found else value
     for dialect in HEADERS:
         if dialect.known_by in found:
-            values = metrics_of(found[dialect.known_by]) if dialect is SERVER_TIMING else found
+            values = parse_server_timing(found[dialect.known_by]) if dialect is SERVER_TIMING else found
             if values:
                 yield dialect, values
 
 
-def metrics_of(header: str) -> dict[str, str]:
+def parse_server_timing(header: str) -> dict[str, str]:
     """Return the durations of the metrics of a `Server-Timing` that are ours to read, as they are written.
 
     >>> metrics_of('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
@@ -153,18 +159,18 @@ def metrics_of(header: str) -> dict[str, str]:
     return found
 
 
-def in_body(body: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
+def reports_in_body(body: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
     """Yield what *body* says, a dictionary or a model of pydantic's, by dialect."""
     for dialect in BODIES:
         for place in dialect.places:
             at = body
             for key in place:
-                at = item(at, key)
-            if item(at, dialect.known_by) is not None:
-                yield dialect, {field.name: item(at, field.name) for field in dialect.fields}
+                at = get_item(at, key)
+            if get_item(at, dialect.known_by) is not None:
+                yield dialect, {field.name: get_item(at, field.name) for field in dialect.fields}
 
 
-def item(holder: Any, key: str) -> Any:
+def get_item(holder: Any, key: str) -> Any:
     """Return what *holder*, a dictionary or a model of pydantic's, has under *key*; None for nothing."""
     return holder.get(key) if isinstance(holder, dict) else getattr(holder, key, None)
 
@@ -180,13 +186,13 @@ TRACEPARENT: Final = "traceparent"
 MAX_GAP_NS: Final = 50_000
 
 
-def waited(marks: Marks, begun: int) -> None:
+def record_wait(marks: Marks, begun: int) -> None:
     """Write down that the headers were waited for since *begun* by `clock`, whether or not they came."""
     if len(marks) < MAX_MARKS:
         marks.extend((DEPENDENCY, begun, clock()))
 
 
-def read(marks: Marks, begun: int) -> None:
+def record_read(marks: Marks, begun: int) -> None:
     """Write down that a part of a body was waited for since *begun* by `clock`, whether or not it came."""
     ended = clock()
     # A fixed place: whatever another thread appends meanwhile, it is not overwritten.
@@ -207,11 +213,11 @@ def traceparent(marks: Marks) -> str:
     try:
         return trace_context.traceparent(marks)
     except Exception:
-        report("naming the trace of a call")
+        log_failure("naming the trace of a call")
         return ""
 
 
-def carrying(headers: Any, marks: Marks) -> Any:
+def with_traceparent(headers: Any, marks: Marks) -> Any:
     """Return a copy of *headers* with the request's `traceparent`, or the very same where they have one already.
 
     Args:
@@ -227,6 +233,6 @@ def carrying(headers: Any, marks: Marks) -> Any:
         carrier = headers.copy()
         carrier[TRACEPARENT] = value
     except Exception:
-        report("handing a trace on")
+        log_failure("handing a trace on")
         return headers
     return carrier

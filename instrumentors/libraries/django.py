@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed
+from ..instrumentor import Instrumentor, log_failure, timed
 from . import asgi_request as asgi
 from . import wsgi
 from .asgi_request import Receive, Scope, Send
@@ -91,7 +91,7 @@ def _resolve_request(original: Any) -> Any:
             if exchange is not None:
                 exchange.name("/" + match.route)
         except Exception:
-            report("naming a route")
+            log_failure("naming a route")
         return match
 
     return resolve_request
@@ -104,7 +104,7 @@ def _response_for_exception(original: Any) -> Any:
             if exchange is not None:
                 exchange.error_type = type(exc).__qualname__
         except Exception:
-            report("naming an error")
+            log_failure("naming an error")
         return original(request, exc)
 
     return response_for_exception

@@ -17,7 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current, untimed
 
 # Whose threads work for all requests, and know by themselves for which.
@@ -100,7 +100,7 @@ def _start(original: Any) -> Any:
                 # On the instance, so that a `run` of any subclass is inside.
                 attributes["run"] = _carried_run(self.run, attributes, before, marks)
         except Exception:
-            report("carrying a request to a thread")
+            log_failure("carrying a request to a thread")
         try:
             original(self)
         except BaseException:
@@ -161,7 +161,7 @@ def _submit(original: Any) -> Any:
         try:
             future._stagelens = waiting  # noqa: SLF001 - cheaper than a callback
         except Exception:
-            report("watching a job")
+            log_failure("watching a job")
         return future
 
     return submit
@@ -250,4 +250,4 @@ def _waited(marks: Marks, submitted: int) -> None:
         if len(jobs) == 1 and marks[0] == OPEN and len(marks) < MAX_MARKS:
             marks.extend(("queue", max(submitted, jobs[0]), clock()))
     except Exception:
-        report("timing the wait for a thread")
+        log_failure("timing the wait for a thread")

@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed
+from ..instrumentor import Instrumentor, log_failure, timed
 from ..records import MAX_MARKS, clock, current
 from .wsgi import KEY, Environ, StartResponse, serve
 
@@ -79,7 +79,7 @@ def _dispatch(original: Any) -> Any:
         try:
             _name_route()
         except Exception:
-            report("naming a route")
+            log_failure("naming a route")
         return original(self, *context, **named)
 
     return full_dispatch_request
@@ -91,7 +91,7 @@ def _handle_exception(original: Any) -> Any:
         try:
             _name_error(named["e"] if "e" in named else context_and_error[-1])
         except Exception:
-            report("naming an error")
+            log_failure("naming an error")
         return original(self, *context_and_error, **named)
 
     return handle_exception

@@ -12,9 +12,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import Marks, clock, current
-from .client_common import TRACEPARENT, read, traceparent, waited
+from .client_common import TRACEPARENT, record_read, record_wait, traceparent
 
 # Behind the request and the timeout, in the signatures of all sync calls.
 METADATA_POSITION = 2
@@ -66,7 +66,7 @@ def _blocking(original: Any) -> Any:
         try:
             return original(self, *args, **options)
         finally:
-            waited(marks, begun)
+            record_wait(marks, begun)
 
     return call
 
@@ -81,12 +81,12 @@ def _future(original: Any) -> Any:
         try:
             call = original(self, *args, **options)
         except BaseException:
-            waited(marks, begun)
+            record_wait(marks, begun)
             raise
         try:
-            _when_done(call, lambda: waited(marks, begun))
+            _when_done(call, lambda: record_wait(marks, begun))
         except Exception:
-            report("timing a future of gRPC")
+            log_failure("timing a future of gRPC")
         return call
 
     return future
@@ -107,7 +107,7 @@ def _next(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self)
-        write = waited if getattr(self._state, "initial_metadata", None) is None else read
+        write = record_wait if getattr(self._state, "initial_metadata", None) is None else record_read
         begun = clock()
         try:
             return original(self)
@@ -127,9 +127,9 @@ def _init(original: Any, unary: type) -> Any:
         original(self, cython_call, _carrying(metadata, marks), *args, **options)
         if isinstance(self, unary):
             try:
-                cython_call.add_done_callback(lambda: waited(marks, begun))
+                cython_call.add_done_callback(lambda: record_wait(marks, begun))
             except Exception:
-                report("timing a call of gRPC")
+                log_failure("timing a call of gRPC")
 
     return __init__
 
@@ -139,7 +139,7 @@ def _read(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return await original(self)
-        write = waited if getattr(self._cython_call, "_initial_metadata", None) is None else read
+        write = record_wait if getattr(self._cython_call, "_initial_metadata", None) is None else record_read
         begun = clock()
         try:
             return await original(self)
@@ -167,6 +167,6 @@ def _carrying(metadata: Any, marks: Marks) -> Any:
             return pairs
         value = traceparent(marks)
     except Exception:
-        report("handing a trace on")
+        log_failure("handing a trace on")
         return metadata
     return (*pairs, (TRACEPARENT, value)) if value else pairs or metadata

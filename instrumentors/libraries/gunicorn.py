@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import clock
 from .wsgi import waited_ns
 
@@ -45,7 +45,7 @@ def _enqueue_req(original: Any) -> Any:
         try:
             setattr(conn, ENQUEUED, clock())
         except Exception:
-            report("timing the wait for a thread of gunicorn")
+            log_failure("timing the wait for a thread of gunicorn")
         return original(self, conn)
 
     return enqueue_req

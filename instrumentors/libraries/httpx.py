@@ -14,10 +14,10 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..instrumentor import Instrumentor, log_failure, timed, timed_async
 from ..records import Marks, clock, current
-from .client_common import DEPENDENCY, Call, answered, call_of, carrying, read
-from .token_stream import watched, watched_async
+from .client_common import DEPENDENCY, AnsweredCall, attach_call, call_of, record_read, with_traceparent
+from .token_stream import note_lines, note_lines_async
 
 
 class HttpxInstrumentor(Instrumentor):
@@ -65,7 +65,7 @@ def _send_single_request(original: Any) -> Any:
         except Exception as error:
             _give_back(error, sent, request)
             raise
-        answered(_stream_of(response), response, marks, begun)
+        attach_call(_stream_of(response), response, marks, begun)
         _give_back(response, sent, request)
         return response
 
@@ -84,7 +84,7 @@ def _send_single_request_async(original: Any) -> Any:
         except Exception as error:
             _give_back(error, sent, request)
             raise
-        answered(_stream_of(response), response, marks, begun)
+        attach_call(_stream_of(response), response, marks, begun)
         _give_back(response, sent, request)
         return response
 
@@ -93,7 +93,7 @@ def _send_single_request_async(original: Any) -> Any:
 
 def _with_trace(request: Any, marks: Marks) -> Any:
     """Return a twin of *request* with our header: the user may send the same one again, or in two tasks at once."""
-    headers = carrying(request.headers, marks)
+    headers = with_traceparent(request.headers, marks)
     if headers is request.headers:
         return request
     try:
@@ -102,7 +102,7 @@ def _with_trace(request: Any, marks: Marks) -> Any:
         vars(twin).update(vars(request))
         twin.headers = headers
     except Exception:
-        report("handing a trace on")
+        log_failure("handing a trace on")
         return request
     return twin
 
@@ -116,7 +116,7 @@ def _give_back(outcome: Any, sent: Any, request: Any) -> None:
         if getattr(outcome, "_request", None) is sent:
             outcome.request = request
     except Exception:
-        report("handing a trace on")
+        log_failure("handing a trace on")
 
 
 def _stream_of(response: Any) -> Any:
@@ -147,7 +147,7 @@ def _aread(original: Any) -> Any:
 def _iter_lines(original: Any) -> Any:
     def iter_lines(self: Any) -> Any:
         lines, call = original(self), call_of(_stream_of(self))
-        yield from lines if call is None else watched(lines, call)
+        yield from lines if call is None else note_lines(lines, call)
 
     return iter_lines
 
@@ -155,7 +155,7 @@ def _iter_lines(original: Any) -> Any:
 def _aiter_lines(original: Any) -> Any:
     async def aiter_lines(self: Any) -> Any:
         lines, call = original(self), call_of(_stream_of(self))
-        async with aclosing(lines if call is None else watched_async(lines, call)) as passing:
+        async with aclosing(lines if call is None else note_lines_async(lines, call)) as passing:
             async for line in passing:
                 yield line
 
@@ -183,7 +183,7 @@ class _Reads(Generator[bytes, None, None]):
 
     __slots__ = ("_call", "_marks", "_parts")
 
-    def __init__(self, parts: Generator[bytes, None, None], marks: Marks, call: Call | None) -> None:
+    def __init__(self, parts: Generator[bytes, None, None], marks: Marks, call: AnsweredCall | None) -> None:
         self._parts = parts
         self._marks = marks
         self._call = call
@@ -194,7 +194,7 @@ class _Reads(Generator[bytes, None, None]):
         try:
             return self._parts.send(value)
         finally:
-            read(self._marks, begun)
+            record_read(self._marks, begun)
             if self._call is not None:
                 self._call.ended = clock()
 
@@ -212,7 +212,7 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
 
     __slots__ = ("_call", "_marks", "_parts")
 
-    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks, call: Call | None) -> None:
+    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks, call: AnsweredCall | None) -> None:
         self._parts = parts
         self._marks = marks
         self._call = call
@@ -223,7 +223,7 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
         try:
             return await self._parts.asend(value)
         finally:
-            read(self._marks, begun)
+            record_read(self._marks, begun)
             if self._call is not None:
                 self._call.ended = clock()
 

@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
 from ..tickets import Run, TicketsById, ticket, with_run
 
@@ -95,7 +95,7 @@ def _setup(original: Any) -> Any:
         try:
             self.request_queue = Queue(self.request_queue)
         except Exception:
-            report("watching the queue of a spec of LitServe")
+            log_failure("watching the queue of a spec of LitServe")
 
     return setup
 
@@ -179,7 +179,7 @@ def _collate(original: Any) -> Any:
             if taken[0]:
                 _Work(uid for _, uid, _ in taken[0])
         except Exception:
-            report("beginning a batch of LitServe")
+            log_failure("beginning a batch of LitServe")
         return taken
 
     return collate
@@ -210,7 +210,7 @@ def _put_response(original: Any) -> Any:
             elif status != OK or getattr(response_type, "name", "") != STREAMING:
                 uid = _with_run(uid)
         except Exception:
-            report("sending back what a worker of LitServe did for a request")
+            log_failure("sending back what a worker of LitServe did for a request")
         return original(self, transport, response_queue_id, uid, response_data, status, response_type)
 
     return put_response

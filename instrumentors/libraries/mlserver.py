@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import SHARED, clock
 from ..tickets import Batch, Ticket, TicketsById, ticket, with_run
 
@@ -118,7 +118,7 @@ def _process(original: Any) -> Any:
         try:
             response.id = with_run(response.id, run)
         except Exception:
-            report("sending back what a worker of MLServer did for a request")
+            log_failure("sending back what a worker of MLServer did for a request")
         return response
 
     return _process_request

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed
+from ..instrumentor import Instrumentor, log_failure, timed
 from ..loads import loads, shapes_of
 from ..records import OPEN, Marks, clock, current, has_room
 from . import onnxruntime_session as copies
@@ -224,4 +224,4 @@ def _mark(marks: Marks | None, stage: str, begun: int, known: Known, feed: Mappi
             if batch:
                 marks.extend(("@batch", batch, 0))
     except Exception:
-        report("describing a run of onnxruntime")
+        log_failure("describing a run of onnxruntime")

@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ..instrumentor import report
+from ..instrumentor import log_failure
 from ..records import MAX_MARKS, clock, current
 
 # What exporters and model repositories call every model and version, in the cache of Hugging Face too
@@ -137,7 +137,7 @@ def _meet(session: Any, inner: Any) -> Known:
         known.alive = weakref.ref(inner, functools.partial(sessions.pop, id(inner)))
         known.facts, known.device, known.batched = describe(session)
     except Exception:
-        report("describing a session of onnxruntime")
+        log_failure("describing a session of onnxruntime")
     return known if known.alive is None else sessions.setdefault(id(inner), known)
 
 
@@ -168,7 +168,7 @@ def path_name(path: Any) -> str:
     try:
         return model_name(os.fspath(path)) if isinstance(path, (str, os.PathLike)) else ""
     except Exception:
-        report("naming a file that is loaded")
+        log_failure("naming a file that is loaded")
         return ""
 
 
@@ -248,7 +248,7 @@ def _ask(stage_of: Callable[..., str], args: tuple[Any, ...], options: dict[str,
         # The call is wrong, and will say so.
         return ""
     except Exception:
-        report("naming the devices of a copy of onnxruntime")
+        log_failure("naming the devices of a copy of onnxruntime")
         return ""
 
 
@@ -331,4 +331,4 @@ def _note(binding: Any, name: str, value: Any) -> None:
     try:
         vars(binding).setdefault(INPUTS, {})[name] = Bound(tuple(shape_of(value)))
     except Exception:
-        report("noting the shape of an input of onnxruntime")
+        log_failure("noting the shape of an input of onnxruntime")

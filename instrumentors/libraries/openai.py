@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import Marks, current
 from .client_common import call_of
 from .token_stream import TokenStream
@@ -68,14 +68,14 @@ def _note(stream: TokenStream, part: Any) -> None:
     try:
         stream.part(part)
     except Exception:
-        report("timing a stream of openai")
+        log_failure("timing a stream of openai")
 
 
 def _end(stream: TokenStream) -> None:
     try:
         stream.end()
     except Exception:
-        report("timing a stream of openai")
+        log_failure("timing a stream of openai")
 
 
 class _Parts(Generator[Any, Any, Any]):

@@ -16,7 +16,7 @@ from typing import Any
 from ...core.names import COUNTED
 from .. import trace_context
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, current, untimed
 from ..trace_context import Parent
 
@@ -54,7 +54,7 @@ def _start(original: Any) -> Any:
                 if len(marks) < MAX_MARKS and "@parent" not in marks[::3]:
                     marks.extend(("@parent", _around(self), 0))
             except Exception:
-                report("finding the span of a request")
+                log_failure("finding the span of a request")
 
     return start
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from .. import trace_context
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import OPEN, Marks, clock, current
 from ..tickets import Batch, Run, Ticket, ticket
 
@@ -92,7 +92,7 @@ def _same_python(pool: Any) -> bool:
         forks = pool._mp_context.get_start_method() == "fork"  # noqa: SLF001 - there is no public name for it
         return forks or spawn is None or os.fsdecode(spawn.get_executable()) == sys.executable
     except Exception:
-        report("asking a process pool for its interpreter")
+        log_failure("asking a process pool for its interpreter")
         return False
 
 
@@ -156,4 +156,4 @@ def _tell(manager: Any, result_item: Any, run: Run | None) -> None:
         if waiting is not None and waiting.fn is work:
             waiting.args[0].done(run)
     except Exception:
-        report("learning what a process did for a request")
+        log_failure("learning what a process did for a request")

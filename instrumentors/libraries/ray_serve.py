@@ -22,12 +22,12 @@ from weakref import WeakKeyDictionary
 
 from .. import recorder
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..instrumentor import Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import clock, current
 from ..tickets import Batch, Ticket, ticket
 from .asgi_request import KEY, Receive, Scope, Send, serve
-from .client_common import DEPENDENCY, traceparent, waited
+from .client_common import DEPENDENCY, record_wait, traceparent
 from .server_common import proxy_wait_ns
 
 ARRIVED: Final = b"x-request-start"
@@ -90,7 +90,7 @@ def _proxy(original: Any) -> Any:
             if scope["type"] == "http" and not any(name == ARRIVED for name, _ in scope["headers"]):
                 scope["headers"] = [*scope["headers"], (ARRIVED, b"t=%.6f" % time.time())]
         except Exception:
-            report("noting when a request came")
+            log_failure("noting when a request came")
         return await original(self, scope, receive, send)
 
     return __call__
@@ -103,7 +103,7 @@ def _metadata(original: Any) -> Any:
             marks = current.get()
             vars(metadata)[SENT] = "" if marks is None else traceparent(marks), time.time()
         except Exception:
-            report("sending a request along with a call")
+            log_failure("sending a request along with a call")
         return router, metadata
 
     return _init_router_and_get_metadata
@@ -118,7 +118,7 @@ def _answer(original: Any) -> Any:
         try:
             return (yield from original(self))
         finally:
-            waited(marks, begun)
+            record_wait(marks, begun)
 
     return __await__
 
@@ -149,7 +149,7 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
         method = metadata.call_method
         route = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - no public name
     except Exception:
-        report("describing a call of a deployment")
+        log_failure("describing a call of a deployment")
     try:
         with wrapped as value:
             yield value
@@ -183,7 +183,7 @@ def _name(scope: Scope) -> None:
         if KEY in scope:
             scope[KEY].name(sys.modules["ray.serve.context"]._get_serve_request_context().route)  # noqa: SLF001
     except Exception:
-        report("naming a route")
+        log_failure("naming a route")
 
 
 def _shutdown(original: Any) -> Any:
@@ -204,7 +204,7 @@ def _put(original: Any) -> Any:
         try:
             _waiting[request.future] = ticket()
         except Exception:
-            report("putting a call into a batch of Ray Serve")
+            log_failure("putting a call into a batch of Ray Serve")
         return original(self, request)
 
     return put
@@ -223,5 +223,5 @@ def _tickets(batch: Any) -> list[Ticket | None]:
         # Ray leaves out those that were cancelled, too.
         return [_waiting.get(job.future) for job in batch if not job.future.cancelled()]
     except Exception:
-        report("beginning a batch of Ray Serve")
+        log_failure("beginning a batch of Ray Serve")
         return []

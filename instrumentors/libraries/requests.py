@@ -14,7 +14,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, timed
 from .client_common import DEPENDENCY, call_of
-from .token_stream import watched
+from .token_stream import note_lines
 
 
 class RequestsInstrumentor(Instrumentor):
@@ -56,6 +56,6 @@ def _content(original: Any) -> Any:
 def _iter_lines(original: Any) -> Any:
     def iter_lines(self: Any, *args: Any, **options: Any) -> Any:
         lines, call = original(self, *args, **options), call_of(getattr(self, "raw", None))
-        yield from lines if call is None else watched(lines, call)
+        yield from lines if call is None else note_lines(lines, call)
 
     return iter_lines

@@ -13,7 +13,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
 from .transformers import pretrained
 
@@ -55,7 +55,7 @@ class SentenceTransformersInstrumentor(Instrumentor):
         for name in CLASSES:
             owner = getattr(module, name, None)
             if isinstance(owner, type):
-                self.replace(owner, "__init__", pretrained.loaded)
+                self.replace(owner, "__init__", pretrained.timed_load)
                 self.replace(owner, "encode", _inference)
                 self.replace(owner, "predict", _inference)
                 self.replace(owner, "preprocess", _preparation)
@@ -121,7 +121,7 @@ def _describe(marks: Marks, model: Any, args: Any, options: dict[str, Any]) -> N
         inputs = args[0] if args else options.get("inputs", options.get("sentences"))
         marks.extend(("@batch", _count(model, inputs), 0))
     except Exception:
-        report("naming a model of sentence_transformers")
+        log_failure("naming a model of sentence_transformers")
 
 
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:

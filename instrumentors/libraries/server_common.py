@@ -64,7 +64,7 @@ _UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
 _SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
 
 
-def describe(marks: Marks, method: str, traceparent: str, forced: str, waited_ns: int) -> int:
+def record_request_head(marks: Marks, method: str, traceparent: str, forced: str, waited_ns: int) -> int:
     """Note what came with a request, and return when it started.
 
     Args:

@@ -260,23 +260,23 @@ class Wait(NamedTuple):
     headers: int = 0
 
 
-def told(said: Iterable[tuple[Dialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
+def record_report(said: Iterable[tuple[Dialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
     """Mark the first of what was *said* that can be true, and all before it that cannot."""
     for dialect, values in said:
-        parts = parts_of(dialect, values)
-        if parts is not None and is_possible(dialect, parts, wait.ended - wait.begun):
+        parts = parse_stages(dialect, values)
+        if parts is not None and is_plausible(dialect, parts, wait.ended - wait.begun):
             if len(marks) < MAX_MARKS:
-                marks.extend(split(parts, wait))
+                marks.extend(divide_wait(parts, wait))
             return True
-        _suspect(dialect, marks, wait)
+        _record_suspect(dialect, marks, wait)
     return False
 
 
-def _suspect(dialect: Dialect, marks: Marks, wait: Wait) -> None:
+def _record_suspect(dialect: Dialect, marks: Marks, wait: Wait) -> None:
     if len(marks) < MAX_MARKS:
         marks.extend(("@suspect", dialect.name, wait.ended - wait.begun))
-    if dialect not in _complained:
-        _complained.add(dialect)
+    if dialect not in _warned:
+        _warned.add(dialect)
         _logger.warning(
             "stagelens: what a server says of its time cannot be true (%s: %s). Such calls stay a dependency as a whole and "
             "are counted as inference.suspect_report.duration; is a proxy or a version of it using another unit?",
@@ -285,10 +285,10 @@ def _suspect(dialect: Dialect, marks: Marks, wait: Wait) -> None:
         )
 
 
-_complained: set[Dialect] = set()
+_warned: set[Dialect] = set()
 
 
-def parts_of(dialect: Dialect, values: Mapping[str, Any]) -> Parts | None:
+def parse_stages(dialect: Dialect, values: Mapping[str, Any]) -> Parts | None:
     """Return what the server did, in order; what it does not split is `dependency`. None where it cannot be true."""
     parts: Parts = []
     whole: dict[str, int] = {}
@@ -331,7 +331,7 @@ def _nanoseconds(value: Any, unit_ns: int) -> int | None:
     return round(spent) if 0 <= spent <= _MAX_NS and not isinstance(value, bool) else None
 
 
-def is_possible(dialect: Dialect, parts: Parts, wall_ns: int) -> bool:
+def is_plausible(dialect: Dialect, parts: Parts, wall_ns: int) -> bool:
     """Say whether a call of *wall_ns* can have held *parts*."""
     total = sum(spent for _, spent in parts)
     if total > wall_ns + dialect.rounding_ns:
@@ -339,7 +339,7 @@ def is_possible(dialect: Dialect, parts: Parts, wall_ns: int) -> bool:
     return not (dialect.generates and wall_ns // 2 < total * _NEXT_UNIT <= wall_ns)
 
 
-def split(parts: Parts, wait: Wait) -> Marks:
+def divide_wait(parts: Parts, wait: Wait) -> Marks:
     """Return *parts* as marks, and as `network` what is left of the *wait*: half of it on each side.
 
     Of a stream the wait for its first token is all that is known to be on the wire: afterwards its reader may take its time.

@@ -19,9 +19,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any, Final
 
 from ...core.names import BY_CLIENT_CONTENT
-from ..instrumentor import report
+from ..instrumentor import log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock
-from .client_common import Call, in_body, item, numbers_in, parse
+from .client_common import AnsweredCall, get_item, has_report, parse_object, reports_in_body
 
 # Of a part of a chat, where its tokens may be; reasoning under the names that vLLM, DeepSeek and others have for it.
 _CONTENT: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
@@ -44,7 +44,7 @@ class TokenStream:
 
     __slots__ = ("_call", "_first", "_gap", "_item", "_last", "_marks", "_reasoned", "_saying", "_several", "_usage")
 
-    def __init__(self, marks: Marks, call: Call | None) -> None:
+    def __init__(self, marks: Marks, call: AnsweredCall | None) -> None:
         self._marks = marks
         self._call = call
         # When content came, by `clock`, and the longest time between two parts of it.
@@ -78,7 +78,7 @@ class TokenStream:
             return
         if usage is not None:
             spent = 0 if self._several else self._last - self._first
-            count(self._marks, usage, spent, reasoned=self._reasoned)
+            record_tokens(self._marks, usage, spent, reasoned=self._reasoned)
         if saying is not None and self._call is not None:
             self._call.streamed(saying, self._first, self._last)
 
@@ -130,7 +130,7 @@ class TokenStream:
         self._last = now
 
 
-def count(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True) -> None:
+def record_tokens(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True) -> None:
     """Mark how many tokens there were, and how long one took after another.
 
     Args:
@@ -143,14 +143,14 @@ def count(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True) -> Non
     marks.extend(("@tokens_in", _number(usage, *_TAKEN_IN), 0, "@tokens_out", put_out, 0))
     if not reasoned:
         # It was thought before the first part came.
-        put_out -= max(_number(item(usage, details), "reasoning_tokens") for details in _DETAILS)
+        put_out -= max(_number(get_item(usage, details), "reasoning_tokens") for details in _DETAILS)
     if put_out > 1 and spent > 0:
         marks.extend(("@per_token", spent, (put_out - 1, BY_CLIENT_CONTENT)))
 
 
 def _number(holder: Any, *names: str) -> int:
     """Return the first of them that is a number of tokens."""
-    values = (item(holder, name) for name in names)
+    values = (get_item(holder, name) for name in names)
     return next((value for value in values if type(value) is int and 0 <= value <= _MAX_TOKENS), 0)
 
 
@@ -177,7 +177,7 @@ class LineStream:
 
     __slots__ = ("__weakref__", "_call", "_first", "_gap", "_last", "_reasoned", "_saying", "_several", "_told_at")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AnsweredCall) -> None:
         self._call = call
         # When content came, by `clock`, and the longest time between two lines of it.
         self._first = self._last = self._gap = 0
@@ -198,22 +198,22 @@ class LineStream:
                 self._last = now
                 self._reasoned = self._reasoned or _REASONING_PATTERN.search(head) is not None
                 self._several = self._several or _SEVERAL.search(head) is not None
-            if numbers_in(line):
+            if has_report(line):
                 self._saying, self._told_at = line, now
         except Exception:
-            report("reading the lines of an answer")
+            log_failure("reading the lines of an answer")
 
     def end(self) -> None:
         """Note that there are no more; calling it again changes nothing."""
         try:
             saying, self._saying = self._saying, ""
-            part = parse(_text(saying).removeprefix(_EVENT)) if saying else None
+            part = parse_object(_text(saying).removeprefix(_EVENT)) if saying else None
             marks = self._call.marks
-            if any(in_body(part)) and len(marks) < MAX_MARKS and marks[0] == OPEN:
+            if any(reports_in_body(part)) and len(marks) < MAX_MARKS and marks[0] == OPEN:
                 self._call.streamed(part, self._first, self._told_at)
                 self._count(part)
         except Exception:
-            report("reading the lines of an answer")
+            log_failure("reading the lines of an answer")
 
     def _count(self, part: Any) -> None:
         marks = self._call.marks
@@ -223,15 +223,15 @@ class LineStream:
             marks.extend(("@gap", self._gap, BY_CLIENT_CONTENT))
         spent = 0 if self._several else self._last - self._first
         # Groq's stands where its times are.
-        usage = item(part, "usage") or item(item(part, "x_groq"), "usage") or part
-        count(marks, usage, spent, reasoned=self._reasoned)
+        usage = get_item(part, "usage") or get_item(get_item(part, "x_groq"), "usage") or part
+        record_tokens(marks, usage, spent, reasoned=self._reasoned)
 
 
 def _text(line: str | bytes) -> str:
     return line if isinstance(line, str) else line.decode("utf-8", "replace")
 
 
-def watched(lines: Iterator[Any], call: Call) -> Iterator[Any]:
+def note_lines(lines: Iterator[Any], call: AnsweredCall) -> Iterator[Any]:
     """Yield *lines*, each noted as it passes."""
     stream = LineStream(call)
     try:
@@ -242,7 +242,7 @@ def watched(lines: Iterator[Any], call: Call) -> Iterator[Any]:
         stream.end()
 
 
-async def watched_async(lines: AsyncIterator[Any], call: Call) -> AsyncGenerator[Any]:
+async def note_lines_async(lines: AsyncIterator[Any], call: AnsweredCall) -> AsyncGenerator[Any]:
     """Yield the same of an async client."""
     stream = LineStream(call)
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor
 from ..records import clock, current
-from .client_common import answered, call_of, carrying, read, waited
+from .client_common import attach_call, call_of, record_read, record_wait, with_traceparent
 
 
 class Urllib3Instrumentor(Instrumentor):
@@ -58,7 +58,7 @@ def _urlopen(original: Any) -> Any:
         marks = current.get()
         if marks is None or _inside.get():
             return original(self, method, url, body, headers, *args, **options)
-        headers = carrying(self.headers if headers is None else headers, marks)
+        headers = with_traceparent(self.headers if headers is None else headers, marks)
         token = _inside.set(True)
         begun = clock()
         response = None
@@ -66,10 +66,10 @@ def _urlopen(original: Any) -> Any:
             response = original(self, method, url, body, headers, *args, **options)
             return response
         finally:
-            waited(marks, begun)
+            record_wait(marks, begun)
             _inside.reset(token)
             if response is not None and not _is_repeated(response):
-                answered(response, response, marks, begun)
+                attach_call(response, response, marks, begun)
 
     return urlopen
 
@@ -88,7 +88,7 @@ def _reading(original: Any) -> Any:
         try:
             return original(self, *args, **options)
         finally:
-            read(marks, begun)
+            record_read(marks, begun)
             call = call_of(self)
             if call is not None:
                 call.ended = clock()

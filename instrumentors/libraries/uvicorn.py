@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import recorder
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report
+from ..instrumentor import Instrumentor, log_failure
 from ..stalls import watch_loop
 
 
@@ -59,4 +59,4 @@ async def _flush() -> None:
         with ThreadPoolExecutor(1, "stagelens-shutdown") as pool:
             await asyncio.get_running_loop().run_in_executor(pool, recorder.flush)
     except Exception:
-        report("the last requests before the shutdown")
+        log_failure("the last requests before the shutdown")

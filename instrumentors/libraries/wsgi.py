@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar, Token
 from typing import Any, TypeAlias
 
-from ..instrumentor import report
+from ..instrumentor import log_failure
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock, current
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, describe, proxy_wait_ns
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
 
 Environ: TypeAlias = MutableMapping[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -63,7 +63,7 @@ class Exchange:
         self._stream: Stream | None = None
         # Since when the server has been writing, 0 while it is not.
         self._written = 0
-        self._start = describe(
+        self._start = record_request_head(
             marks,
             environ.get("REQUEST_METHOD", ""),
             environ.get("HTTP_TRACEPARENT", ""),
@@ -81,7 +81,7 @@ class Exchange:
         try:
             self._status, self._headers = int(status[:3]), headers
         except Exception:
-            report("reading a status")
+            log_failure("reading a status")
         return self._start_response(status, headers, *exc_info)
 
     def wrote(self, now: int) -> None:
@@ -110,7 +110,7 @@ class Exchange:
             self.wrote(ended)
             self.marks.extend(self._stream_facts())
         except Exception:
-            report("describing a request")
+            log_failure("describing a request")
         # The server answers for an application that does not.
         status = self._status or FAILED
         finish(self.marks, self._start, ended, self.route, error_type or self._answered(status), status)
@@ -180,7 +180,7 @@ class Body:
         try:
             exchange.hand_over(len(part))
         except Exception:
-            report("timing a response")
+            log_failure("timing a response")
         return part
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ def serve(application: Application, app: Any, environ: Environ, start_response: 
     try:
         return _wrapped(body, environ, exchange)
     except Exception:
-        report("timing a response")
+        log_failure("timing a response")
         exchange.finish("")
         return body
 
@@ -289,7 +289,7 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[Exchange, To
             environ["wsgi.input"] = Input(environ["wsgi.input"], marks)
     except Exception:
         end(token)
-        report("timing a request")
+        log_failure("timing a request")
         return None
     return exchange, token
 

@@ -18,7 +18,7 @@ from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.instrumentors import loads, recorder, records
 from stagelens.instrumentors.agent.worker import Agent
-from stagelens.instrumentors.config import AgentConfig, Keep
+from stagelens.instrumentors.config import AgentConfig, SamplingLimits
 from stagelens.store import Selection
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def finished(rng: random.Random) -> records.Record:
 def test_what_an_agent_counted_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch, exports: int) -> None:
     """Every request, in the bucket of its latency and under its series, and every trace it kept; nothing was refused."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
-    agent = Agent(replace(config, resource={"service.name": "shop"}, keep=Keep(slow=100, errors=100)))
+    agent = Agent(replace(config, resource={"service.name": "shop"}, keep=SamplingLimits(slow=100, errors=100)))
     rng = random.Random(exports)
     expected, series = Histogram(), Counter[tuple[str, str]]()
     for _ in range(exports):

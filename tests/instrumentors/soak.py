@@ -260,7 +260,7 @@ class Footprint(NamedTuple):
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         requests = sum(type(item) is list and bool(item) and item[0] is records.CLOSED for item in gc.get_objects())
-        series = len(agent._fold._known)  # pyright: ignore[reportPrivateUsage] - nothing else tells
+        series = len(agent._aggregator._known)  # pyright: ignore[reportPrivateUsage] - nothing else tells
         threads = sorted(thread.name for thread in threading.enumerate())
         return cls(sys.getallocatedblocks(), pages * resource.getpagesize(), requests, series, threads)
 

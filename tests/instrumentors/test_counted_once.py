@@ -20,9 +20,9 @@ from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import Kept, trace_of
+from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.export import user_spans
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def test_our_kept_spans_in_their_export_are_nothing_new(finished: Finished, expo
     with span("around"), stagelens.request("job"), stagelens.stage("forward"):
         pass
     record = finished[0]
-    dimensions = dimensions_of(read(record[0]).facts, record[3], failed=False)
-    user_spans.emit([trace_of(Kept(record, "forced", dimensions, set()))], 0)
+    dimensions = dimensions_of(read_marks(record[0]).facts, record[3], failed=False)
+    user_spans.export_spans([build_trace(RetainedRequest(record, "forced", dimensions, set()))], 0)
 
     assert [each.name for each in exported.get_finished_spans()] == ["around", "job", "forward"]
     assert counted(exported) == {"around": True}

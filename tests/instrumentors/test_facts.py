@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.records import OPEN, Marks
 
 WALL = 100
@@ -16,7 +16,7 @@ spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tu
 def own(*triples: tuple[str, int, int]) -> dict[str, int]:
     """Return whose the time of a request is, without what is nobody's."""
     marks: Marks = [OPEN, 0, 0, *(value for triple in triples for value in triple)]
-    return {stage: spent for stage, spent in partition(read(marks).intervals, 0, WALL).items() if spent}
+    return {stage: spent for stage, spent in partition(read_marks(marks).intervals, 0, WALL).items() if spent}
 
 
 def test_reads_of_a_body_do_not_take_what_the_server_says_it_did_meanwhile() -> None:

@@ -31,7 +31,7 @@ from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.instrumentor import report
+from stagelens.instrumentors.instrumentor import log_failure
 from stagelens.store import Store
 from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
 from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, Upstream
@@ -400,7 +400,7 @@ def _fail_while_theirs_passes() -> None:
         try:
             _ = 1 // 0
         except ZeroDivisionError:
-            report("a test")
+            log_failure("a test")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from stagelens.core.partition import partition
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.deferred import DeferredRecords
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.tickets import ticket
 from tests.instrumentors import process_hops
 
@@ -27,7 +27,7 @@ def check(finished: Finished) -> None:
     for record in finished:
         assert not DeferredRecords().holds(record, 0.0), "all is known when the result is there"
 
-        intervals = read(record[0]).intervals
+        intervals = read_marks(record[0]).intervals
 
         assert sorted(stage for stage, _, _ in intervals) == ["forward", "queue"]
         assert sum(partition(intervals, record[1], record[2]).values()) == record[2] - record[1]

@@ -18,7 +18,7 @@ import pytest
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request, stage
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -214,7 +214,7 @@ def test_a_stage_that_follows_itself_for_ever_keeps_its_time() -> None:
     for number in range(30_000):
         assert records.has_room(marks)
         marks.extend(("forward", 10 * number, 10 * number + 7, "@model", "vad", 0))
-    facts, intervals = read(marks)
+    facts, intervals = read_marks(marks)
     own = partition(intervals, 0, 300_000)
 
     assert len(marks) <= records.MAX_MARKS + 6
@@ -228,10 +228,10 @@ def test_what_adds_up_is_never_shortened() -> None:
     for _ in range(records.MAX_MARKS // 9):
         marks.extend(("@model", "gpt", 0, "@device", "cpu", 0, "@tokens_in", 5, 0))
     marks.extend(("@failed", "triton:timeout", 7) * 2)
-    facts, _ = read(marks[:])
+    facts, _ = read_marks(marks[:])
 
     assert records.has_room(marks)
-    assert read(marks).facts == facts
+    assert read_marks(marks).facts == facts
     assert facts["@tokens_in"] == 5 * (records.MAX_MARKS // 9)
     assert len(facts["@failed"]) == 2
 

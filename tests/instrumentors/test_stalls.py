@@ -27,8 +27,8 @@ from stagelens.core.partition import Interval, partition
 from stagelens.core.stages import holds_up
 from stagelens.instrumentors import records, stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import Kept, Span, trace_of
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
@@ -79,7 +79,9 @@ def instrumented(*libraries: Instrumentor) -> Generator[None]:
 
 def root_of(record: records.Record) -> Span:
     """The root of *record*, as if it had been kept."""
-    return trace_of(Kept(record, "slow", dimensions_of(read(record[0]).facts, record[3], failed=False), set())).spans[0]
+    return build_trace(
+        RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3], failed=False), set())
+    ).spans[0]
 
 
 @given(noted)

@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 from stagelens.core import names
 from stagelens.instrumentors import stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import Kept
+from stagelens.instrumentors.agent.spans import RetainedRequest
 from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.records import CLOSED
-from stagelens.instrumentors.stalls import Surroundings
+from stagelens.instrumentors.stalls import ProcessCounters
 
 TOLD = "stagelens.around.switches"
 looks = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=8)
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Surroundings, int, int], None]:
+def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[ProcessCounters, int, int], None]:
     """Take a reading at a time of the clock, when threads have been switched so often."""
 
-    def look(ours: Surroundings, at: int, switches: int) -> None:
+    def look(ours: ProcessCounters, at: int, switches: int) -> None:
         monkeypatch.setattr(stalls, "clock", lambda: at)
         used = SimpleNamespace(ru_nivcsw=switches, ru_majflt=0)
         monkeypatch.setattr(resource, "getrusage", lambda _: used)
-        ours.look(again=True)
+        ours.read(again=True)
 
     return look
 
@@ -45,34 +45,36 @@ def test_what_is_told_happened_between_the_readings_around_the_request(
     readings = [(0, 0)]
     for later, more in steps:
         readings.append((readings[-1][0] + later, readings[-1][1] + more))
-    ours = Surroundings()
+    ours = ProcessCounters()
     with pytest.MonkeyPatch.context() as patch:
         for at, switches in readings:
             patch.setattr(stalls, "clock", lambda at=at: at)
             patch.setattr(resource, "getrusage", lambda _, n=switches: SimpleNamespace(ru_nivcsw=n, ru_majflt=0))
-            ours.look(again=True)
+            ours.read(again=True)
     before = max(reading for reading in readings if reading[0] <= start)
     after = min((reading for reading in readings if reading[0] >= start + length), default=before)
     happened = after[1] - before[1]
 
-    assert ours.around(start, start + length) == (
+    assert ours.increase_around(start, start + length) == (
         {"stagelens.around": after[0] - before[0], TOLD: happened} if happened else {}
     )
 
 
-def test_readings_are_seldom(read: Callable[[Surroundings, int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_are_seldom(
+    read: Callable[[ProcessCounters, int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However often the background thread comes round; before an export one is taken all the same."""
-    ours = Surroundings()
+    ours = ProcessCounters()
     read(ours, 0, 0)
-    for at in (1, stalls.LOOK_EVERY_NS - 1):
+    for at in (1, stalls.READ_EVERY_NS - 1):
         monkeypatch.setattr(stalls, "clock", lambda at=at: at)
-        ours.look()
+        ours.read()
 
-    assert ours.around(0, 1) == {}
+    assert ours.increase_around(0, 1) == {}
 
     read(ours, 2, 7)
 
-    assert ours.around(0, 1) == {"stagelens.around": 2, TOLD: 7}
+    assert ours.increase_around(0, 1) == {"stagelens.around": 2, TOLD: 7}
 
 
 def test_a_device_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,28 +88,28 @@ def test_a_device_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     used = resource.getrusage(resource.RUSAGE_SELF)
     monkeypatch.setattr(resource, "getrusage", lambda _: used)
-    ours = Surroundings()
-    ours.look()
+    ours = ProcessCounters()
+    ours.read()
     started = stalls.clock()
     retries[0] += 3
     ended = stalls.clock()
-    ours.look(again=True)
+    ours.read(again=True)
     monkeypatch.setattr(cuda, "is_initialized", lambda: False)
-    idle = Surroundings()
-    idle.look()
+    idle = ProcessCounters()
+    idle.read()
 
-    assert ours.around(started, ended)["stagelens.around.allocator_retries"] == 3
-    assert set(ours.around(started, ended)) <= {*names.AROUND}
-    assert idle.around(0, stalls.clock()) == {}
+    assert ours.increase_around(started, ended)["stagelens.around.allocator_retries"] == 3
+    assert set(ours.increase_around(started, ended)) <= {*names.AROUND}
+    assert idle.increase_around(0, stalls.clock()) == {}
 
 
-def test_a_kept_trace_tells_what_happened_around_it(read: Callable[[Surroundings, int, int], None]) -> None:
+def test_a_kept_trace_tells_what_happened_around_it(read: Callable[[ProcessCounters, int, int], None]) -> None:
     """On its root."""
     agent = Agent(AgentConfig())
     record = ([CLOSED, 10, 0, "forward", 12, 15], 10, 20, "/predict", "", 200, "server")
-    read(agent._surroundings, 5, 100)  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock
-    read(agent._surroundings, 25, 109)  # pyright: ignore[reportPrivateUsage] - as above
-    kept = Kept(record, "slow", dimensions_of({}, "/predict", failed=False), set())
+    read(agent._counters, 5, 100)  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock
+    read(agent._counters, 25, 109)  # pyright: ignore[reportPrivateUsage] - as above
+    kept = RetainedRequest(record, "slow", dimensions_of({}, "/predict", failed=False), set())
     (trace,) = agent._traces([kept])  # pyright: ignore[reportPrivateUsage] - as above
     root, forward = trace.spans
 

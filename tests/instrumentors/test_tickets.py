@@ -17,7 +17,7 @@ from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records, tickets, trace_context
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.deferred import DeferredRecords
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.records import Record, clock
 from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
 
@@ -57,7 +57,7 @@ def told(finished: Finished) -> dict[str, Record]:
 
 def own(record: Record) -> dict[str, int]:
     """Return what belongs to each stage of a request."""
-    return partition(read(record[0]).intervals, record[1], record[2])
+    return partition(read_marks(record[0]).intervals, record[1], record[2])
 
 
 # Who has a job in each batch, what the batch's stages take, and when the worker starts it.
@@ -128,7 +128,7 @@ def test_a_batch_is_queue_before_and_its_stages_in_it_for_each(finished: Finishe
 
     assert own(finished_records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
     assert own(finished_records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
-    assert read(finished_records["second"][0]).facts["@batch"] == 2
+    assert read_marks(finished_records["second"][0]).facts["@batch"] == 2
 
 
 def test_a_request_that_left_in_its_batch_keeps_what_it_had_by_then(finished: Finished, time: Clock) -> None:
@@ -204,7 +204,7 @@ def test_what_is_true_of_all_together_is_told_of_none(finished: Finished) -> Non
             assert marks is not None
             marks.extend(("@tokens_in", 100, 0, "@tokens_out", 7, 0, "@model", "tiny", 0))
             header = trace_context.traceparent(marks)
-    facts = read(told(finished)["one"][0]).facts
+    facts = read_marks(told(finished)["one"][0]).facts
 
     assert header == ""
     assert facts["@model"] == "tiny"

@@ -21,9 +21,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 import stagelens
 from stagelens.instrumentors import records, trace_context
 from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import Kept, Trace, trace_of
+from stagelens.instrumentors.agent.spans import RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.export import user_spans
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
 from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
 
@@ -36,8 +36,8 @@ INCOMING = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 def trace(record: records.Record) -> Trace:
     """The trace of *record*, as if it had been kept."""
-    dimensions = dimensions_of(read(record[0]).facts, record[3], failed=False)
-    return trace_of(Kept(record, "forced", dimensions, set()))
+    dimensions = dimensions_of(read_marks(record[0]).facts, record[3], failed=False)
+    return build_trace(RetainedRequest(record, "forced", dimensions, set()))
 
 
 def test_every_call_of_a_request_hands_on_the_same_ids(finished: Finished) -> None:
@@ -136,7 +136,7 @@ def test_a_kept_request_is_part_of_the_users_own_trace(finished: Finished, expor
         marks = records.current.get()
         assert marks is not None
         handed_on = parse(traceparent(marks))
-    user_spans.emit([trace(finished[0])], 0)
+    user_spans.export_spans([trace(finished[0])], 0)
     theirs, job, forward = exported.get_finished_spans()
 
     assert [span.name for span in (theirs, job, forward)] == ["their server span", "job", "forward"]
@@ -158,7 +158,7 @@ def test_a_span_that_starts_inside_the_request_is_its_parent(
         for name in ("their server span", "another"):
             with api.get_tracer("theirs").start_as_current_span(name, kind=api.SpanKind.SERVER):
                 pass
-    user_spans.emit([trace(finished[0])], 0)
+    user_spans.export_spans([trace(finished[0])], 0)
     theirs, _, job = exported.get_finished_spans()
 
     assert ids(job.parent) == ids(theirs.context)
@@ -169,7 +169,7 @@ def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, export
     """The request joins its trace, beside it."""
     with stagelens.request("job"), api.get_tracer("theirs").start_as_current_span("SELECT"):
         pass
-    user_spans.emit([trace(finished[0])], 0)
+    user_spans.export_spans([trace(finished[0])], 0)
     query, job = exported.get_finished_spans()
 
     assert job.parent is None
@@ -185,7 +185,7 @@ def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch:
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
     with api.get_tracer("theirs").start_as_current_span("dropped"), stagelens.request("job"):
         pass
-    user_spans.emit([trace(finished[0])], 0)
+    user_spans.export_spans([trace(finished[0])], 0)
     provider.shutdown()
 
     assert exporter.get_finished_spans() == ()
@@ -213,7 +213,7 @@ def test_their_sampler_is_asked_about_traces_that_are_ours_alone(
     monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
     for number in range(200):
         traced = kept()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
-        user_spans.emit([traced], 0)
+        user_spans.export_spans([traced], 0)
     provider.shutdown()
 
     assert len(exporter.get_finished_spans()) == wanted
@@ -223,15 +223,15 @@ def test_their_own_spans_keep_room_in_their_queue(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not fit into an export stays out, whole traces of it."""
-    room = user_spans.emit([kept(100)] * 5, 0)
-    room = user_spans.emit([kept(100)] * 50, 0, room)
+    room = user_spans.export_spans([kept(100)] * 5, 0)
+    room = user_spans.export_spans([kept(100)] * 50, 0, room)
 
     assert len(exported.get_finished_spans()) == user_spans.MAX_SPANS // 100 * 100
-    assert user_spans.emit([kept()], 0, room) == 0
+    assert user_spans.export_spans([kept()], 0, room) == 0
 
     exported.clear()
     monkeypatch.setattr(user_spans, "MAX_SECONDS", -1)
-    user_spans.emit([kept(5)], 0)
+    user_spans.export_spans([kept(5)], 0)
 
     assert exported.get_finished_spans() == ()
 
@@ -243,7 +243,7 @@ def test_without_a_provider_of_theirs_nothing_is_emitted(
     monkeypatch.setattr(api, "_TRACER_PROVIDER", None)
     with stagelens.request("job"):
         pass
-    user_spans.emit([trace(finished[0])], 0)
+    user_spans.export_spans([trace(finished[0])], 0)
 
     assert reported == set()
 

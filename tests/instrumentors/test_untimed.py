@@ -17,7 +17,7 @@ from stagelens.core.stages import OVERHEAD, UNTIMED
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent.aggregate import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Aggregator, Dimensions
 from stagelens.instrumentors.api import request, stage
-from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_some_are_looked_at_and_none_of_them_counts_as_timed(
 ) -> None:
     """One of many writes its stages down: the fold has it as a sample, and counts it like the others."""
     monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
-    fold = Aggregator(Keep(), random.Random(1))
+    fold = Aggregator(SamplingLimits(), random.Random(1))
     for _ in range(2 * recorder.SCOUTS):
         with request("predict"), stage("forward"):
             pass
@@ -176,7 +176,7 @@ def served(fold: Aggregator) -> dict[tuple[str, str], int]:
 
 def test_each_level_gives_up_more_and_none_a_request() -> None:
     """Traces, then facts, and at last stages: whose time is then neither theirs nor what nobody claimed."""
-    fold = Aggregator(Keep(), random.Random(1))
+    fold = Aggregator(SamplingLimits(), random.Random(1))
     by_level: list[dict[tuple[str, str], int]] = []
     for level in (ALL, NO_TRACES, NO_FACTS):
         fold.level = level

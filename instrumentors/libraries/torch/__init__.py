@@ -32,20 +32,20 @@ from ....core.loads import COMPILE as COMPILE_PHASE
 from ....core.loads import COPY, FIRST_RUN, READ, Phase
 from ....core.stalls import COMPILE
 from ...imports import Hook
-from ...instrumentor import Instrumentor, report
+from ...instrumentor import Instrumentor, log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_room
 from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
-from .device import CAPTURING, Begun, Work, devices
-from .models import Model, busy, meet, methods, models, relocate, whereabouts
-from .models import busy as _busy
+from .device import CAPTURING, Begun, DeviceWork, devices
+from .models import Model, device_of_module, methods, models, register_model, thread_state, update_devices
+from .models import thread_state as _busy
 
 PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
 
 
-def pass_over(eval_frame: ModuleType) -> None:
+def skip_own_frames(eval_frame: ModuleType) -> None:
     """Have Dynamo pass over the frames of the instrumentors; what it meets in a trace it inlines all the same.
 
     Args:
@@ -84,15 +84,15 @@ def compiling(original: Any) -> Any:
         marks = current.get()
         loading = loads.begin()
         begun = loading[0]
-        busy.compiling += 1
+        thread_state.compiling += 1
         try:
             with methods.away(), original(*args, **options):
                 yield
         finally:
-            busy.compiling -= 1
+            thread_state.compiling -= 1
             loads.end(loading, COMPILE_PHASE.key)
             ended = clock()
-            if not busy.compiling:
+            if not thread_state.compiling:
                 stalls.note(COMPILE.key, begun, ended)
             if marks is not None and len(marks) < MAX_MARKS:
                 marks.extend(("load", begun, ended))
@@ -157,7 +157,7 @@ class TorchInstrumentor(Instrumentor):
         return {
             "torch": self._torch,
             "torch._dynamo.callback": self._dynamo,
-            "torch._dynamo.eval_frame": pass_over,
+            "torch._dynamo.eval_frame": skip_own_frames,
             "torch._dynamo.trace_rules": self._dynamo_rules,
             "torch._dynamo.variables.tensor": self._dynamo_tensor,
         }
@@ -221,7 +221,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
         # A task that outlives its request: the model it calls is not the request's.
         marks = None
     # Also outside of a request: who warms up at the start has no cold request.
-    model = models.get(id(module)) or meet(module)
+    model = models.get(id(module)) or register_model(module)
     work = None if marks is None else _begin(model, args, marks)
     if work is CAPTURING:
         return original(module, *args, **options)
@@ -252,7 +252,7 @@ def _unseen(model: Model, args: Any) -> Any:
     try:
         return model.unseen(args) if devices.torch.backends.cudnn.benchmark else None
     except Exception:
-        report("asking for the shape of an input")
+        log_failure("asking for the shape of an input")
         return None
 
 
@@ -266,7 +266,7 @@ def _begin(model: Model, args: Any, marks: Marks) -> Begun:
     return None if device is None else devices.begin(device, marks)
 
 
-def _mark(marks: Marks, stage: str, begun: int, model: Model, work: Work | None) -> None:
+def _mark(marks: Marks, stage: str, begun: int, model: Model, work: DeviceWork | None) -> None:
     ended = clock()
     if not has_room(marks):
         return
@@ -326,15 +326,15 @@ def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
         if is_traced() or _busy.inside:
             return original(self, *args, **options)
         _busy.inside = True
-        before, loading = whereabouts(self), loads.begin()
+        before, loading = device_of_module(self), loads.begin()
         try:
             return original(self, *args, **options)
         finally:
             _busy.inside = False
-            moved = whereabouts(self) != before
-            loads.end(loading, LOAD_COPY.key if moved else "", type(self).__name__)
+            moved = device_of_module(self) != before
+            loads.end(loading, COPY.key if moved else "", type(self).__name__)
             if moved:
                 _mark_load(loading[0])
-                relocate()
+                update_devices()
 
     return call

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...records import MAX_MARKS, Marks, clock, current
 from .device import CAPTURING, devices
-from .models import Method, busy
+from .models import Method, thread_state
 
 # Dynamo never traces these: while it compiles they are away. Exporting runs them, and must not see a thing.
 
@@ -22,7 +22,7 @@ def to_host(original: Any) -> Method:
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        device = None if marks is None or busy.inside else off_host(self)
+        device = None if marks is None or thread_state.inside else off_host(self)
         if marks is None or device is None:
             return original(self, *args, **options)
         return _copy(original, "d2h", device, marks, (self, *args), options)
@@ -36,7 +36,7 @@ def to_device(original: Any) -> Method:
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or busy.inside or off_host(self) is not None:
+        if marks is None or thread_state.inside or off_host(self) is not None:
             return original(self, *args, **options)
         device = _target(args, options) or devices.torch.device(kind)
         return _copy(original, "h2d", device, marks, (self, *args), options)
@@ -49,7 +49,7 @@ def to(original: Any) -> Method:
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or busy.inside:
+        if marks is None or thread_state.inside:
             return original(self, *args, **options)
         if devices.in_use:
             stage, device = _crossing(self, _target(args, options))
@@ -70,7 +70,7 @@ def copy_(original: Any) -> Method:
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or busy.inside:
+        if marks is None or thread_state.inside:
             return original(self, *args, **options)
         source = args[0] if args else options.get("other")
         if _alike(self, source):
@@ -92,11 +92,11 @@ def _copy(  # noqa: PLR0917 - by position, because keywords cost the request pat
         return original(*args, **options)
     begun = clock()
     # A tensor subclass is handed the method, ours, and calls it once more.
-    busy.inside = True
+    thread_state.inside = True
     try:
         out = original(*args, **options)
     finally:
-        busy.inside = False
+        thread_state.inside = False
     if work is None:
         _mark(marks, stage, begun)
     else:

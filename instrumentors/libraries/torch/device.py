@@ -16,16 +16,16 @@ import threading
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from ...instrumentor import report
+from ...instrumentor import log_failure
 from ...records import MAX_MARKS, OPEN, Marks
-from .events import EventSource, Stamp, Timeline, event_source
+from .events import DeviceEvent, EventSource, Timeline, event_source
 
 # Of one request and thread; the rest is timed by its launch.
 MAX_WORKS = 1024
 COPIES: Final = ("h2d", "d2h")
 
 
-class Work:
+class DeviceWork:
     """One piece of work of a request on a device: begins when it is made.
 
     Args:
@@ -45,7 +45,7 @@ class Work:
         self._before = timeline.last.get(stream)
         self.start = timeline.record(stream)
         # Until `finish` the host is still asking.
-        self.end: Stamp | None = None
+        self.end: DeviceEvent | None = None
 
     def finish(self, stage: str) -> None:
         """Note that the host has asked for all of it, and what stage it is."""
@@ -100,7 +100,7 @@ class Work:
         until = min(start, self.timeline.place(self._before[1]))
         return ["queue@gpu", since, until] if until > since else []
 
-    def _ended(self) -> Stamp:
+    def _ended(self) -> DeviceEvent:
         return self.end or self.start
 
 
@@ -110,8 +110,8 @@ class DeviceTimes:
     __slots__ = ("_timelines", "_waiting", "works")
 
     def __init__(self) -> None:
-        self.works: list[Work] = []
-        self._waiting: list[Work] = []
+        self.works: list[DeviceWork] = []
+        self._waiting: list[DeviceWork] = []
         # Empty until they are asked, and when they cannot be.
         self._timelines: set[Timeline] = set()
 
@@ -126,7 +126,7 @@ class DeviceTimes:
             while self._waiting and self._waiting[-1].is_done():
                 self._waiting.pop()
         except Exception:
-            report("asking a device for its times")
+            log_failure("asking a device for its times")
             self._timelines.clear()
             return True
         return not self._waiting
@@ -137,7 +137,7 @@ class DeviceTimes:
             self._prepare()
             return self._marks({work for work in self.works if work.is_done()} if self._timelines else set())
         except Exception:
-            report("placing a device's times")
+            log_failure("placing a device's times")
             return [mark for work in self.works for mark in work.launch()]
 
     def _prepare(self) -> None:
@@ -145,7 +145,7 @@ class DeviceTimes:
         for timeline in self._timelines:
             timeline.prepare()
 
-    def _marks(self, done: set[Work]) -> Marks:
+    def _marks(self, done: set[DeviceWork]) -> Marks:
         for work in done:
             work.learn()
         marks: Marks = []
@@ -169,7 +169,7 @@ class Capture(Enum):
 
 # An enum looks its members up slowly.
 CAPTURING: Final = Capture.RUNNING
-Begun: TypeAlias = Work | Capture | None
+Begun: TypeAlias = DeviceWork | Capture | None
 
 
 class _Here(threading.local):
@@ -214,12 +214,12 @@ class Devices:
             timeline = self.timelines.get(stream.device)
             if timeline is None:
                 timeline = self.timelines.setdefault(stream.device, Timeline(source, stream.device))
-            return Work(timeline, stream, marks[1])
+            return DeviceWork(timeline, stream, marks[1])
         except Exception:
-            report("recording an event before work of a device")
+            log_failure("recording an event before work of a device")
             return None
 
-    def finish(self, work: Work, stage: str, marks: Marks) -> None:
+    def finish(self, work: DeviceWork, stage: str, marks: Marks) -> None:
         """Note that the host has asked for all of *work*."""
         if len(marks) >= MAX_MARKS:
             return
@@ -227,7 +227,7 @@ class Devices:
             work.finish(stage)
             _add(work, marks)
         except Exception:
-            report("recording an event after work of a device")
+            log_failure("recording an event after work of a device")
 
     def _source(self, kind: str) -> EventSource | None:
         if kind not in self.sources:
@@ -235,7 +235,7 @@ class Devices:
         return self.sources[kind]
 
 
-def _add(work: Work, marks: Marks) -> None:
+def _add(work: DeviceWork, marks: Marks) -> None:
     times = _here.times
     if times is None or _here.marks is not marks:
         times = DeviceTimes()

@@ -165,7 +165,7 @@ def event_source(torch: Any, kind: str) -> EventSource | None:
     return TorchEvents(torch.xpu, None) if kind == "xpu" else None
 
 
-class Stamp:
+class DeviceEvent:
     """An event, when it was asked for, and when it happened, once that is known.
 
     Args:
@@ -194,12 +194,12 @@ class Timeline:
         self.source = source
         self._device = device
         # By stream: which request had the last finished piece of work, and its end.
-        self.last: dict[Any, tuple[int, Stamp]] = {}
+        self.last: dict[Any, tuple[int, DeviceEvent]] = {}
         self._free: list[Event] = []
-        self._reference: Stamp | None = None
+        self._reference: DeviceEvent | None = None
         self._reference_ns = 0
 
-    def record(self, stream: Any) -> Stamp:
+    def record(self, stream: Any) -> DeviceEvent:
         """Record an event on *stream*."""
         try:
             event = self._free.pop()
@@ -207,13 +207,13 @@ class Timeline:
             event = self.source.event()
         asked = clock()
         event.record(stream)
-        return Stamp(event, asked)
+        return DeviceEvent(event, asked)
 
     def prepare(self) -> None:
         """Get this thread ready for all but `record`."""
         self.source.prepare(self._device)
 
-    def learn(self, stamp: Stamp) -> None:
+    def learn(self, stamp: DeviceEvent) -> None:
         """Take from an event that has happened how the clocks stand to each other."""
         reference = self._reference
         if reference is None or abs(stamp.asked - reference.asked) > REFERENCE_NS:
@@ -221,17 +221,17 @@ class Timeline:
         else:
             self._reference_ns = max(self._reference_ns, stamp.asked - self._from_reference(stamp))
 
-    def place(self, stamp: Stamp) -> int:
+    def place(self, stamp: DeviceEvent) -> int:
         """Return when an event happened that has happened, in nanoseconds of `clock`."""
         return stamp.at or self._reference_ns + self._from_reference(stamp)
 
-    def release(self, stamp: Stamp) -> None:
+    def release(self, stamp: DeviceEvent) -> None:
         """Keep when the event happened, and take the event back."""
         stamp.at = self.place(stamp)
         if stamp is not self._reference:
             self._take_back(stamp)
 
-    def _refer_to(self, stamp: Stamp) -> None:
+    def _refer_to(self, stamp: DeviceEvent) -> None:
         old, known = self._reference, stamp.asked
         if old is not None:
             passed = self._from_reference(stamp)
@@ -241,7 +241,7 @@ class Timeline:
         if old is not None and old.at:
             self._take_back(old)
 
-    def _from_reference(self, stamp: Stamp) -> int:
+    def _from_reference(self, stamp: DeviceEvent) -> int:
         reference: Any = self._reference
         # Not every device can tell a negative time.
         if stamp.asked >= reference.asked:
@@ -249,7 +249,7 @@ class Timeline:
         event: Any = stamp.event
         return -round(event.elapsed_time(reference.event) * 1e6)
 
-    def _take_back(self, stamp: Stamp) -> None:
+    def _take_back(self, stamp: DeviceEvent) -> None:
         event, stamp.event = stamp.event, None
         if event is not None and len(self._free) < MAX_FREE_EVENTS:
             self._free.append(event)

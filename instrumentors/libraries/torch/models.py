@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ...instrumentor import report
+from ...instrumentor import log_failure
 from ...records import Marks
 
 
@@ -144,7 +144,7 @@ MAX_SHAPES: Final = 32
 SYNCHRONOUS: Final = ("", "cpu", "meta")
 
 
-class Busy(threading.local):
+class ThreadState(threading.local):
     """Where this thread is.
 
     Attributes:
@@ -201,23 +201,23 @@ class Model:
         return None if shape in self.shapes else shape
 
 
-busy = Busy()
+thread_state = ThreadState()
 # By identity of the module. A dict that hashes modules would run code of theirs.
 models: dict[int, Model] = {}
 
 
-def meet(module: Any) -> Model:
+def register_model(module: Any) -> Model:
     """Return the model of a module that is called for the first time; one that nothing is known of if that fails."""
     model = Model(module)
     try:
         model.locate(module)
         models[id(module)] = model
     except Exception:
-        report("naming a model of torch")
+        log_failure("naming a model of torch")
     return model
 
 
-def relocate() -> None:
+def update_devices() -> None:
     """Look again where the models are, after something was moved that may be part of any of them."""
     try:
         for model in list(models.values()):
@@ -225,7 +225,7 @@ def relocate() -> None:
             if module is not None:
                 model.locate(module)
     except Exception:
-        report("finding the models of torch")
+        log_failure("finding the models of torch")
 
 
 def describe(module: Any) -> tuple[str, Any]:
@@ -237,28 +237,28 @@ def describe(module: Any) -> tuple[str, Any]:
         kind = type(module).__name__
     if kind in SCRIPTED:
         kind = module.original_name
-    return kind, place(module)
+    return kind, first_device(module)
 
 
-def place(module: Any) -> Any:
+def first_device(module: Any) -> Any:
     """Return the device of the first parameter of *module*, None when it has none."""
     # `parameters()` walks the same tree at eight times the price, for it must not name a shared one twice.
     for parameter in module._parameters.values():  # noqa: SLF001 - there is no public name for it
         if parameter is not None:
             return parameter.device
     for child in module._modules.values():  # noqa: SLF001 - there is no public name for it
-        device = None if child is None else place(child)
+        device = None if child is None else first_device(child)
         if device is not None:
             return device
     return None
 
 
-def whereabouts(module: Any) -> Any:
-    """Return `place(module)`, None if that fails."""
+def device_of_module(module: Any) -> Any:
+    """Return `first_device(module)`, None if that fails."""
     try:
-        return place(module)
+        return first_device(module)
     except Exception:
-        report("finding a model of torch")
+        log_failure("finding a model of torch")
         return None
 
 

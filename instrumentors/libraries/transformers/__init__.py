@@ -22,11 +22,11 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ...imports import Hook
-from ...instrumentor import Instrumentor, report
+from ...instrumentor import Instrumentor, log_failure
 from ...records import MAX_MARKS, OPEN, Marks, clock, current
 from ..executors import as_job
 from . import generation
-from .pretrained import closed, describe, loaded
+from .pretrained import describe, one_stage, timed_load
 
 
 class _Thread(threading.local):
@@ -111,7 +111,7 @@ def _describe(marks: Marks, pipeline: Any) -> None:
     try:
         marks.extend(describe(pipeline.model))
     except Exception:
-        report("naming the model of a pipeline")
+        log_failure("naming the model of a pipeline")
 
 
 # Where `from_pretrained` is written: module, class.
@@ -185,7 +185,7 @@ class TransformersInstrumentor(Instrumentor):
         self.replace(mixin, "generate", generation.generate)
 
     def _pipelines(self, module: ModuleType) -> None:
-        self.replace(module.Pipeline, "__init__", loaded)
+        self.replace(module.Pipeline, "__init__", timed_load)
         self.replace(module.Pipeline, "forward", wrap_forward)
         for owner in (module.Pipeline, module.ChunkPipeline):
             self.replace(owner, "run_single", wrap_item)
@@ -202,7 +202,7 @@ class TransformersInstrumentor(Instrumentor):
         # The tokenizers of mistral_common, with methods of their own.
         for owner in vars(module).values():
             if isinstance(owner, type) and owner.__module__ == module.__name__:
-                self.replace(owner, "from_pretrained", loaded)
+                self.replace(owner, "from_pretrained", timed_load)
                 self._tokenizer(owner)
 
     def _serving(self, module: ModuleType) -> None:
@@ -211,21 +211,21 @@ class TransformersInstrumentor(Instrumentor):
 
     def _tokenizer(self, owner: type) -> None:
         for name in ENCODERS:
-            self.replace(owner, name, closed("tokenize"))
+            self.replace(owner, name, one_stage("tokenize"))
         for name in DECODERS:
-            self.replace(owner, name, closed("postprocess"))
+            self.replace(owner, name, one_stage("postprocess"))
 
     def _loaders(self, module: ModuleType) -> None:
         for name in LOADERS[module.__name__]:
             owner = getattr(module, name, None)
             if owner is not None:
-                self.replace(owner, "from_pretrained", loaded)
+                self.replace(owner, "from_pretrained", timed_load)
 
     def _auto_models(self, module: ModuleType) -> None:
         # Each of them is given a copy of the method, with its own text.
         for owner in list(vars(module).values()):
             if isinstance(owner, type) and owner.__module__ == module.__name__:
-                self.replace(owner, "from_pretrained", loaded)
+                self.replace(owner, "from_pretrained", timed_load)
 
 
 def _submit(original: Any) -> Any:

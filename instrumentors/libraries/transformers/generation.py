@@ -16,10 +16,10 @@ import threading
 from typing import Any
 
 from ....core.names import BY_GENERATE
-from ...instrumentor import report
+from ...instrumentor import log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current
-from ..torch.models import busy, meet, models
+from ..torch.models import models, register_model, thread_state
 from .pretrained import describe
 
 
@@ -65,7 +65,7 @@ def generate(original: Any) -> Any:
         if marks is None or marks[0] != OPEN:
             return original(self, *args, **options)
         run = _thread.run = Run()
-        outside, busy.inside = busy.inside, True
+        outside, thread_state.inside = thread_state.inside, True
         result = None
         begun = clock()
         try:
@@ -74,7 +74,7 @@ def generate(original: Any) -> Any:
         finally:
             ended = clock()
             _thread.run = None
-            busy.inside = outside
+            thread_state.inside = outside
             if len(marks) < MAX_MARKS:
                 try:
                     stage = _first_stage(self, result)
@@ -85,7 +85,7 @@ def generate(original: Any) -> Any:
                     _describe(marks, self, args, options)
                     _count(marks, run, options, result)
                 except Exception:
-                    report("counting the tokens of generate")
+                    log_failure("counting the tokens of generate")
 
     return generate
 
@@ -134,7 +134,7 @@ def _first_stage(model: Any, result: Any) -> str:
     if not hasattr(model, "_parameters"):
         # One of another engine, that only looks like a model of transformers.
         return "prefill"
-    known = models.get(id(model)) or meet(model)
+    known = models.get(id(model)) or register_model(model)
     if known.cold <= 0:
         return "prefill"
     if result is not None:

@@ -25,15 +25,15 @@ from collections.abc import Callable
 from contextvars import Token
 from typing import Any
 
-from ...instrumentor import report
+from ...instrumentor import log_failure
 from ...loads import loads
 from ...recorder import end
 from ...records import MAX_MARKS, Marks, clock, current
 from ..onnxruntime import model_name
-from ..torch.models import busy
+from ..torch.models import thread_state
 
 
-def quiet() -> Token[Marks | None]:
+def suppress() -> Token[Marks | None]:
     """Hide the running request from all that this context calls, until `recorder.end` is given the token."""
     return current.set(None)
 
@@ -44,7 +44,7 @@ CACHED = "models--"
 NAMELESS = ("model", "", ".", "..")
 
 
-def closed(stage: str) -> Callable[[Any], Any]:
+def one_stage(stage: str) -> Callable[[Any], Any]:
     """Return a wrapper that makes every call of a plain function one *stage*, without the stages inside it.
 
     Loading a model is not the wait of its five hundred tensors for a thread, and a tokenizer that calls itself is called
@@ -54,9 +54,9 @@ def closed(stage: str) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
             marks = current.get()
-            if marks is None or busy.inside:
+            if marks is None or thread_state.inside:
                 return original(*args, **options)
-            hidden = quiet()
+            hidden = suppress()
             begun = clock()
             try:
                 return original(*args, **options)
@@ -70,9 +70,9 @@ def closed(stage: str) -> Callable[[Any], Any]:
     return make
 
 
-def loaded(original: Any) -> Any:
+def timed_load(original: Any) -> Any:
     """Wrap what loads from a repository or a folder: `load`, and noted as read, also outside of requests."""
-    inner = closed("load")(original)
+    inner = one_stage("load")(original)
 
     def call(*args: Any, **options: Any) -> Any:
         loading = loads.begin(_asked_for(args), reading=True)
@@ -89,7 +89,7 @@ def _asked_for(args: Any) -> str:
     try:
         return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
     except Exception:
-        report("naming what is loaded from a repository")
+        log_failure("naming what is loaded from a repository")
         return ""
 
 

@@ -67,7 +67,7 @@ class TritonClientInstrumentor(Instrumentor):
         """Put back what was there, and forget the servers."""
         super().uninstrument(**options)
         statistics.known = statistics.Known()
-        statistics.forget()
+        statistics.close_channels()
 
     def _http(self, module: ModuleType) -> None:
         client = module.InferenceServerClient

@@ -12,7 +12,7 @@ import inspect
 from contextvars import ContextVar, Token
 from typing import Any
 
-from ...instrumentor import report
+from ...instrumentor import log_failure
 from ...records import MAX_MARKS, Marks, clock, current
 from ...trace_context import traceparent
 from .statistics import Averaged, Server
@@ -72,7 +72,7 @@ class Call:
             self.marks.extend(("network", self.begun, arrived))
             self.settle(arrived, error, status)
         except Exception:
-            report("timing a call of tritonclient")
+            log_failure("timing a call of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
         """Say which model was called, and what became of it."""
@@ -119,7 +119,7 @@ def headers_for(call: Call, given: Any) -> Any:
         if not any(name.lower() == "traceparent" for name in headers) and (ours := traceparent(call.marks)):
             headers["traceparent"] = ours
     except Exception:
-        report("adding traceparent to a call of tritonclient")
+        log_failure("adding traceparent to a call of tritonclient")
     return headers
 
 
@@ -157,7 +157,7 @@ def init(original: Any, protocol: str) -> Any:
             del arguments["self"]
             setattr(self, SERVER, Server(protocol, arguments["url"], arguments))
         except Exception:
-            report("noting the server of a client of tritonclient")
+            log_failure("noting the server of a client of tritonclient")
 
     return __init__
 
@@ -259,7 +259,7 @@ def _failure(response: Any) -> str:
     try:
         return str(response.status_code) if response.status_code >= CLIENT_ERROR else ""
     except Exception:
-        report("reading the status of an answer to tritonclient")
+        log_failure("reading the status of an answer to tritonclient")
         return ""
 
 
@@ -288,7 +288,7 @@ def _gave_up(marks: Marks, handle: Any, begun: int) -> None:
         if not handle._greenlet.ready() and len(marks) < MAX_MARKS:  # noqa: SLF001 - nothing else says so
             marks.extend(("@failed", "triton:timeout", clock() - begun))
     except Exception:
-        report("asking a call of tritonclient whether it is over")
+        log_failure("asking a call of tritonclient whether it is over")
 
 
 def async_infer_grpc(original: Any) -> Any:

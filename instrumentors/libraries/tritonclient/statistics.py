@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from ...export.http_post import limit
+from ...export.http_post import limit_connection
 from ...records import Marks, clock
 
 TIMEOUT_SECONDS = 1.0
@@ -70,7 +70,7 @@ class Totals(NamedTuple):
         return Totals(*(now - before for now, before in zip(self, earlier, strict=True)))
 
 
-def ask(server: Server, model: str, version: str) -> Totals:
+def fetch_totals(server: Server, model: str, version: str) -> Totals:
     """Return the totals of *model*, of all its versions where none is named.
 
     Raises:
@@ -86,7 +86,7 @@ def _http(server: Server, model: str, version: str) -> list[Totals]:
     path += f"/versions/{quote(version)}/stats" if version else "/stats"
     connection = _connection(server.arguments, address.hostname or "", address.port)
     try:
-        limit(connection, TIMEOUT_SECONDS, max_bytes=2 * MAX_BODY_BYTES)
+        limit_connection(connection, TIMEOUT_SECONDS, max_bytes=2 * MAX_BODY_BYTES)
         connection.request("GET", path)
         response = connection.getresponse()
         body = response.read(MAX_BODY_BYTES)
@@ -152,7 +152,7 @@ def _channel(server: Server, _process: int) -> Any:
     return grpc.insecure_channel(server.url, options=options)
 
 
-def forget() -> None:
+def close_channels() -> None:
     """Close all connections."""
     _channel.cache_clear()
 
@@ -233,7 +233,7 @@ class Source:
         if now < self._paused_until:
             return None
         try:
-            totals = ask(self._server, model, version)
+            totals = fetch_totals(self._server, model, version)
         except Exception as error:
             self._failed(error)
             return None

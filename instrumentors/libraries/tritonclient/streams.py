@@ -15,14 +15,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ....core.names import BY_TRITON_RESPONSE
-from ...instrumentor import report
+from ...instrumentor import log_failure
 from ...records import MAX_MARKS, OPEN, Marks, clock, current
 from .calls import Call, enter, headers_for, leave
 
 FINAL = "triton_final_response"
 
 
-class Streamed(Call):
+class StreamedCall(Call):
     """A call that is answered in parts."""
 
     __slots__ = ("_gap", "_last", "_parts", "_wait", "inferences")
@@ -31,8 +31,8 @@ class Streamed(Call):
         super().__init__(marks, client, model, version)
         self._parts = 0
         self._last = self.begun
-        self._wait = Growing(marks, "network", self.begun, self.begun)
-        self._gap: Growing | None = None
+        self._wait = MutableMark(marks, "network", self.begun, self.begun)
+        self._gap: MutableMark | None = None
         # Of a stream of asyncio, which is one call to us.
         self.inferences = 1
 
@@ -55,7 +55,7 @@ class Streamed(Call):
         if not self._parts:
             self.marks.extend(("@first_token", now, BY_TRITON_RESPONSE))
         elif self._gap is None:
-            self._gap = Growing(self.marks, "@gap", now - self._last, 0)
+            self._gap = MutableMark(self.marks, "@gap", now - self._last, 0)
         else:
             self._gap.grow_start(now - self._last)
 
@@ -71,7 +71,7 @@ class Streamed(Call):
             if len(self.marks) < MAX_MARKS:
                 self.settle(self._last, error, status)
         except Exception:
-            report("timing a stream of tritonclient")
+            log_failure("timing a stream of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
         """Say which model was called; an average tells of one inference, not of several in a row."""
@@ -80,7 +80,7 @@ class Streamed(Call):
         super().settle(arrived, error, status)
 
 
-class Growing:
+class MutableMark:
     """One triple of marks that is written at once and changed later: a stream of a thousand parts is one wait.
 
     Args:
@@ -135,7 +135,7 @@ STREAM = "_stagelens_stream"
 MAX_CALLS = 64
 
 
-class Stream:
+class CallStream:
     """The calls under way in one stream, by their request id.
 
     Whoever calls and the client's reader meet here, on threads of their own.
@@ -148,11 +148,11 @@ class Stream:
         self._callback = callback
         # Never held while the callback runs; re-entrant, for a signal handler or a finalizer may come up in between.
         self._lock = threading.RLock()
-        self._calls: dict[str, Streamed] = {}
+        self._calls: dict[str, StreamedCall] = {}
         # Ids that two requests have used at once.
         self._ambiguous: set[str] = set()
 
-    def add(self, call: Streamed, request_id: str) -> None:
+    def add(self, call: StreamedCall, request_id: str) -> None:
         """Expect answers to *call*."""
         with self._lock:
             earlier = self._calls.pop(request_id, None)
@@ -166,7 +166,7 @@ class Stream:
                 self._calls.pop(next(iter(self._calls))).end(None)
             self._calls[request_id] = call
 
-    def refused(self, call: Streamed, request_id: str, error: BaseException) -> None:
+    def refused(self, call: StreamedCall, request_id: str, error: BaseException) -> None:
         """Expect none: it was not sent."""
         with self._lock:
             if self._calls.get(request_id) is call:
@@ -186,7 +186,7 @@ class Stream:
             with self._lock:
                 call = self._note(result, error)
         except Exception:
-            report("timing a part of a stream of tritonclient")
+            log_failure("timing a part of a stream of tritonclient")
         if call is None:
             self._callback(result=result, error=error)
             return
@@ -196,7 +196,7 @@ class Stream:
         finally:
             current.reset(token)
 
-    def _note(self, result: Any, error: Any) -> Streamed | None:
+    def _note(self, result: Any, error: Any) -> StreamedCall | None:
         if error is not None:
             return self._failed(error)
         response = result.get_response()
@@ -208,7 +208,7 @@ class Stream:
             call.end(None)
         return call
 
-    def _failed(self, error: Any) -> Streamed | None:
+    def _failed(self, error: Any) -> StreamedCall | None:
         # The server names no call: it is the only one there is, or with a status it is the stream that has failed.
         only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         if only is not None or error.status():
@@ -222,7 +222,7 @@ def start_stream(original: Any) -> Any:
     def start_stream(
         self: Any, callback: Any, stream_timeout: Any = None, headers: Any = None, compression_algorithm: Any = None
     ) -> Any:
-        stream = Stream(callback)
+        stream = CallStream(callback)
         marks = current.get()
         if marks is None:
             original(self, stream.answered, stream_timeout, headers, compression_algorithm)
@@ -256,7 +256,7 @@ def async_stream_infer(original: Any) -> Any:
         stream = getattr(self, STREAM, None)
         if marks is None or stream is None:
             return original(self, model_name, inputs, model_version, outputs, request_id, *args, **options)
-        call = Streamed(marks, self, model_name, model_version)
+        call = StreamedCall(marks, self, model_name, model_version)
         stream.add(call, request_id)
         tokens = enter(call)
         try:
@@ -298,22 +298,22 @@ def stream_infer(original: Any) -> Any:
         marks = current.get()
         if marks is None or not hasattr(type(inputs_iterator), "__aiter__"):
             return original(self, inputs_iterator, stream_timeout, headers, compression_algorithm)
-        call = Streamed(marks, self, "", "")
+        call = StreamedCall(marks, self, "", "")
         headers = headers_for(call, headers)
         tokens = enter(call)
         try:
-            parts = original(self, Inputs(inputs_iterator, call), stream_timeout, headers, compression_algorithm)
+            parts = original(self, StreamInputs(inputs_iterator, call), stream_timeout, headers, compression_algorithm)
         except BaseException as error:
             call.end(error)
             raise
         finally:
             leave(tokens)
-        return Parts(parts, call)
+        return ResponseParts(parts, call)
 
     return stream_infer
 
 
-class Inputs:
+class StreamInputs:
     """The inputs of a stream, passed on; they say which model is called.
 
     Args:
@@ -321,7 +321,7 @@ class Inputs:
         call: The call.
     """
 
-    def __init__(self, inputs: Any, call: Streamed) -> None:
+    def __init__(self, inputs: Any, call: StreamedCall) -> None:
         self._inputs = inputs
         self._call = call
         call.inferences = 0
@@ -342,7 +342,7 @@ class Inputs:
         return given
 
 
-class Parts:
+class ResponseParts:
     """The answers of a stream, passed on and noted.
 
     Args:
@@ -350,11 +350,11 @@ class Parts:
         call: The call.
     """
 
-    def __init__(self, parts: Any, call: Streamed) -> None:
+    def __init__(self, parts: Any, call: StreamedCall) -> None:
         self._parts = parts
         self._call = call
 
-    def __aiter__(self) -> Parts:
+    def __aiter__(self) -> ResponseParts:
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -372,7 +372,7 @@ class Parts:
         try:
             self._note(result, error)
         except Exception:
-            report("timing a part of a stream of tritonclient")
+            log_failure("timing a part of a stream of tritonclient")
         return result, error
 
     def cancel(self) -> Any:

@@ -30,7 +30,7 @@ from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import auth, connections
 from stagelens.core.errors import ConfigError
-from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.config import TlsFiles
 from stagelens.instrumentors.export.exporter import Batch, Exporter
 from stagelens.store import Store
 
@@ -276,7 +276,7 @@ def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -
     lost: list[tuple[str, int]] = []
     agent = Exporter(
         headers={},
-        trust=Trust(str(authority("servers").file), str(own.certificate), str(own.key)),
+        trust=TlsFiles(str(authority("servers").file), str(own.certificate), str(own.key)),
         timeout_seconds=20,
         buffer_bytes=1000,
         lost=lambda reason, requests: lost.append((reason, requests)),

@@ -22,8 +22,8 @@ from stagelens.core.request_histograms import round_to_microseconds
 from stagelens.core.stages import OTHER, OVERHEAD
 from stagelens.instrumentors import records
 from stagelens.instrumentors.agent.aggregate import Aggregator, Delta, Dimensions
-from stagelens.instrumentors.agent.spans import MAX_SPANS, Kept, Trace, trace_of
-from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.agent.spans import MAX_SPANS, RetainedRequest, Trace, build_trace
+from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, Interval, chunks
 from stagelens.instrumentors.stalls import Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
@@ -43,7 +43,7 @@ def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes
 
 
 def folded(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
-    fold = Aggregator(Keep(), random.Random(1), **options)
+    fold = Aggregator(SamplingLimits(), random.Random(1), **options)
     for item in records:
         fold.add(item)
     return fold.take()
@@ -53,7 +53,7 @@ def kept(item: records.Record) -> Trace:
     """The trace of a request that is the only one."""
     ((dimensions, delta),) = folded(item).items()
     ((record, because),) = delta.sampler.kept()
-    return trace_of(Kept(record, because, dimensions, delta.own_stages))
+    return build_trace(RetainedRequest(record, because, dimensions, delta.own_stages))
 
 
 def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
@@ -123,7 +123,7 @@ def test_what_held_requests_up_is_counted_by_their_latency(monkeypatch: pytest.M
 
 def test_a_series_shows_three_stages_of_the_users_own() -> None:
     """The first three names stay, also in later intervals; further ones are counted together."""
-    fold = Aggregator(Keep(), random.Random(1))
+    fold = Aggregator(SamplingLimits(), random.Random(1))
     fold.add(record(*((f"own-{number}", number, number + 1) for number in range(5))))
     first = only(fold.take())
     fold.add(record(("own-4", 0, 1), ("own-2", 1, 2), ("forward", 2, 3)))
@@ -329,7 +329,7 @@ def test_past_the_limit_series_are_counted_together() -> None:
 
 def test_a_record_that_cannot_be_read_changes_nothing() -> None:
     """A torn triple raises and leaves the counts as they were."""
-    fold = Aggregator(Keep(), random.Random(1))
+    fold = Aggregator(SamplingLimits(), random.Random(1))
     broken = record()
     broken[0].append("forward")
 
@@ -555,7 +555,7 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
     for value in STRANGE:
         ((dimensions, delta),) = folded(record(("forward", 0, MS), (key, value, second))).items()
         ((request, because),) = delta.sampler.kept()
-        trace = trace_of(Kept(request, because, dimensions, delta.own_stages))
+        trace = build_trace(RetainedRequest(request, because, dimensions, delta.own_stages))
         encoder = Encoder({}, lambda: None)
         points, spans = PointReader(Window(0, 2**40)), RetainedTraceReader(Window(0, 2**40))
         points.read(

@@ -13,14 +13,14 @@ from stagelens.core.errors import ConfigError
 from stagelens.core.names import AGENT_LEVELS
 from stagelens.instrumentors.agent.aggregate import ALL, NO_FACTS, NO_TRACES, NOTHING, REQUESTS_ONLY
 from stagelens.instrumentors.agent.govern import (
-    CALM_SECONDS,
     FREE_SHARE,
-    MAX_CALM_SECONDS,
-    PATIENCE_SECONDS,
+    MAX_RAISE_AFTER_SECONDS,
+    OVER_BUDGET_SECONDS,
+    RAISE_AFTER_SECONDS,
+    RAISE_MARGIN,
     RELAPSE_SECONDS,
-    ROOM,
+    CostSample,
     Governor,
-    Look,
 )
 from stagelens.instrumentors.config import Budget
 
@@ -40,7 +40,9 @@ def run(
     changes: list[tuple[float, int]] = []
     for now in seconds:
         changed = (
-            governor.rest(now) if governor.level == NOTHING else governor.look(Look(now, costs_ns, duration_ns, 10_000))
+            governor.try_again(now)
+            if governor.level == NOTHING
+            else governor.update(CostSample(now, costs_ns, duration_ns, 10_000))
         )
         if changed:
             changes.append((now, governor.level))
@@ -83,7 +85,7 @@ def test_what_is_no_budget_says_what_is(text: str) -> None:
 def test_it_goes_to_the_first_level_that_fits(spent: Sequence[float], level: int) -> None:
     """In one step, and stays there."""
     governor = Governor(BUDGET)
-    changes = run(governor, spent, range(int(CALM_SECONDS)))
+    changes = run(governor, spent, range(int(RAISE_AFTER_SECONDS)))
 
     assert governor.level == level
     assert len(changes) == (level != ALL)
@@ -102,9 +104,9 @@ def test_an_agent_that_hardly_runs_is_over_no_budget() -> None:
     governor = Governor(BUDGET)
     cost_ns = 5e6
 
-    assert not governor.look(Look(0, [cost_ns] * 4 + [0], 1e6, FREE_SHARE * 1e9 / cost_ns))
+    assert not governor.update(CostSample(0, [cost_ns] * 4 + [0], 1e6, FREE_SHARE * 1e9 / cost_ns))
     for now in range(60):
-        governor.look(Look(now, [cost_ns] * 4 + [0], 1e6, 1.1 * FREE_SHARE * 1e9 / cost_ns))
+        governor.update(CostSample(now, [cost_ns] * 4 + [0], 1e6, 1.1 * FREE_SHARE * 1e9 / cost_ns))
 
     assert governor.level == NOTHING
 
@@ -113,8 +115,8 @@ def test_a_moment_over_the_budget_changes_nothing() -> None:
     """A garbage collection in the middle of a rehearsal is no reason."""
     governor = Governor(BUDGET)
     for now in range(0, 1000, 2):
-        governor.look(Look(now, costs(200, 90, 90, 10), 1e6, 10_000))
-        governor.look(Look(now + 1, costs(50, 40, 40, 10), 1e6, 10_000))
+        governor.update(CostSample(now, costs(200, 90, 90, 10), 1e6, 10_000))
+        governor.update(CostSample(now + 1, costs(50, 40, 40, 10), 1e6, 10_000))
 
     assert governor.level == ALL
 
@@ -124,12 +126,16 @@ def test_it_returns_when_there_has_been_room_for_a_while() -> None:
     governor = Governor(BUDGET)
     run(governor, costs(300, 290, 280, 10), range(10))
     still = run(governor, costs(101, 101, 101, 1), range(10, HOUR))
-    tight = run(governor, costs(100 * ROOM + 1, 100 * ROOM + 1, 100 * ROOM + 1, 1), range(HOUR, 2 * HOUR))
+    tight = run(
+        governor,
+        costs(100 * RAISE_MARGIN + 1, 100 * RAISE_MARGIN + 1, 100 * RAISE_MARGIN + 1, 1),
+        range(HOUR, 2 * HOUR),
+    )
     (back,) = run(governor, costs(50, 40, 30, 1), range(2 * HOUR, 3 * HOUR))
 
     assert not still
     assert not tight
-    assert back == (2 * HOUR + CALM_SECONDS, ALL)
+    assert back == (2 * HOUR + RAISE_AFTER_SECONDS, ALL)
 
 
 def test_from_nothing_it_tries_requests_alone() -> None:
@@ -139,7 +145,7 @@ def test_from_nothing_it_tries_requests_alone() -> None:
     gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
 
     assert gaps == sorted(gaps)
-    assert gaps[-1] == pytest.approx(MAX_CALM_SECONDS, abs=2 * PATIENCE_SECONDS)
+    assert gaps[-1] == pytest.approx(MAX_RAISE_AFTER_SECONDS, abs=2 * OVER_BUDGET_SECONDS)
 
     run(governor, costs(9, 8, 7, 0.5), range(24 * HOUR, 26 * HOUR))
 
@@ -158,13 +164,13 @@ def test_costs_that_stay_are_met_once(costs_ns: list[float], duration_ns: float)
     """Within the patience it is at a level that fits, or at nothing, and but for trials from nothing never leaves it."""
     governor = Governor(BUDGET)
     changes = run(governor, costs_ns, range(HOUR // 2), duration_ns=duration_ns)
-    settled = [(at, level) for at, level in changes if at > PATIENCE_SECONDS]
+    settled = [(at, level) for at, level in changes if at > OVER_BUDGET_SECONDS]
 
     assert settled == [] or costs_ns[REQUESTS_ONLY] > BUDGET.allows_ns(duration_ns)
     if changes:
         at, level = changes[0]
 
-        assert at <= PATIENCE_SECONDS
+        assert at <= OVER_BUDGET_SECONDS
         assert costs_ns[level] <= max(BUDGET.allows_ns(duration_ns), FREE_SHARE * 1e9 / 10_000)
 
 
@@ -179,7 +185,7 @@ def test_however_costs_change_it_is_over_the_budget_only_for_moments(stretches: 
             fits = costs_ns[governor.level] <= max(BUDGET.allows_ns(1e6), FREE_SHARE * 1e9 / 10_000)
             over = 0 if fits else over + 1
 
-            assert over <= PATIENCE_SECONDS + 1
+            assert over <= OVER_BUDGET_SECONDS + 1
 
 
 @settings(deadline=None, max_examples=25)

@@ -26,7 +26,7 @@ from stagelens.core.hardware import (
 from stagelens.instrumentors import stalls
 from stagelens.instrumentors.agent import hardware as process
 from stagelens.instrumentors.agent.hardware import Hardware, Process, available_cpus, torch_memory
-from stagelens.instrumentors.stalls import Lateness
+from stagelens.instrumentors.stalls import LoopLag
 
 FILES = {
     "/proc/stat": "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n",
@@ -61,7 +61,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(process, "_read", lambda path: found.get(path, ""))
     monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
     # Loops of other tests may have lagged.
-    monkeypatch.setattr(stalls.lateness, "_worst_ns", -1)
+    monkeypatch.setattr(stalls.loop_lag, "_worst_ns", -1)
     return found
 
 
@@ -170,7 +170,7 @@ def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(
 @given(st.lists(st.integers(0, 10**9)))
 def test_the_lag_is_the_worst_since_it_was_asked(late: list[int]) -> None:
     """Not that of before; None without a beat."""
-    lateness = Lateness()
+    lateness = LoopLag()
     for each in late:
         lateness.note(each)
 

@@ -22,9 +22,9 @@ def test_everything_is_told_in_base_units_as_means() -> None:
     card = Card(busy=20)
     gpus = Gpus(FakeNvml([card]), lambda: None)
 
-    assert gpus.look() == EVERY_SECONDS
+    assert gpus.read_once() == EVERY_SECONDS
     card.busy = 60
-    gpus.look()
+    gpus.read_once()
     assert told(gpus) == {
         (GPU, "gpu0"): pytest.approx(0.4),
         (GPU_MEMORY, "gpu0"): 20 * 2**30,
@@ -66,7 +66,7 @@ def test_what_a_gpu_cannot_tell_is_left_out(caplog: pytest.LogCaptureFixture) ->
         [Card(slices=[Card("MIG-1", busy=None)]), Card(error=FakeNvml.NVML_ERROR_NO_PERMISSION), Card(busy=9)]
     )
     gpus = Gpus(nvml, lambda: None)
-    gpus.look()
+    gpus.read_once()
     found = told(gpus)
 
     assert (GPU, "gpu0.0") not in found
@@ -81,7 +81,7 @@ def test_without_a_driver_nothing_is_told_and_seldom_asked(error: int, caplog: p
     """The extra is in many images that run on machines without a GPU: no reason to warn anybody."""
     gpus = Gpus(FakeNvml(broken=error), lambda: None)
 
-    assert gpus.look() == RETRY_SECONDS
+    assert gpus.read_once() == RETRY_SECONDS
     assert told(gpus) == {}
     assert caplog.records == []
 
@@ -91,10 +91,10 @@ def test_a_driver_that_is_lost_is_said_once_and_found_again(caplog: pytest.LogCa
     card = Card()
     nvml = FakeNvml([card])
     gpus = Gpus(nvml, lambda: None)
-    gpus.look()
+    gpus.read_once()
     card.error = FakeNvml.NVML_ERROR_GPU_IS_LOST
     with caplog.at_level(logging.WARNING, logger="stagelens"):
-        waits = [gpus.look(), gpus.look()]
+        waits = [gpus.read_once(), gpus.read_once()]
 
     assert waits == [RETRY_SECONDS] * 2
     assert [record.getMessage() for record in caplog.records] == [
@@ -103,7 +103,7 @@ def test_a_driver_that_is_lost_is_said_once_and_found_again(caplog: pytest.LogCa
     assert (GPU, "gpu0") in told(gpus)
     assert nvml.begun == 0
     card.error = 0
-    assert gpus.look() == EVERY_SECONDS
+    assert gpus.read_once() == EVERY_SECONDS
     assert (GPU, "gpu0") in told(gpus)
     assert nvml.begun == 1
 
@@ -113,13 +113,13 @@ def test_one_lost_gpu_leaves_the_others_told() -> None:
     lost = Card(busy=1)
     nvml = FakeNvml([lost, Card(busy=2)])
     before = Gpus(nvml, lambda: None)
-    before.look()
+    before.read_once()
     before.take()
     lost.error = FakeNvml.NVML_ERROR_GPU_IS_LOST
     later = Gpus(nvml, lambda: None)
 
     for gpus in (before, later):
-        assert gpus.look() == EVERY_SECONDS
+        assert gpus.read_once() == EVERY_SECONDS
         assert {name for _, name in told(gpus)} == {"gpu1"}
 
 
@@ -128,7 +128,7 @@ def test_a_machine_whose_gpus_are_hidden_keeps_no_driver_open() -> None:
     nvml = FakeNvml()
     gpus = Gpus(nvml, lambda: "")
 
-    assert gpus.look() == RETRY_SECONDS
+    assert gpus.read_once() == RETRY_SECONDS
     assert nvml.begun == 0
 
 
@@ -136,7 +136,7 @@ def test_a_library_of_another_kind_hurts_nobody() -> None:
     """Whatever stands under the name `pynvml`: no error leaves."""
     gpus = Gpus(object(), lambda: None)
 
-    assert gpus.look() == RETRY_SECONDS
+    assert gpus.read_once() == RETRY_SECONDS
     assert gpus.take() == []
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.instrumentors.agent.sample import Reservoir, Sampler, Slowest
-from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.config import SamplingLimits
 
 
 class Call:
@@ -29,7 +29,7 @@ calls = st.lists(
 limits = st.integers(0, 5)
 
 
-def sampled(sequence: list[Call], keep: Keep) -> list[tuple[Call, str]]:
+def sampled(sequence: list[Call], keep: SamplingLimits) -> list[tuple[Call, str]]:
     sampler: Sampler[Call] = Sampler(keep, random.Random(1))
     for call in sequence:
         sampler.offer(call, call.duration, failed=call.failed, cold=call.cold, forced=call.forced)
@@ -46,8 +46,8 @@ def test_the_slowest_of_any_sequence_are_kept(durations: list[int], size: int) -
     assert slowest.items() == sorted(durations, reverse=True)[:size]
 
 
-@given(calls, st.builds(Keep, limits, limits, limits, limits, limits))
-def test_memory_is_bounded_and_nothing_is_kept_twice(sequence: list[Call], keep: Keep) -> None:
+@given(calls, st.builds(SamplingLimits, limits, limits, limits, limits, limits))
+def test_memory_is_bounded_and_nothing_is_kept_twice(sequence: list[Call], keep: SamplingLimits) -> None:
     """No more requests are kept than the limits add up to, each once."""
     kept = sampled(sequence, keep)
 
@@ -58,7 +58,7 @@ def test_memory_is_bounded_and_nothing_is_kept_twice(sequence: list[Call], keep:
 @given(calls)
 def test_the_slowest_are_kept_for_certain_beside_errors(sequence: list[Call]) -> None:
     """Errors and the uniform share never push out one of the slowest."""
-    keep = Keep(slow=4, errors=4, uniform=2)
+    keep = SamplingLimits(slow=4, errors=4, uniform=2)
     durations = sorted((call.duration for call in sequence), reverse=True)[: keep.slow]
 
     kept = Counter(call.duration for call, _ in sampled(sequence, keep))
@@ -71,7 +71,7 @@ def test_every_error_is_kept_up_to_the_cap(sequence: list[Call]) -> None:
     """As many failed requests are kept because they failed as there are, or as the cap allows."""
     errors = sum(call.failed for call in sequence)
 
-    kept = [call for call, _ in sampled(sequence, Keep(slow=2, errors=4, uniform=2)) if call.failed]
+    kept = [call for call, _ in sampled(sequence, SamplingLimits(slow=2, errors=4, uniform=2)) if call.failed]
 
     assert len(kept) >= min(errors, 4)
     assert all(call.failed for call in kept)
@@ -94,7 +94,7 @@ def test_the_uniform_share_favours_no_position() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_of_ten_thousand_requests_what_matters_is_kept_for_certain(seed: int) -> None:
     """The slowest, every error up to the cap, cold ones, forced ones and a uniform share, in whatever order they came."""
-    keep = Keep(slow=4, errors=10, uniform=2, cold=2, forced=50)
+    keep = SamplingLimits(slow=4, errors=10, uniform=2, cold=2, forced=50)
     rng = random.Random(seed)
     marked = rng.sample(range(9_000), 14)
     errors, cold, forced = set(marked[:10]), set(marked[10:12]), set(marked[12:])

@@ -8,8 +8,8 @@ import stagelens
 from stagelens.core import names
 from stagelens.instrumentors import records, stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import Kept, Span, trace_of
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.stalls import Stall
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def spans(record: records.Record) -> list[Span]:
     """The spans of *record*, as if it had been kept."""
-    return trace_of(Kept(record, "slow", dimensions_of(read(record[0]).facts, record[3], failed=False), set())).spans
+    return build_trace(
+        RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3], failed=False), set())
+    ).spans
 
 
 def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:

@@ -155,14 +155,14 @@ def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_se
 
 def test_a_trace_that_cannot_be_written_costs_no_other(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither those of its export nor the numbers, and a flush at exit still delivers."""
-    written = agent_module.trace_of
+    written = agent_module.build_trace
 
-    def trace_of(kept: Any) -> Any:
+    def build_trace(kept: Any) -> Any:
         if kept.record[3] == "broken":
             raise RuntimeError
         return written(kept)
 
-    monkeypatch.setattr(agent_module, "trace_of", trace_of)
+    monkeypatch.setattr(agent_module, "build_trace", build_trace)
     agent = agent_for(sink)
     serve(1, "broken")
     serve(1, "sound")

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.config import TlsFiles
 from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import Batch, Exporter, Outbox
 
@@ -57,7 +57,7 @@ def exporter(losses: Losses) -> Callable[..., Exporter]:
     def make(**changes: Any) -> Exporter:
         settings: dict[str, Any] = {
             "headers": {},
-            "trust": Trust(),
+            "trust": TlsFiles(),
             "timeout_seconds": 60.0,
             "buffer_bytes": 1000,
             **changes,

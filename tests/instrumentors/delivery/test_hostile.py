@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stagelens.instrumentors.config import Trust
+from stagelens.instrumentors.config import TlsFiles
 from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import Batch, Exporter
 from tests.instrumentors.delivery.conftest import Sink
@@ -27,7 +27,7 @@ def test_the_exporter_survives_a_hostile_collector(
     # Buffer for one batch: the next one replaces a waiting one.
     agent = Exporter(
         headers={},
-        trust=Trust(),
+        trust=TlsFiles(),
         timeout_seconds=5.0,
         buffer_bytes=4,
         lost=lambda *each: lost.append(each),

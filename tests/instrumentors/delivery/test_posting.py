@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from stagelens.instrumentors.export.http_post import limit, post
+from stagelens.instrumentors.export.http_post import limit_connection, post
 from tests.instrumentors.delivery.conftest import Sink
 from tests.support.trickle import trickling
 
@@ -43,13 +43,13 @@ def test_a_long_response_needs_permission(sink: Sink) -> None:
     """Statistics of many models take megabytes; a response of a collector never does."""
     sink.answers.extend([(200, {}, b"x" * 500_000)] * 2)
     connection = HTTPConnection("127.0.0.1", int(sink.url.rpartition(":")[2]))
-    limit(connection, 60, max_bytes=1_000_000)
+    limit_connection(connection, 60, max_bytes=1_000_000)
     connection.request("POST", "/", b"")
 
     assert len(connection.getresponse().read()) == 500_000
 
     connection.close()
-    limit(connection, 60)
+    limit_connection(connection, 60)
     connection.request("POST", "/", b"")
     with pytest.raises(OSError, match="too long"):
         connection.getresponse().read()

@@ -19,8 +19,8 @@ from stagelens.instrumentors.doctor import startup as surroundings
 from stagelens.instrumentors.doctor.command import CHECKS
 from stagelens.instrumentors.doctor.environment import Check, Inspection, Interpreter
 from stagelens.instrumentors.doctor.output import timed_libraries
-from stagelens.instrumentors.doctor.sources import Sources, read
-from stagelens.instrumentors.doctor.target import target
+from stagelens.instrumentors.doctor.sources import Sources, read_sources
+from stagelens.instrumentors.doctor.target import find_target
 
 Change = Callable[[Inspection], Inspection]
 
@@ -45,7 +45,7 @@ def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection
     )
     trees = {Path("serve.py"): ast.parse(code)} if code else {}
     # No program of that name need be there.
-    found = replace(target(words, {"PATH": os.defpath}), lost="")
+    found = replace(find_target(words, {"PATH": os.defpath}), lost="")
     return Inspection(words, found, env, interpreter, sources=Sources(trees), kept_here=True)
 
 
@@ -64,7 +64,7 @@ COUNTERS = "import prometheus_client"
 # What is in the way, the check that must see it, and words of what it says or of its fix.
 TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
-        replace(HEALTHY, target=target(["docker", "run", "x"], {})),
+        replace(HEALTHY, target=find_target(["docker", "run", "x"], {})),
         startup.check_program,
         "inside of what docker starts",
     ),
@@ -214,7 +214,7 @@ def test_a_word_that_is_too_long_for_a_file_is_none(tmp_path: Path) -> None:
     """Code on the command line, or data."""
     (tmp_path / "serve.py").write_text("import torch")
 
-    assert read("serve.py", (f"{'a' * 300}.py", f"{'a' * 300}:app"), tmp_path).imported() == {"torch"}
+    assert read_sources("serve.py", (f"{'a' * 300}.py", f"{'a' * 300}:app"), tmp_path).imported() == {"torch"}
 
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:

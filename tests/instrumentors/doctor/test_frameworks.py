@@ -12,12 +12,12 @@ from stagelens.instrumentors.bootstrap import Library
 from stagelens.instrumentors.doctor import frameworks
 from stagelens.instrumentors.doctor.environment import Inspection
 from stagelens.instrumentors.doctor.sources import Sources
-from stagelens.instrumentors.doctor.target import target
+from stagelens.instrumentors.doctor.target import find_target
 
 
 def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection:
     """Return a look at a command whose one module is *code*; no program of its name need be there."""
-    found = replace(target(words, {}), lost="")
+    found = replace(find_target(words, {}), lost="")
     return Inspection(words, found, environment, sources=Sources({Path("serve.py"): ast.parse(code)}))
 
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.doctor.target import STARTERS, WRAPPERS, Target, target
+from stagelens.instrumentors.doctor.target import STARTERS, WRAPPERS, Target, find_target
 
 PROGRAM = ["python", "-X", "dev", "-m", "uvicorn", "serve:app", "--workers", "2"]
 
 
 def at(*words: str) -> Target:
-    return target(words, os.environ)
+    return find_target(words, os.environ)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from stagelens.core import names
 from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
 from stagelens.instrumentors.agent.sample import Sampler
 from stagelens.instrumentors.agent.spans import Span, Trace, series_attributes
-from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, Interval
 
 texts = st.text(max_size=20)
@@ -47,7 +47,7 @@ traces = st.builds(
 @st.composite
 def deltas(draw: st.DrawFn) -> Delta:
     """What a series may have counted: requests of any length, and values of any other metric."""
-    delta = Delta(Sampler(Keep(), random.Random(1)))
+    delta = Delta(Sampler(SamplingLimits(), random.Random(1)))
     for own in draw(st.lists(st.dictionaries(keys, nanoseconds, min_size=1), max_size=5)):
         delta.counts.add(own, sum(own.values()))
     for metric in draw(st.lists(st.sampled_from([names.TOKENS, names.FIRST_TOKEN, names.FAILED_CALL]), max_size=3)):

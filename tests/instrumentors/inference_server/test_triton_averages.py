@@ -45,7 +45,7 @@ class Planted:
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     """Plant a server and a clock."""
     planted = Planted()
-    monkeypatch.setattr(statistics, "ask", planted.ask)
+    monkeypatch.setattr(statistics, "fetch_totals", planted.ask)
     monkeypatch.setattr(statistics, "clock", lambda: planted.now)
     monkeypatch.setattr(statistics, "known", Known())
     return planted
@@ -139,7 +139,7 @@ def test_a_slow_server_takes_a_tenth_of_the_time_at_most(planted: Planted, monke
         planted.now += SECOND // 2
         return planted.totals
 
-    monkeypatch.setattr(statistics, "ask", slowly)
+    monkeypatch.setattr(statistics, "fetch_totals", slowly)
     began = planted.now
     while planted.now < began + 60 * SECOND:
         for model in range(10):

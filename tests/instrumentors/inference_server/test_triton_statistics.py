@@ -110,7 +110,7 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
 def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:
     """By version or without."""
     answers = {
-        statistics.ask(server_of(triton, protocol), "failing", version)
+        statistics.fetch_totals(server_of(triton, protocol), "failing", version)
         for protocol in ("http", "grpc")
         for version in ("", "1")
     }
@@ -122,16 +122,16 @@ def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:
 def test_a_model_or_server_that_is_not_there_raises(protocol: str, triton: TritonServer) -> None:
     """Whoever asks has to count with it."""
     with pytest.raises(Exception, match=r"400|404|not available"):
-        statistics.ask(server_of(triton, protocol), "missing", "")
+        statistics.fetch_totals(server_of(triton, protocol), "missing", "")
     with pytest.raises(Exception, match=r"refused|UNAVAILABLE"):
-        statistics.ask(Server(protocol, "127.0.0.1:1", {}), "plain", "")
+        statistics.fetch_totals(Server(protocol, "127.0.0.1:1", {}), "plain", "")
 
 
 def test_a_path_before_the_api_is_kept(triton: TritonServer) -> None:
     """A proxy may serve Triton below a path: the client's address says so."""
     with pytest.raises(Exception, match=r"400|404"):
-        statistics.ask(Server("http", f"{triton.http}/below", {}), "plain", "")
-    assert statistics.ask(Server("http", f"{triton.http}/", {}), "plain", "").calls >= 0
+        statistics.fetch_totals(Server("http", f"{triton.http}/below", {}), "plain", "")
+    assert statistics.fetch_totals(Server("http", f"{triton.http}/", {}), "plain", "").calls >= 0
 
 
 @pytest.mark.usefixtures("instrumented")

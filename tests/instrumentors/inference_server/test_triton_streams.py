@@ -191,7 +191,7 @@ class Watched:
             assert not thread.is_alive()
 
 
-class Interrupted(response_parts.Streamed):
+class Interrupted(response_parts.StreamedCall):
     """A call in whose first part, or end, another thread comes up."""
 
     meanwhile: Callable[[], None]
@@ -216,12 +216,12 @@ class Sharing:
 
     def __init__(self) -> None:
         self.seen: list[records.Marks | None] = []
-        self.stream: Any = streams.Stream(lambda **_: self.seen.append(records.current.get()))
+        self.stream: Any = streams.CallStream(lambda **_: self.seen.append(records.current.get()))
         self.lock = self.stream._lock = Watched()
 
     def add(self, marks: records.Marks, request_id: str) -> None:
         """Expect answers to a new call of a request."""
-        self.stream.add(response_parts.Streamed(marks, object(), "m", ""), request_id)
+        self.stream.add(response_parts.StreamedCall(marks, object(), "m", ""), request_id)
 
     def answer(self, request_id: str, *, last: bool = False) -> None:
         """Have a part come."""
@@ -389,10 +389,10 @@ def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -
     marks = records.current.get()
     assert marks is not None
     # The Triton server is not needed for that.
-    call = response_parts.Streamed(marks, object(), "model", "")
+    call = response_parts.StreamedCall(marks, object(), "model", "")
     while len(marks) < records.MAX_MARKS:
         marks.extend(("own", len(marks), len(marks)))
-    lasting = response_parts.Growing(marks, "@gap", 1, 0)
+    lasting = response_parts.MutableMark(marks, "@gap", 1, 0)
     assert records.has_room(marks)
     shortened = len(marks)
     lasting.grow_start(2)

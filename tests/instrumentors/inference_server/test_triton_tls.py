@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 from stagelens.instrumentors.libraries.tritonclient.calls import SERVER
-from stagelens.instrumentors.libraries.tritonclient.statistics import Totals, ask
+from stagelens.instrumentors.libraries.tritonclient.statistics import Totals, fetch_totals
 
 INSTRUMENTOR = TritonClientInstrumentor
 pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
@@ -99,7 +99,7 @@ def grpcs(certificate: Path) -> Generator[str]:
 
 def asked(client: Any) -> Totals:
     """Return what the server of *client* says."""
-    return ask(getattr(client, SERVER), "m", "")
+    return fetch_totals(getattr(client, SERVER), "m", "")
 
 
 def test_over_https_the_clients_authorities_are_trusted(https: str, certificate: Path) -> None:

@@ -19,7 +19,7 @@ from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.deferred import DeferredRecords
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
 from stagelens.instrumentors.records import Record, clock
 from tests.instrumentors.libraries import pool_jobs
@@ -53,7 +53,7 @@ def told(finished: Finished) -> Record:
 
 def intervals(record: Record) -> list[tuple[str, int, int]]:
     """Return the stages of a request, by their start."""
-    return sorted(read(record[0]).intervals, key=lambda interval: interval[1])
+    return sorted(read_marks(record[0]).intervals, key=lambda interval: interval[1])
 
 
 def test_a_job_of_a_request_leaves_its_wait_and_its_stages(finished: Finished, pool: ProcessPoolExecutor) -> None:
@@ -79,7 +79,7 @@ def test_the_clock_is_one_for_all_processes(finished: Finished, pool: ProcessPoo
     assert before < there < after
     assert inside
     # The trace the request is in, handed on by the process too.
-    assert header.split("-")[1] == read(told(finished)[0]).facts["@trace"][0]
+    assert header.split("-")[1] == read_marks(told(finished)[0]).facts["@trace"][0]
     assert prepared == ["prepared"]
 
 
@@ -93,7 +93,7 @@ def test_a_map_in_chunks_waits_for_a_process_once_and_for_itself_the_rest(
     keys = [key for key, _, _ in intervals(record)]
 
     assert keys.count("forward") == 10
-    assert sum(partition(read(record[0]).intervals, record[1], record[2]).values()) == record[2] - record[1]
+    assert sum(partition(read_marks(record[0]).intervals, record[1], record[2]).values()) == record[2] - record[1]
 
 
 @pytest.mark.parametrize("kind", ["plain", "own"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.libraries.server_common import MAX_PROXY_WAIT_NS, describe, proxy_wait_ns
+from stagelens.instrumentors.libraries.server_common import MAX_PROXY_WAIT_NS, proxy_wait_ns, record_request_head
 from stagelens.instrumentors.records import OPEN, Marks
 
 ARRIVED = 5_000_000_000
@@ -15,7 +15,7 @@ ARRIVED = 5_000_000_000
 def described(method: str = "GET", traceparent: str = "", forced: str = "", waited_ns: int = 0) -> tuple[Marks, int]:
     """Return what is known about a request that arrived just now."""
     marks: Marks = [OPEN, ARRIVED, 0]
-    start = describe(marks, method, traceparent, forced, waited_ns)
+    start = record_request_head(marks, method, traceparent, forced, waited_ns)
     return marks[3:], start
 
 

@@ -16,10 +16,10 @@ from fastapi import FastAPI, Response
 from stagelens import stage
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries import asgi_request
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
-from stagelens.instrumentors.libraries.client_common import metrics_of
+from stagelens.instrumentors.libraries.client_common import parse_server_timing
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def test_an_answer_tells_the_stages_it_had_until_it_began(finished: Finished, ur
     """In milliseconds; what is no stage of ours is in the total."""
     told = {
         name: float(value)
-        for name, value in metrics_of(httpx.get(f"{url}/predict", timeout=60).headers["Server-Timing"]).items()
+        for name, value in parse_server_timing(httpx.get(f"{url}/predict", timeout=60).headers["Server-Timing"]).items()
     }
     until(lambda: finished, "the server's request")
-    own = partition(read(finished[0][0]).intervals, *finished[0][1:3])
+    own = partition(read_marks(finished[0][0]).intervals, *finished[0][1:3])
 
     assert 4 <= told["forward"] <= own["forward"] / 1e6
     assert set(told) <= {*own, "total"} - {"overhead", "rerank"}
@@ -107,7 +107,7 @@ def test_metrics_of_the_services_own_stay_beside_ours(url: str) -> None:
     headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}, timeout=60).headers
 
     assert headers.get_list("Server-Timing")[0] == THEIRS
-    assert set(metrics_of(headers["Server-Timing"])) >= {"total"}
+    assert set(parse_server_timing(headers["Server-Timing"])) >= {"total"}
 
 
 @pytest.mark.usefixtures("telling", "finished")
@@ -132,7 +132,7 @@ def test_a_client_of_ours_has_the_stages_inside_its_request(finished: Finished, 
         ended = records.clock()
     finally:
         client.uninstrument()
-    own = partition(read(marks).intervals, marks[1], ended)
+    own = partition(read_marks(marks).intervals, marks[1], ended)
 
     assert 4e6 <= own["forward"] <= ended - marks[1]
     assert own["network"] > 0
@@ -147,7 +147,7 @@ def test_a_failure_of_ours_costs_the_header_and_not_the_answer(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """It is reported once."""
-    make_fail(asgi_request, "timing_of")
+    make_fail(asgi_request, "format_server_timing")
 
     assert httpx.get(f"{url}/predict", timeout=60).json() == "done"
     assert "sending Server-Timing" in reported

@@ -19,7 +19,7 @@ import pytest
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
@@ -100,7 +100,7 @@ def test_the_stages_of_the_model_are_those_of_the_call(
         before, begun = len(marks), records.clock()
         client.chat.completions.create(**asking["call"])
         ended, added = records.clock(), marks[before:]
-        own = partition(read(added).intervals, begun, ended)
+        own = partition(read_marks(added).intervals, begun, ended)
         reported = {key.partition("@")[0] for key in added[::3] if key.endswith("@reported")}
 
         assert {first, "tokenize", "decode", "postprocess", "serialize"} <= reported <= own.keys()

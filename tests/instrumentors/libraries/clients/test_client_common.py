@@ -33,7 +33,7 @@ from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
-from stagelens.instrumentors.libraries.transformers.pretrained import quiet
+from stagelens.instrumentors.libraries.transformers.pretrained import suppress
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 from stagelens.instrumentors.trace_context import traceparent
 
@@ -226,7 +226,7 @@ def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
     client: Client, in_a_request: Running, upstream: Upstream
 ) -> None:
     """The time belongs to the library above, and so does the header."""
-    token = quiet()
+    token = suppress()
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     recorder.end(token)
 
@@ -373,7 +373,7 @@ def test_reads_that_follow_at_once_are_one(at: Callable[[int], None]) -> None:
     pause = client_common.MAX_GAP_NS
     for begun, ended in ((5, 10), (11, 30), (30 + pause, 90 + pause)):
         at(ended)
-        client_common.read(marks, begun)
+        client_common.record_read(marks, begun)
 
     # The headers before it stay apart, however soon the body follows.
     assert marks[3:] == ["dependency", 0, 4, client_common.BODY, 5, 30, client_common.BODY, 30 + pause, 90 + pause]
@@ -384,7 +384,7 @@ def test_of_bodies_read_side_by_side_nothing_is_lost(at: Callable[[int], None]) 
     marks: list[Any] = [records.OPEN, 0, 0]
     for begun, ended in ((90, 100), (0, 101), (95, 110)):
         at(ended)
-        client_common.read(marks, begun)
+        client_common.record_read(marks, begun)
 
     assert marks[3:] == [client_common.BODY, 90, 100, client_common.BODY, 0, 110]
 
@@ -400,7 +400,7 @@ class Shortened(list[Any]):
 def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
     """Whoever reads the body gets it."""
     marks = Shortened([records.OPEN, 0, 0])
-    client_common.read(marks, 1)
+    client_common.record_read(marks, 1)
 
     assert marks[3:5] == [client_common.BODY, 1]
 
@@ -408,7 +408,7 @@ def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
 def test_a_full_list_takes_no_more() -> None:
     """A loop of calls inside one request must not grow its record for ever."""
     marks: list[Any] = ["forward", 0, 0] * (records.MAX_MARKS // 3)
-    client_common.waited(marks, 0)
-    client_common.read(marks, 0)
+    client_common.record_wait(marks, 0)
+    client_common.record_read(marks, 0)
 
     assert len(marks) == records.MAX_MARKS

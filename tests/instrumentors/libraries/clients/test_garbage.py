@@ -18,11 +18,11 @@ from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEven
 from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import instrumentor, records
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import token_stream as line_module
 from stagelens.instrumentors.libraries import token_stream as token_module
-from stagelens.instrumentors.libraries.client_common import Call, hear
+from stagelens.instrumentors.libraries.client_common import AnsweredCall, record_headers
 from stagelens.instrumentors.libraries.server_reports import (
     BODIES,
     HEADERS,
@@ -71,12 +71,12 @@ def nothing_reported() -> Generator[None]:
     assert places == set()
 
 
-def a_call(wall: int = WALL) -> tuple[Call, records.Marks]:
+def a_call(wall: int = WALL) -> tuple[AnsweredCall, records.Marks]:
     """Return a call that took *wall*, and the marks of its request."""
     marks: records.Marks = [records.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_common, "clock", lambda: BEGUN + wall // 2)
-        call = Call(marks, BEGUN, {})
+        call = AnsweredCall(marks, BEGUN, {})
     call.ended = BEGUN + wall
     return call, marks
 
@@ -88,7 +88,7 @@ def assert_possible(marks: records.Marks) -> None:
 
     assert all(BEGUN <= start < end <= BEGUN + WALL for _, start, end in stages)
     assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
-    assert sum(partition(read(marks).intervals, BEGUN, BEGUN + WALL).values()) == WALL
+    assert sum(partition(read_marks(marks).intervals, BEGUN, BEGUN + WALL).values()) == WALL
     assert all(type(first) is int and first >= 0 for key, first, _ in added if key.startswith(("@tokens", "@gap")))
 
 
@@ -171,7 +171,7 @@ def test_the_unit_next_to_the_true_one_is_not_believed(
             said = {key: said}  # pyright: ignore[reportAssignmentType]
         call.read(json.dumps(said))
     else:
-        hear({name: str(value) for name, value in said.items()}, marks, Wait(BEGUN, BEGUN + WALL))
+        record_headers({name: str(value) for name, value in said.items()}, marks, Wait(BEGUN, BEGUN + WALL))
 
     assert marks[6::3] == ["@suspect"]
 

@@ -29,7 +29,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
-from stagelens.instrumentors.libraries.transformers.pretrained import quiet
+from stagelens.instrumentors.libraries.transformers.pretrained import suppress
 from stagelens.instrumentors.trace_context import traceparent
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
     in_a_request: Running, channel: grpc.Channel, server: Server
 ) -> None:
     """The time belongs to the library above, and so does the metadata."""
-    token = quiet()
+    token = suppress()
     channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
     recorder.end(token)
 

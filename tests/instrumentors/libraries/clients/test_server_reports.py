@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import records
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries import server_reports as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.client_common import Call, hear, in_body
+from stagelens.instrumentors.libraries.client_common import AnsweredCall, record_headers, reports_in_body
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, Wait
@@ -310,7 +310,7 @@ def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, 
     begun = records.clock()
     call(url)
     ended = records.clock()
-    own = partition(read(running.marks).intervals, begun, ended)
+    own = partition(read_marks(running.marks).intervals, begun, ended)
 
     assert sum(own.values()) == ended - begun
     return own
@@ -388,7 +388,7 @@ def test_a_response_can_be_pickled_as_before(saying: Callable[..., str]) -> None
 def test_a_model_that_ollama_has_in_memory_is_waited_for_and_not_loaded() -> None:
     """Its word for both is the same; only who really loads is a cold request."""
     ollama = next(dialect for dialect in BODIES if dialect.name == "ollama")
-    stages = [module.parts_of(ollama, {"load_duration": spent * MS}) for spent in (5, 3000)]
+    stages = [module.parse_stages(ollama, {"load_duration": spent * MS}) for spent in (5, 3000)]
 
     assert stages == [[("queue", 5 * MS)], [("load", 3000 * MS)]]
 
@@ -419,7 +419,7 @@ def test_nothing_but_the_fields_of_a_dialect_is_asked_for() -> None:
     body["metrics"] = Watched({"queue_time_ms": 1, "prompt": "secret"})
     body["usage"] = Watched({"prompt_time": 0.1})
 
-    assert [dialect.name for dialect, _ in in_body(body)] == ["vllm", "groq", "ollama"]
+    assert [dialect.name for dialect, _ in reports_in_body(body)] == ["vllm", "groq", "ollama"]
     names = {field.name for dialect in BODIES for field in dialect.fields}
     assert Watched.asked <= names | {key for dialect in BODIES for place in dialect.places for key in place}
 
@@ -428,7 +428,7 @@ def test_nothing_but_the_fields_of_a_dialect_is_asked_for() -> None:
 def test_a_body_of_another_kind_says_nothing(body: Any) -> None:
     """Whatever stands where a dialect has its numbers."""
     marks: records.Marks = [records.OPEN, 0, 0]
-    Call(marks, 0, {}).read(json.dumps(body).encode())
+    AnsweredCall(marks, 0, {}).read(json.dumps(body).encode())
 
     assert len(marks) == 3
 
@@ -438,7 +438,7 @@ def test_what_cannot_be_true_of_a_wait_is_not_used(wrong: str) -> None:
     """Of 20 ms: the call stays what it was, and the request says whose word it did not take."""
     marks: records.Marks = [records.OPEN, 0, 0]
 
-    assert not hear(IMPOSSIBLE[wrong], marks, Wait(0, 20 * MS))
+    assert not record_headers(IMPOSSIBLE[wrong], marks, Wait(0, 20 * MS))
     assert [marks[3], marks[5]] == ["@suspect", 20 * MS]
     assert len(marks) == 6
     assert marks[4] in {dialect.name for dialect in HEADERS}
@@ -477,10 +477,10 @@ def test_what_is_none_of_these_is_left_alone(
 
 def test_a_suspect_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each dialect, and none for each call."""
-    monkeypatch.setattr(module, "_complained", set())
+    monkeypatch.setattr(module, "_warned", set())
     with caplog.at_level(logging.WARNING, "stagelens"):
         for _ in range(3):
-            hear({"openai-processing-ms": "9"}, [records.OPEN, 0, 0], Wait(0, MS))
+            record_headers({"openai-processing-ms": "9"}, [records.OPEN, 0, 0], Wait(0, MS))
 
     assert [record.getMessage() for record in caplog.records if "openai-processing-ms" in record.getMessage()] != []
     assert sum(record.name == "stagelens" for record in caplog.records) == 1
@@ -493,7 +493,7 @@ def test_headers_that_raise_are_reported_and_nothing_else(reported: set[str]) ->
         def items(self) -> Any:
             raise ZeroDivisionError
 
-    assert not hear(Broken({"openai-processing-ms": "9"}), [records.OPEN, 0, 0], Wait(0, MS))
+    assert not record_headers(Broken({"openai-processing-ms": "9"}), [records.OPEN, 0, 0], Wait(0, MS))
     assert len(reported) == 1
 
 
@@ -526,11 +526,11 @@ def test_whatever_a_server_says_the_stages_of_a_call_add_up_to_it(
     ended = begun + wall
     marks: records.Marks = [records.OPEN, begun, 0, "dependency", begun, ended]
     said = headers | ({"Server-Timing": ",".join(timing)} if timing else {})
-    used = hear(said, marks, Wait(begun, ended, begun + round(wall * first)))
+    used = record_headers(said, marks, Wait(begun, ended, begun + round(wall * first)))
     added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
     stages = [mark for mark in added if mark[0] != "@suspect"]
 
-    assert sum(partition(read(marks).intervals, begun, ended).values()) == wall
+    assert sum(partition(read_marks(marks).intervals, begun, ended).values()) == wall
     assert all(begun <= start < end <= ended for _, start, end in stages)
     assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
     assert used or not stages

@@ -18,11 +18,11 @@ import requests
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
-from stagelens.instrumentors.facts import read
+from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import token_stream as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.client_common import Call
+from stagelens.instrumentors.libraries.client_common import AnsweredCall
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.token_stream import LineStream
@@ -194,7 +194,7 @@ def test_a_stream_of_lines_is_what_its_server_says_in_the_last(
     begun = records.clock()
     lines = READ[client](streaming(STREAMS[server]))
     marks = in_a_request.marks
-    own = partition(read(marks).intervals, begun, records.clock())
+    own = partition(read_marks(marks).intervals, begun, records.clock())
     lengths: dict[str, float] = {}
     for key, start, end in in_a_request.stages():
         if key.endswith("@reported"):
@@ -218,7 +218,7 @@ def played(
     """Return what is noted of *lines* that come each *wait* nanoseconds after the last."""
     monkeypatch.setattr(module, "clock", itertools.count(wait, wait).__next__)
     marks: records.Marks = [records.OPEN, 0, 0]
-    call = Call(marks, 0, {})
+    call = AnsweredCall(marks, 0, {})
     stream = LineStream(call)
     for line in lines:
         stream.line(line)

@@ -1,0 +1,87 @@
+"""The template of an instrumented library, used on a small made-up library."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.instrumentors.libraries._template import TemplateInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+LIBRARY = """
+def prepare(text):
+    return text.split()
+
+class Model:
+    def __init__(self, name):
+        self.name = name
+
+    def predict(self, words):
+        if not words:
+            raise ValueError("nothing to predict")
+        return len(words)
+
+class Unnamed(Model):
+    def __init__(self):
+        pass
+"""
+
+
+@pytest.fixture
+def tinymodel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
+    """The library, instrumented before its import."""
+    (tmp_path / "tinymodel.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    instrumentor = TemplateInstrumentor()
+    instrumentor.instrument()
+    yield importlib.import_module("tinymodel")
+    instrumentor.uninstrument()
+    sys.modules.pop("tinymodel", None)
+
+
+def test_its_calls_are_stages_of_the_running_request(tinymodel: Any, in_a_request: Finished) -> None:
+    """Both ways to write a wrapper record their stage, and the model is a fact."""
+    assert tinymodel.Model("tiny").predict(tinymodel.prepare("two words")) == 2
+
+    assert in_a_request.stages() == ["preprocess", "forward"]
+    assert in_a_request.facts() == {"@model": "tiny"}
+
+
+def test_a_failed_call_is_a_stage_too(tinymodel: Any, in_a_request: Finished) -> None:
+    """The exception of the library reaches its caller."""
+    with pytest.raises(ValueError, match="nothing to predict"):
+        tinymodel.Model("tiny").predict([])
+
+    assert in_a_request.stages() == ["forward"]
+
+
+def test_a_failure_of_ours_is_logged_and_the_call_returns(
+    tinymodel: Any, in_a_request: Finished, reported: set[str]
+) -> None:
+    """A model without a name still predicts."""
+    assert tinymodel.Unnamed().predict(["word"]) == 1
+
+    assert reported == {"naming a model of tinymodel"}
+    assert in_a_request.stages() == ["forward"]
+
+
+def test_nothing_is_recorded_outside_of_requests(tinymodel: Any, finished: Finished) -> None:
+    """Only the result is there."""
+    assert tinymodel.Model("tiny").predict(["word"]) == 1
+    assert not finished
+
+
+def test_uninstrument_restores_the_originals(tinymodel: Any) -> None:
+    """The very same objects are back."""
+    patched = tinymodel.Model.predict
+
+    TemplateInstrumentor().uninstrument()
+
+    assert tinymodel.Model.predict is patched.__wrapped__
