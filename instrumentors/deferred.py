@@ -17,17 +17,17 @@ MAX_WAITING = 2048
 
 
 class DeferredRecords:
-    """The requests that wait, oldest first."""
+    """Finished requests with unknown marks, oldest first."""
 
     def __init__(self) -> None:
         self._held: deque[tuple[float, Record]] = deque()
 
     def holds(self, record: Record, now: float) -> bool:
-        """Say whether *record* has to wait, and keep it then; otherwise it is complete.
+        """Return whether *record* has to wait, and store it if so; otherwise complete it.
 
         Args:
             record: A finished request.
-            now: By the monotonic clock. [seconds]
+            now: Time of the monotonic clock. [seconds]
         """
         if "@late" not in record[0][::3]:
             return False
@@ -38,10 +38,10 @@ class DeferredRecords:
         return True
 
     def due(self, now: float) -> Iterator[Record]:
-        """Yield the requests that are complete, or have waited long enough, and forget them.
+        """Remove and yield the requests that are complete or have waited long enough.
 
         Args:
-            now: By the monotonic clock; infinity for all of them. [seconds]
+            now: Time of the monotonic clock; infinity for all requests. [seconds]
         """
         for _ in range(len(self._held)):
             until, record = self._held.popleft()
@@ -53,7 +53,7 @@ class DeferredRecords:
 
 
 def is_ready(marks: Marks) -> bool:
-    """Say, without waiting, whether all that is late about *marks* is known."""
+    """Return whether all late parts of *marks* are known; do not block."""
     try:
         return all(late.ready() for late in _lates(marks))
     except Exception:
@@ -62,7 +62,7 @@ def is_ready(marks: Marks) -> bool:
 
 
 def complete(marks: Marks) -> None:
-    """Add what is known by now of what is late; to be called once."""
+    """Add the late parts that are known by now; to be called once."""
     for late in _lates(marks):
         try:
             marks.extend(late.marks())

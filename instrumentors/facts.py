@@ -14,11 +14,11 @@ from .records import BODY, REPORTED, REST, TIMINGS, Marks
 
 
 class RequestFacts(NamedTuple):
-    """A request's marks, sorted out.
+    """Facts and stage intervals of a request.
 
     Args:
-        facts: By key; of several the one that counts (`recorder` says which).
-        intervals: Stage, start, end; without what a stage was timed by. [nanoseconds by the recorder's clock]
+        facts: Facts by key, combined as `records` describes.
+        intervals: Stage (without the part after the "@"), start, end. [nanoseconds by `clock`]
     """
 
     facts: dict[str, Any]
@@ -26,7 +26,7 @@ class RequestFacts(NamedTuple):
 
 
 def read_marks(marks: Marks) -> RequestFacts:
-    """Sort out *marks*.
+    """Read the facts and intervals from *marks*.
 
     Raises:
         ValueError: They are not triples.
@@ -49,14 +49,14 @@ def read_marks(marks: Marks) -> RequestFacts:
             _COMBINED[key](facts, key, triple[1], triple[2])
         else:
             facts[key] = triple[1]
-    # Who waits for a part of a body waits for the server and the way to it, where it says which of them that was.
+    # The wait for a body belongs to the stages that the server reported, where it reported any.
     return RequestFacts(
         facts, intervals + (list(_subtract_intervals(bodies, reported)) if bodies and reported else bodies)
     )
 
 
 def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
-    """Yield what of *intervals*, of which there is at least one, lies in none of *taken*."""
+    """Yield the parts of *intervals* (at least one) that lie in none of *taken*."""
     span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
     parts = segments([("", *each) for each in taken], *span)
     free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
@@ -114,7 +114,7 @@ _COMBINED = {
 
 
 def stage_timings(marks: Marks) -> dict[str, str]:
-    """Return by what each stage was timed that was not timed by a clock around the call; "mixed" where in several ways.
+    """Return the timing of each stage that was not timed by a clock around the call; "mixed" for several timings.
 
     >>> timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
     {'forward': 'gpu'}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from .records import OPEN, SHARED
 
 SAMPLED = 1
-# Which text in the header X-Force-Trace has the request's trace kept; without it the header does nothing.
+# Secret value of the header X-Force-Trace that retains the trace of the request; without this setting the header is ignored.
 FORCE_VARIABLE = "STAGELENS_FORCE_TRACE"
 
 # Version, trace id, parent id, flags; later versions than 00 may add.
@@ -25,12 +25,12 @@ _TRACEPARENT = re.compile(r"(?!ff|00.{54})[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{1
 
 
 class Parent(NamedTuple):
-    """The span a request was made in.
+    """The parent span of a request.
 
     Args:
         trace_id: 32 hexadecimal digits.
         span_id: 16 hexadecimal digits.
-        flags: Bit 0: its trace is being recorded.
+        flags: Bit 0: sampled.
     """
 
     trace_id: str
@@ -39,7 +39,7 @@ class Parent(NamedTuple):
 
 
 def parse(traceparent: str) -> Parent | None:
-    """Read a `traceparent`, or return None where it is missing or invalid.
+    """Parse a `traceparent` header; return None if it is missing or invalid.
 
     >>> parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     Parent(trace_id='0af7651916cd43dd8448eb211c80319c', span_id='b7ad6b7169203331', flags=1)
@@ -51,38 +51,38 @@ def parse(traceparent: str) -> Parent | None:
 
 
 def traceparent(marks: list[Any]) -> str:
-    """Return the header for a call out of the request of *marks*; "" where the user does not want any.
+    """Return the `traceparent` header for an outgoing call of the request of *marks*; "" if propagation is disabled.
 
-    The first call makes the request's ids: in the trace it came with, else in a new one, which counts as sampled, as a
-    new trace of OpenTelemetry's default sampler does.
+    The first call creates the ids of the request: in the trace that it came with, else in a new one. A new trace is sampled,
+    as with the default sampler of OpenTelemetry.
     """
     if not _propagates or marks[0] != OPEN:
-        # A worker that an early request has started goes on in no request at all.
+        # A worker that a finished request has started runs outside of any request.
         return ""
     theirs = span_of_theirs() if span_of_theirs is not None else None
     if theirs is not None:
         return f"00-{theirs.trace_id}-{theirs.span_id}-{theirs.flags:02x}"
     keys = marks[::3]
     if SHARED in keys:
-        # Of several requests no one's trace is right.
+        # Shared by several requests, whose traces differ.
         return ""
     parent = parent_of({key: marks[3 * keys.index(key) + 1] for key in ("@parent", "@traceparent") if key in keys})
     if "@trace" not in keys:
         fresh = os.urandom(24).hex()
         marks.extend(("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]), 0))
-    # Of two calls at once both may have made ids: all use the first.
+    # Two concurrent calls may both have created ids: all use the first ones.
     ids = marks[3 * marks[::3].index("@trace") + 1]
     return f"00-{ids[0]}-{ids[1]}-{parent.flags if parent else SAMPLED:02x}"
 
 
 def parent_of(facts: dict[str, Any]) -> Parent | None:
-    """Return the span a request with these facts was made in: the user's own around it, or the caller's."""
+    """Return the parent span of a request with these facts: the user's own span around it, or the caller's."""
     given = facts.get("@traceparent")
     return facts.get("@parent") or (parse(given) if isinstance(given, str) else None)
 
 
 def is_forced(header: str) -> bool:
-    """Say whether the value of `X-Force-Trace` is the one the service was told to obey."""
+    """Return whether *header*, the value of `X-Force-Trace`, is the configured secret."""
     wanted = os.environ.get(FORCE_VARIABLE, "")
     return bool(wanted) and header == wanted
 
@@ -91,5 +91,5 @@ _propagates = "false" not in os.environ.get("STAGELENS_PROPAGATE", "").lower() a
     "true" not in os.environ.get("OTEL_SDK_DISABLED", "").lower()
 )
 
-# Returns the valid span of the user's own OpenTelemetry SDK around the caller; None where that SDK is not loaded.
+# Returns the current valid span of the user's own OpenTelemetry SDK; None if that SDK is not loaded.
 span_of_theirs: Callable[[], Parent | None] | None = None

@@ -20,12 +20,12 @@ RetentionReason = Literal["forced", "error", "slow", "cold", "uniform"]
 
 
 class Slowest(Generic[T]):
-    """The *size* largest of the values offered; of equal ones, those that came first."""
+    """The *size* largest of the offered values; of equal values the earlier ones."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._heap: list[tuple[int, int, T]] = []
-        # Counts down, so that of two equal values the later one is the smaller.
+        # Counts down, so that the later of two equal values is the smaller one.
         self._order = itertools.count(0, -1)
 
     def offer(self, value: int, item: T) -> None:
@@ -36,7 +36,7 @@ class Slowest(Generic[T]):
             heapq.heapreplace(self._heap, (value, next(self._order), item))
 
     def items(self) -> list[T]:
-        """Return what was kept, largest first."""
+        """Return the retained items, largest first."""
         return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 
@@ -53,7 +53,7 @@ class Reservoir(Generic[T]):
         self._items: list[T] = []
 
     def offer(self, item: T) -> None:
-        """Take *item* with the chance of every other item offered."""
+        """Retain *item* with the same probability as every other offered item."""
         self._seen += 1
         if len(self._items) < self._size:
             self._items.append(item)
@@ -63,7 +63,7 @@ class Reservoir(Generic[T]):
                 self._items[slot] = item
 
     def items(self) -> list[T]:
-        """Return what was kept."""
+        """Return the retained items."""
         return list(self._items)
 
 
@@ -82,10 +82,10 @@ class Sampler(Generic[T]):
 
         Args:
             item: The request.
-            duration: How long it took. [nanoseconds]
-            failed: Whether it ended in an error.
-            cold: Whether something was loaded or warmed up in it.
-            forced: Whether somebody asked for its trace.
+            duration: Its duration. [nanoseconds]
+            failed: Whether it ended with an error.
+            cold: Whether something was loaded or warmed up during the request.
+            forced: Whether its trace was forced by a header.
         """
         self._slow.offer(duration, item)
         if failed:
@@ -97,7 +97,7 @@ class Sampler(Generic[T]):
         self._uniform.offer(item)
 
     def kept(self) -> list[tuple[T, RetentionReason]]:
-        """Return each kept request once, with the first reason of forced, error, slow, cold, uniform that holds for it."""
+        """Return each retained request once, with its first reason in the order forced, error, slow, cold, uniform."""
         chosen: list[tuple[RetentionReason, list[T]]] = [
             ("forced", self._forced.items()),
             ("error", self._errors.items()),

@@ -25,7 +25,7 @@ from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage
 from .sample import RetentionReason
 
-# A kept trace shows its longest intervals; more would not be read.
+# A retained trace has its longest intervals only; nobody reads more.
 MAX_SPANS = 256
 CHILD = "@child "
 # Facts to attributes of spans.
@@ -41,8 +41,8 @@ class RetainedRequest(NamedTuple):
     """A request that becomes a trace.
 
     Args:
-        record: What was recorded of it.
-        because: Why it was kept.
+        record: Its record.
+        because: Reason of its retention.
         dimensions: Its series.
         own_stages: The user's own stages that the series shows under their names.
     """
@@ -57,14 +57,14 @@ class Span(NamedTuple):
     """One span.
 
     Args:
-        name: What is shown.
+        name: Name of the span.
         span_id: 16 hexadecimal digits.
-        parent_id: The span around it, "" when there is none.
-        kind: Of a root: off the network or not.
-        start: By the recorder's clock. [nanoseconds]
-        end: By the recorder's clock. [nanoseconds]
-        attributes: Texts and whole numbers.
-        failed: Whether it ended in an error.
+        parent_id: Id of the parent span, "" for none.
+        kind: For a root span: whether the request came from the network.
+        start: Start. [nanoseconds by `clock`]
+        end: End. [nanoseconds by `clock`]
+        attributes: Texts and integers.
+        failed: Whether it ended with an error.
     """
 
     name: str
@@ -82,8 +82,8 @@ class Trace(NamedTuple):
 
     Args:
         trace_id: 32 hexadecimal digits.
-        sampled: Whether the trace it belongs to is recorded by the others in it.
-        spans: The root, then the others by their start.
+        sampled: The sampled flag of the W3C trace context.
+        spans: The root span, then the others by start.
     """
 
     trace_id: str
@@ -135,7 +135,7 @@ def _root(kept: RetainedRequest, reading: RequestFacts, span_id: str, parent_id:
 
 
 def _children(marks: Marks, root: Span, end: int) -> list[Span]:
-    """Return the requests inside the request."""
+    """Return the spans of the requests inside the request."""
     triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
     return [
         _span(to_text(key.removeprefix(CHILD)) or "request", t0, min(t1, end), {})
@@ -152,7 +152,7 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
         if stage:
             name = known_stage(stage, own_stages)
             latest = None
-            # What a thread did after the response is not the request's.
+            # Work of a thread after the response does not belong to the request.
             if first <= second and first <= root.end and second >= root.start:
                 said = {names.TIMING if f"@{timing}" in TIMINGS else names.PART: timing} if timing else {}
                 latest = _span(name, max(first, root.start), min(second, root.end), {names.STAGE: name, **said})
@@ -167,12 +167,12 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
 
 
 def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:
-    """Return a span that has yet to get its place in the trace: few of those that are made are shown."""
+    """Return a span without ids: most of them are dropped before they need ids."""
     return Span(name, "", "", "internal", start, end, attributes)
 
 
 def _nest_spans(root: Span, below: list[Span]) -> Iterator[Span]:
-    """Yield the spans *below* the root, in order of their start, each below the innermost request around it."""
+    """Yield the spans *below* the root by start, with ids, the innermost request around each as its parent, and stalls."""
     around = [root]
     met = stalls.during(root.start, root.end)
     for span in below:
@@ -187,7 +187,7 @@ def _nest_spans(root: Span, below: list[Span]) -> Iterator[Span]:
 
 
 def _stall_attributes(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """Return what held the request up as attributes: by cause, and by cause and stage."""
+    """Return the stall times of a request as attributes: by cause, and by cause and stage."""
     attributes: dict[str, int] = {}
     for (cause, stage), spent in found.items():
         whole_request = names.STALL_PREFIX + cause
@@ -201,23 +201,23 @@ def _without_empty(values: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def series_attributes(dimensions: Dimensions) -> dict[str, str]:
-    """Return what tells the series from others, as attributes; unknown ones are left out."""
+    """Return the known dimensions as attributes."""
     keys = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.STATUS, names.COLD)
     return {key: value for key, value in zip(keys, dimensions, strict=True) if value}
 
 
 class LoadSpans:
-    """Makes spans of what was noted; of one process."""
+    """Spans of the cold start of one process."""
 
     def __init__(self) -> None:
         self._trace_id = os.urandom(16).hex()
         self._began = False
 
     def take(self, first_request: int | None) -> list[Trace]:
-        """Return what was noted since the last call: one trace, none for nothing.
+        """Return the loads since the last call as one trace, or no trace.
 
         Args:
-            first_request: When the first request began, by the recorder's clock; None before there is one. [nanoseconds]
+            first_request: Start of the first request, None before there is one. [nanoseconds by `clock`]
         """
         found = loads.loads.take()
         if first_request is not None and not self._began:

@@ -46,30 +46,30 @@ PAUSE_SECONDS = 0.001
 
 
 class LossCounter:
-    """Requests that will never be counted, by reason, until an export reports them."""
+    """Number of requests that will never be counted, by reason, until an export reports them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
 
     def add(self, reason: str, count: int) -> None:
-        """Count *count* requests as lost for *reason*."""
+        """Add *count* requests that are lost for *reason*."""
         with self._lock:
             self._counts[reason] = self._counts.get(reason, 0) + count
 
     def take(self) -> dict[str, int]:
-        """Return what was lost since the last call."""
+        """Return the losses since the last call."""
         with self._lock:
             counts, self._counts = self._counts, {}
             return counts
 
 
 class Schedule:
-    """When to export: on the multiples of an interval on the wall clock.
+    """Times of the exports: the multiples of an interval on the wall clock.
 
     Args:
-        interval_seconds: The interval. [seconds]
-        now: The time. [Unix seconds]
+        interval_seconds: Export interval. [seconds]
+        now: Current time. [Unix seconds]
     """
 
     def __init__(self, interval_seconds: float, now: float) -> None:
@@ -77,15 +77,15 @@ class Schedule:
         self._next = self._after(now)
 
     def due(self, now: float) -> bool:
-        """Say whether a multiple has passed since the last call that said so."""
-        # Or the wall clock was set back, and the next multiple is as far away as it jumped.
+        """Return whether a multiple has passed since the last call that returned True."""
+        # Also if the wall clock was set back: then the next multiple is too far away.
         due = now >= self._next or self._next - now > self._interval_seconds
         if due:
             self._next = self._after(now)
         return due
 
     def left_seconds(self, now: float) -> float:
-        """Return how long it is until the next export."""
+        """Return the seconds until the next export."""
         return max(0.0, self._next - now)
 
     def _after(self, now: float) -> float:
@@ -93,11 +93,11 @@ class Schedule:
 
 
 class Agent:
-    """Everything behind the recorder, for one process.
+    """The agent of one process: aggregation, sampling, governor and export.
 
     Args:
         config: The settings.
-        instance: Tells this process from every other.
+        instance: Unique id of this process.
     """
 
     def __init__(self, config: AgentConfig, instance: str | None = None) -> None:
@@ -113,7 +113,7 @@ class Agent:
         own = {PROCESS_ID: self._pid, names.SERVICE_INSTANCE: self.instance}
         self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **own}, self._pause)
         self._load_spans = LoadSpans()
-        # When the first request began, by the recorder's clock. [nanoseconds]
+        # Start of the first request. [nanoseconds by `clock`]
         self._first_request: int | None = None
         self._exporter = Exporter(
             headers=config.headers,
@@ -134,7 +134,7 @@ class Agent:
         self._schedule = Schedule(config.interval_seconds, time.time())
 
     def run(self) -> None:
-        """Aggregator and export for ever."""
+        """Aggregate and export without end."""
         stalls.watch()
         if self.config.hardware:
             self._hardware.watch()
@@ -154,7 +154,7 @@ class Agent:
             self._wait()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Aggregator, export and send everything now; return whether it was all acknowledged within *timeout_seconds*."""
+        """Aggregate, export and send everything now; return whether all was acknowledged within *timeout_seconds*."""
         deadline = time.monotonic() + timeout_seconds
         self._without_pauses = True
         try:
@@ -186,7 +186,7 @@ class Agent:
 
     def _count_pending(self) -> None:
         pending = recorder.pending
-        # What comes meanwhile has its turn later: under a load we cannot keep up with, exports are due all the same.
+        # Only what is pending now: under a load that is too high for us, exports must still happen.
         for _ in range(0, len(pending), AGGREGATE_AT_ONCE):
             for _ in range(min(AGGREGATE_AT_ONCE, len(pending))):
                 self._add(pending.popleft())
@@ -213,10 +213,10 @@ class Agent:
             self._report("a request could not be read and is counted as dropped", error)
 
     def _export(self, *, due: bool = False) -> None:
-        """Hand what was counted since the last export to the exporter, each part under a name of its own.
+        """Pass all data since the last export to the exporter, in batches.
 
         Args:
-            due: Whether it is time; what the machine does is told then, also where there was no request.
+            due: Whether this is a scheduled export; only then hardware metrics are exported, even without requests.
         """
         now_ns = time.time_ns()
         # The wall clock may have been set back.
@@ -273,7 +273,7 @@ class Agent:
         dropped: dict[str, int],
         readings: Sequence[Reading],
     ) -> None:
-        # What a lost batch said about losses is lost with it.
+        # If the batch is lost, the losses that it reports are lost too.
         requests = sum(delta.counts.requests for delta in deltas.values()) + sum(dropped.values())
         encode = partial(self._encoder.metrics, interval, deltas, dropped, readings)
         self._offer(self.config.metrics_url, encode, requests)
@@ -303,7 +303,7 @@ class Agent:
         self._exporter.offer(Batch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
 
     def _report(self, message: str, error: Exception) -> None:
-        # Once for each kind: whatever is wrong is likely wrong for every request.
+        # Once per message: the cause likely affects every request.
         if message not in self._logged:
             self._logged.add(message)
             logger.error("stagelens: %s", message, exc_info=error)
@@ -316,7 +316,7 @@ def _retained_requests(deltas: Mapping[Dimensions, Delta]) -> Iterator[RetainedR
 
 
 class _Process:
-    """The agent of this process, made when first asked for; a forked child makes its own."""
+    """Holder of the agent of this process, which is created on first use; a forked child creates its own."""
 
     def __init__(self) -> None:
         self._making = threading.Lock()
@@ -333,7 +333,7 @@ _process = _Process()
 
 
 def run() -> None:
-    """Work off this process's requests for ever; return at once where the agent is switched off."""
+    """Process the requests of this process without end; return at once if the agent is disabled."""
     agent = _process.agent()
     if not agent.config.enabled:
         recorder.disable()
@@ -342,7 +342,7 @@ def run() -> None:
 
 
 def flush(timeout_seconds: float) -> None:
-    """Aggregator and deliver what this process has recorded, as far as that goes in *timeout_seconds*."""
+    """Aggregate and deliver all records of this process, as far as possible within *timeout_seconds*."""
     agent = _process.agent()
     if agent.config.enabled:
         agent.flush(timeout_seconds)

@@ -16,8 +16,8 @@ from stagelens.collector.serve import Collector
 from stagelens.collector.traces.columns import ROW, Spans, encode
 from stagelens.collector.traces.inbox import InboxLimits
 from stagelens.core.errors import ConfigError, StoreError
-from stagelens.instrumentors.agent.aggregate import Aggregator
 from stagelens.store import Batch, Store
+from stagelens.store.inbox import Fold
 
 SECOND = 1_000_000_000
 
@@ -110,7 +110,7 @@ def test_room_is_free_again_while_a_backlog_is_folded(
     had_room: list[bool] = []
     fold = store.fold
 
-    def folded(work: Aggregator, max_bytes: int) -> bool:
+    def folded(work: Fold, max_bytes: int) -> bool:
         try:
             thread.admit(len(parcel))
         except FullError:

@@ -28,7 +28,7 @@ from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Series, Store, schema
 from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
-from tests.support.raw_requests import Aggregator, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
+from tests.support.raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
 PATIENCE_SECONDS = 150
@@ -66,9 +66,7 @@ def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def batch(name: str, at: int) -> Batch:
     """A batch of one request *at* Unix seconds, of one of three services."""
     series = Series(f"service-{at % 3}", "1", route=f"/{at % 5}")
-    return Batch(
-        name, Aggregator().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)])
-    )
+    return Batch(name, Fold().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)]))
 
 
 @pytest.fixture(scope="module")

@@ -230,7 +230,7 @@ def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, u
 
 
 def _folded_later(delivery: Delivery) -> Folded:
-    """Aggregator as if everything had been waited for."""
+    """Fold as if everything had been waited for."""
     return fold(replace(delivery, now=delivery.now + 60), Patience(), Keep(everything=True))[0]
 
 

@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass
-class Aggregator:
+class Fold:
     """Makes points of requests, as an agent does: three histograms for each series and 10 s."""
 
     scale: int = SCALE
@@ -68,7 +68,7 @@ class Aggregator:
         self.histograms = defaultdict(lambda: Histogram(self.scale))
 
     def points(self, requests: Iterable[Request]) -> list[Point]:
-        """Aggregator *requests*."""
+        """Fold *requests*."""
         for request in requests:
             at = request.at - request.at % 10
             self.histograms[request.series, REQUEST_DURATION, request.dominant, at].record(request.seconds)
@@ -118,7 +118,7 @@ class Site:
 
     def write(self, requests: Sequence[Request], *, scale: int = SCALE) -> None:
         """Write *requests* as a new batch."""
-        batch = Batch(f"batch-{next(_batch_numbers)}", Aggregator(scale).points(requests))
+        batch = Batch(f"batch-{next(_batch_numbers)}", Fold(scale).points(requests))
 
         assert self.store.write([batch]) == [True]
 

@@ -39,7 +39,7 @@ from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
 from .device import CAPTURING, Begun, DeviceWork, devices
-from .models import Model, device_of_module, methods, models, register_model, thread_state, update_devices
+from .models import Model, device_of_module, known_models, methods, register_model, thread_state, update_devices
 from .models import thread_state as _busy
 
 PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
@@ -221,7 +221,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
         # A task that outlives its request: the model it calls is not the request's.
         marks = None
     # Also outside of a request: who warms up at the start has no cold request.
-    model = models.get(id(module)) or register_model(module)
+    model = known_models.get(id(module)) or register_model(module)
     work = None if marks is None else _begin(model, args, marks)
     if work is CAPTURING:
         return original(module, *args, **options)

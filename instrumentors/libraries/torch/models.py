@@ -176,7 +176,7 @@ class Model:
 
     def __init__(self, module: Any) -> None:
         key = id(module)
-        self.module = weakref.ref(module, lambda _: models.pop(key, None))
+        self.module = weakref.ref(module, lambda _: known_models.pop(key, None))
         self._visited: set[str] = set()
         self.at: Any = None
         self.cold = 0
@@ -203,7 +203,7 @@ class Model:
 
 thread_state = ThreadState()
 # By identity of the module. A dict that hashes modules would run code of theirs.
-models: dict[int, Model] = {}
+known_models: dict[int, Model] = {}
 
 
 def register_model(module: Any) -> Model:
@@ -211,7 +211,7 @@ def register_model(module: Any) -> Model:
     model = Model(module)
     try:
         model.locate(module)
-        models[id(module)] = model
+        known_models[id(module)] = model
     except Exception:
         log_failure("naming a model of torch")
     return model
@@ -220,7 +220,7 @@ def register_model(module: Any) -> Model:
 def update_devices() -> None:
     """Look again where the models are, after something was moved that may be part of any of them."""
     try:
-        for model in list(models.values()):
+        for model in list(known_models.values()):
             module = model.module()
             if module is not None:
                 model.locate(module)

@@ -19,7 +19,7 @@ from ....core.names import BY_GENERATE
 from ...instrumentor import log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current
-from ..torch.models import models, register_model, thread_state
+from ..torch.models import known_models, register_model, thread_state
 from .pretrained import describe
 
 
@@ -134,7 +134,7 @@ def _first_stage(model: Any, result: Any) -> str:
     if not hasattr(model, "_parameters"):
         # One of another engine, that only looks like a model of transformers.
         return "prefill"
-    known = models.get(id(model)) or register_model(model)
+    known = known_models.get(id(model)) or register_model(model)
     if known.cold <= 0:
         return "prefill"
     if result is not None:

@@ -93,7 +93,7 @@ class Inbox:
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)
 
     def fold(self, at: int, max_bytes: int | None = None) -> Outcome:
-        """Aggregator *at* seconds after `NOON`."""
+        """Fold *at* seconds after `NOON`."""
         ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
         waiting = [parcel for parcel in ordered if not parcel.counted]
         chosen, size = list[Parcel](), 0

@@ -149,7 +149,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("look", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("inspection", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_check_sees_its_trouble_and_names_the_cure(inspection: Inspection, check: Check, words: str) -> None:
     """Each is told once, with what to do."""
     told = [

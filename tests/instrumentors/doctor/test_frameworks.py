@@ -51,7 +51,7 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "told", "fix"),
+    ("inspection", "told", "fix"),
     [
         (inspection_of("serve", "run", "app:app", code=BATCH), "serve.batch (serve.py:4) works", "stagelens.ticket()"),
         (
@@ -75,7 +75,7 @@ def test_where_a_request_is_lost_the_line_to_write_is_told(inspection: Inspectio
 
 
 @pytest.mark.parametrize(
-    "look",
+    "inspection",
     [
         inspection_of("python", "serve.py", code="import ray"),
         inspection_of("python", "serve.py", code=BATCH.replace("ray", "tornado")),

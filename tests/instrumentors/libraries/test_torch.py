@@ -468,14 +468,14 @@ def test_models_that_are_gone_are_forgotten() -> None:
     """Only living models are known."""
     torch._dynamo.reset()
     nets = [warm(Net()) for _ in range(10)]
-    known = {id(net) for net in nets} & models.models.keys()
+    known = {id(net) for net in nets} & models.known_models.keys()
     del nets
     gc.collect()
 
     assert len(known) == 10
-    assert not [model for model in models.models.values() if model.module() is None]
+    assert not [model for model in models.known_models.values() if model.module() is None]
     # Those of other tests may live.
-    assert known.isdisjoint(models.models)
+    assert known.isdisjoint(models.known_models)
 
 
 def test_moving_a_model_is_load(in_a_request: Finished, net: Net) -> None:

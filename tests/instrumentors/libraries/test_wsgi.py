@@ -409,7 +409,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
 
 @pytest.mark.parametrize(
     "internal",
-    ["wsgi_exchange.describe", "wsgi._wrapped", "wsgi_exchange.Exchange.hand_over", "wsgi_exchange.Stream.facts"],
+    ["wsgi.record_request_head", "wsgi._wrapped", "wsgi.Exchange.hand_over", "wsgi.Stream.facts"],
 )
 def test_our_failure_is_logged_once_and_the_application_answers(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
