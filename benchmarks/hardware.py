@@ -1,4 +1,4 @@
-"""What it costs to tell of the machine: CPU time of the background, and bytes, for each export of a hardware.
+"""What it costs to tell of the machine: CPU time of the background, and bytes, for each export of a process.
 
     python benchmarks/hardware.py
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stagelens.instrumentors.agent import hardware
+from stagelens.instrumentors.agent import hardware as hardware_module
 from stagelens.instrumentors.agent.gpus import Gpus
 from stagelens.instrumentors.agent.hardware import Hardware
 from stagelens.instrumentors.export.otlp import Encoder, Interval
@@ -23,7 +23,7 @@ RESOURCE = {"service.name": "web", "host.name": "web-5d9c7f-x2x7k", "service.ins
 def main() -> None:
     """Measure and print."""
     # Without a pause between two readings.
-    hardware.MIN_SECONDS = 0.0
+    hardware_module.MIN_SECONDS = 0.0
     hardware, gpus, now = Hardware(), Gpus(), time.time_ns()
     encoder, interval = Encoder(RESOURCE, lambda: None), Interval(now - INTERVAL_NS, now)
     readings = hardware.take()

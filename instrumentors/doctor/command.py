@@ -11,9 +11,6 @@ from pathlib import Path
 from ...core.errors import ConfigError
 from .. import run
 from . import delivery, frameworks, live_run, startup
-from . import frameworks as batching
-from . import frameworks as engines
-from . import startup as surroundings
 from .environment import Check, Finding, Inspection, ask_interpreter
 from .live_run import run_and_watch
 from .output import Page, write_report
@@ -22,25 +19,25 @@ from .target import find_target
 
 CHECKS: tuple[Check, ...] = (
     startup.check_program,
-    engines.check_not_python,
+    frameworks.check_not_python,
     startup.check_versions,
     startup.check_autoload,
     startup.check_stages,
     startup.check_uwsgi,
     frameworks.check_gevent,
     frameworks.check_tracers,
-    batching.check_batching,
-    surroundings.check_threads,
-    surroundings.check_memory,
-    surroundings.check_temporary_files,
-    surroundings.check_gpus,
+    frameworks.check_batching,
+    startup.check_threads,
+    startup.check_memory,
+    startup.check_temporary_files,
+    startup.check_gpus,
     delivery.check_settings,
     delivery.check_collector,
-    engines.check_multiprocess_metrics,
-    engines.check_vllm,
-    engines.check_sglang,
-    engines.check_triton,
-    engines.check_stream_usage,
+    frameworks.check_multiprocess_metrics,
+    frameworks.check_vllm,
+    frameworks.check_sglang,
+    frameworks.check_triton,
+    frameworks.check_stream_usage,
 )
 
 

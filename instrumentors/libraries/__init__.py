@@ -1,1 +1,1 @@
-"""One module for each library of the user's: which of its calls are which stage."""
+"""The instrumented libraries: one module or package each, plus what several of them share."""

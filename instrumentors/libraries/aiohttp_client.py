@@ -1,9 +1,9 @@
-"""aiohttp's client: `dependency`, and `traceparent` on the way out.
+"""aiohttp's client: `dependency`, and `traceparent` in outgoing requests.
 
-A body is waited for in one place, whatever reads it: `StreamReader._wait`, which does not run while data is at hand. The
-server's bodies come through there too; they are told by the protocol they come from, and left to the server.
+All bodies are read through one method, `StreamReader._wait`, which only runs while no data is available. Request bodies
+of the aiohttp server use it too; they are recognized by their protocol and left to the server instrumentation.
 
-What the server tells of its own time is split off, and `network` is the rest of the call: [reported.md](../reported.md).
+Times that the server reports are split off, and `network` is the rest of the call: [reported.md](../reported.md).
 """
 
 from __future__ import annotations

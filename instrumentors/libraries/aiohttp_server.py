@@ -1,13 +1,11 @@
-"""aiohttp's server: the request itself (`aiohttp_exchange.py`), `network` and `serialize`.
+"""aiohttp's server: requests, `network` and `serialize`.
 
 - A request is one turn of a connection: its handler with all middlewares, and sending the response.
 - `network`: waiting for the body, and writing the response.
 - `serialize`: `Request.json` and `post`, building a `Response`, `json_response`.
-- The route is the resource as it was written, with the prefixes of the applications it is in.
+- The route is the resource as declared, with the prefixes of the applications that contain it.
 
-A connection that asks to become a websocket is no request, and neither is what could not be parsed as HTTP.
-
-What happens to one HTTP request of an aiohttp server; `aiohttp_server.py` says when.
+Websocket connections and requests that are no valid HTTP are not counted.
 """
 
 from __future__ import annotations

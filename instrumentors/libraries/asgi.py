@@ -1,12 +1,12 @@
-"""Starlette and FastAPI: the request itself, `network`, `queue` and `serialize`.
+"""Starlette and FastAPI: requests, `network`, `queue` and `serialize`.
 
-- A request is one call of the outermost application (`exchange.py`); mounted applications belong to it.
-- `queue`: the wait between handing a plain `def` to the thread pool and its first line. AnyIO lends 40 threads, so the
-  41st request waits here. And, once it has returned, the wait until the event loop goes on.
-- `serialize`: `Request.json` and `form`, FastAPI's validation of body and answer, and building a `Response`.
-- The route is the template as it was written, with the prefixes of mounts and included routers.
+- A request is one call of the outermost application; mounted applications belong to it.
+- `queue`: the wait between passing a plain `def` to the thread pool and its first line (AnyIO has 40 threads, so the
+  41st request waits here), and the wait for the event loop after it has returned.
+- `serialize`: `Request.json` and `form`, FastAPI's validation of body and response, and building a `Response`.
+- The route is the template as declared, with the prefixes of mounts and included routers.
 
-Not timed: websockets, background tasks, and what a pure ASGI middleware outside the application does.
+Not timed: websockets, background tasks, and pure ASGI middleware outside the application.
 """
 
 from __future__ import annotations

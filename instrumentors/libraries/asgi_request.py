@@ -1,14 +1,11 @@
-"""One HTTP request as an ASGI application sees it: from the first byte in to the last byte of the response out.
+"""One HTTP request of any ASGI application: from the first byte of the request to the last byte of the response.
 
-Background tasks run after the last byte and belong to no request. Bodies are passed on unread, and so are header values
-but for the three of `head.py`.
+Background tasks run after the last byte and do not belong to the request. Bodies are passed on unread, and so are
+headers except the three of `server_common`. At the shutdown of the lifespan all records are flushed before the server
+may exit.
 
-The life of an ASGI application: what was recorded last is delivered before its server may end.
-
-A response's header `Server-Timing`, for whoever asked: which stages the request had been in when its answer began.
-
-Off unless STAGELENS_SERVER_TIMING says otherwise: it tells every caller how long each stage took. Our own modules for clients
-read it, and so do browsers, in their tools for networks.
+With STAGELENS_SERVER_TIMING the response gets a `Server-Timing` header with the stages so far. This is off by default,
+because it tells every caller how long each stage took. Our client instrumentation and browsers read it.
 
 Source: https://www.w3.org/TR/server-timing/
 """

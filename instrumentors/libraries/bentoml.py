@@ -1,8 +1,8 @@
-"""BentoML: the wait of a request for its batch, and what the batch of a batchable API does.
+"""BentoML: the wait of a request for its batch, and the stages of the batch of a batchable API.
 
-BentoML's dispatcher takes the calls of a batchable API into a queue, and works them off in tasks that have all begun in
-the context of the very first request. Each call draws a ticket here (`tickets.py`), which is kept with the future that
-it waits for, and each batch takes those of its calls; one that was split goes with both of its parts.
+BentoML's dispatcher puts the calls of a batchable API into a queue and processes them in tasks that all run in the
+context of the very first request. Each call creates a ticket (`tickets.py`), which is stored with the future that it
+waits for, and each batch takes the tickets of its calls. The ticket of a call that was split belongs to both batches.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""What the HTTP and gRPC clients share: how the time of a call is written down, and the trace it hands on.
+"""Shared by the HTTP and gRPC clients: recording of calls, propagation of the trace, and reports of the server in its response.
 
-A call is one `dependency` from the call until the headers of the answer; reading the body is a `dependency` of its own,
-also where the call itself reads it. What the caller does between two reads is not the dependency's.
+A call is one `dependency` from its start to the headers of the response. Reading the body is a `dependency` of its own,
+also if the call itself reads it. The time of the caller between two reads does not belong to the dependency.
 
-Where an answer tells of the call it answers: in its headers, and in the body that the user's own code has read.
-
-Of the headers those of `dialects.py` are looked up. A body is parsed only where its end names a number of a dialect, is
-asked for those few numbers, by name, and for nothing else, and is dropped again.
+Servers report their own times in headers or at the end of a body (`server_reports.py`). A body is parsed only if its
+end contains the known fields; only these numbers are read, and the parsed object is dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Django, under WSGI (`wsgi.py`) and ASGI (`exchange.py`): the request itself, `network` and `serialize`.
+"""Django under WSGI and ASGI: requests, `network` and `serialize`.
 
 - A request is one call of the handler that `get_wsgi_application` or `get_asgi_application` returns.
 - `serialize`: parsing `POST` and `FILES`, and building a `JsonResponse`.
-- The route is the pattern as it was written, with those of the `include`s that led there, and a slash in front.
+- The route is the pattern as declared, with the patterns of the `include`s around it, and a leading slash.
 """
 
 from __future__ import annotations

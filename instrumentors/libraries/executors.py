@@ -1,12 +1,13 @@
-"""Threads and thread pools: carries the request to where a context variable does not reach, and times the `queue` before.
+"""Threads and thread pools: carries the request into them, and times the `queue` before a job.
 
-A thread starts with an empty context, and a pool's with that of whoever made it grow. Here a thread that is started
-inside a request belongs to it, and so does a job that a request hands to a pool and a callback it leaves with a future:
-each as long as the request runs. Only our own context variable is handed over; the rest of the context stays as it was.
+A new thread starts with an empty context, and a thread of a pool with the context of the code that made the pool grow.
+With this module a thread that is started inside a request belongs to it, and so do a job that a request submits to a
+pool and a callback that it adds to a future, each as long as the request runs. Only our own context variable is carried
+over.
 
-- `queue`: from handing a job over to its first line, or until it is cancelled. While another job of the same request
-  runs in a pool the request does not wait for a thread, it waits for itself: that is not `queue`.
-- The threads of a pool serve whoever comes. They are started outside any request.
+- `queue`: from the submission of a job to its first line, or until it is cancelled. While another job of the same
+  request runs in a pool, the request waits for itself and not for a thread: that is not `queue`.
+- The threads of a pool serve all requests. They are started outside of any request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Flask: the request itself (`wsgi.py`), `network` and `serialize`.
+"""Flask: requests, `network` and `serialize`.
 
 - A request is one call of the outermost application, to the last part of its body.
-- `serialize`: reading JSON and forms into objects, and making a response of what a view returned.
-- The route is the rule as it was written, with the prefix of its blueprint.
+- `serialize`: parsing JSON and forms, and converting the return value of a view to a response.
+- The route is the rule as declared, with the prefix of its blueprint.
 """
 
 from __future__ import annotations

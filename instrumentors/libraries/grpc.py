@@ -1,8 +1,8 @@
-"""gRPC clients, sync and aio: `dependency`, and `traceparent` among the metadata.
+"""gRPC clients, sync and aio: `dependency`, and `traceparent` in the metadata.
 
-Patched are the objects at the bottom of a channel, below all interceptors: no type changes, and what an interceptor has
-put into the metadata is seen. A unary answer is waited for until it is there, or, of a future and in asyncio, until the
-call is done. Of a stream each wait for a message counts, the first one as the wait for the headers.
+The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
+interceptor adds is visible. A unary call ends with its response, or, for a future and in asyncio, when the call is
+done. In a stream each wait for a message counts, the first one as the wait for the headers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""gunicorn: how long a connection waits for one of the threads of a gthread worker, as the `queue` of its request.
+"""gunicorn: the wait of a connection for a thread of a gthread worker, as `queue` of its request.
 
-Its other workers have no queue of their own: connections wait in the kernel, where only a proxy's `X-Request-Start`
-tells how long.
+Its other workers have no queue of their own: connections wait in the kernel, and only the `X-Request-Start` of a proxy
+shows how long.
 """
 
 from __future__ import annotations

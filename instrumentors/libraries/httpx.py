@@ -1,9 +1,9 @@
-"""httpx, sync and async: `dependency`, and `traceparent` on the way out.
+"""httpx, sync and async: `dependency`, and `traceparent` in outgoing requests.
 
-Patched is the client, not the transport: so every transport counts, also one of the user's own. A redirect or a step of
+The client is patched, not the transport, so that every transport counts, also the user's own. A redirect or a step of
 an authentication is a request of its own, with a `traceparent` of its own, inside the one call.
 
-What the server tells of its own time is split off, and `network` is the rest of the call: [reported.md](../reported.md).
+Times that the server reports are split off, and `network` is the rest of the call: [reported.md](../reported.md).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""MLServer: the wait of a request for its batch and for a worker, and what both do for it.
+"""MLServer: the wait of a request for its batch and for a worker, and the stages of both.
 
-- Its adaptive batcher works batches off in tasks that have all begun in the context of an early request. Each request
-  draws a ticket (`tickets.py`) under the id that MLServer gives it there, and each batch takes those of its requests.
-- A worker process (`parallel_workers`) records a run from when it has a message; the answer takes it back on its id
-  (`uids.py`). What a worker did for a batch belongs to each request of the batch.
+- The adaptive batcher processes batches in tasks that all run in the context of an early request. Each request creates
+  a ticket (`tickets.py`) under the id that MLServer assigns there, and each batch takes the tickets of its requests.
+- A worker process (`parallel_workers`) records a run from when it has a message; the response carries the run back on
+  its id. The stages of a worker for a batch belong to each request of the batch.
 """
 
 from __future__ import annotations

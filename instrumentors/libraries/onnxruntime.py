@@ -1,13 +1,13 @@
 """ONNX Runtime: `load` (creating a session, its first run), `forward` (the other runs), `h2d` and `d2h`.
 
-- The first run is `load`, unless it came before any request, as a service does to warm up. On an accelerator so is the
-  first run of every shape, up to `MAX_SHAPES` a session; on a CPU a new shape is `forward`. Measured there (magika, the
+- The first run is `load`, unless it came before any request, as in a warm-up. On an accelerator the first run of every
+  shape is `load` too, up to `MAX_SHAPES` per session; on a CPU a new shape is `forward`. Measured there (magika, the
   models of rapidocr): the very first run takes 1.2 to 1.8 times as long as a later one, the first of a new shape 1.05
   times, by which known shapes vary as well. CUDA searches its convolutions anew: 634 ms against 2 ms
   (https://github.com/PaddlePaddle/PaddleX/pull/5057).
-- `h2d` and `d2h` are copies between two devices; what `run` copies by itself belongs to it.
-- The model is named by its file, without folder and ending, or by its graph where it came as bytes. Of inputs and
-  outputs nothing is read but shapes.
+- `h2d` and `d2h` are explicit copies between two devices; copies inside `run` belong to the run.
+- The model name is the file name without folder and suffix, or the name of the graph if the model was passed as bytes.
+  Of inputs and outputs only shapes are read.
 """
 
 from __future__ import annotations

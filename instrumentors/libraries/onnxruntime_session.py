@@ -1,8 +1,6 @@
-"""Copies that ONNX Runtime is asked for by `OrtValue` and `IOBinding`: `h2d` and `d2h` between the CPU and a device.
+"""State of an ONNX Runtime session (model, device, batch dimension, known shapes), and explicit copies by `OrtValue` and `IOBinding`.
 
-What stays where it is, on the CPU or on the device, is no stage.
-
-What is known of a session of ONNX Runtime: its model, its device, its batch dimension, and the shapes it has run.
+A copy between the CPU and a device is `h2d` or `d2h`; a copy within the CPU or within a device is no stage.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The client of OpenAI and of everything that speaks its API: streamed answers, sync and async.
+"""The OpenAI client, for all servers with that API: streamed responses, sync and async.
 
-`create(stream=True)` returns a stream; each of its parts is looked at as it passes, in whichever context its reader is: the
-request is the one the stream was made in. Calls themselves are timed by the module for the client underneath.
+`create(stream=True)` returns a stream; each chunk is inspected when it passes, in whatever context it is read. It
+belongs to the request in which the stream was created. Calls themselves are timed by the instrumentation of the HTTP
+client underneath.
 
-The first token is that of the first part with content, not the first part; the time from one token to the next is that of
-tokens, not of parts, and of a chat needs `stream_options={"include_usage": True}`: responses and assistants say it anyhow. What vLLM, Groq, Cerebras, Fireworks and llama.cpp
-tell of their own time in the last part is split off: [reported.md](../reported.md).
+The first token is that of the first chunk with content. The time per token is that of tokens, not of chunks, and needs
+`stream_options={"include_usage": True}` in a chat; responses and assistants always report their usage. Times that vLLM,
+Groq, Cerebras, Fireworks and llama.cpp report in the last chunk are split off: [reported.md](../reported.md).
 """
 
 from __future__ import annotations

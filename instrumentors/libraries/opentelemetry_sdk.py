@@ -1,10 +1,11 @@
-"""OpenTelemetry's SDK: which of the user's own spans a request is in, so that its trace is part of theirs.
+"""OpenTelemetry SDK: the user's own span around a request, so that the trace of the request becomes part of the user's trace.
 
-A span around the request is found when the request begins; a server span that an instrumentation opens inside the
-application, when it starts. Any other span inside the request (a query, say) only names the trace. Nothing is timed.
+A span around the request is found when the request starts; a server span that an instrumentation opens inside the
+application, when that span starts. Any other span inside the request (a query, for example) only defines the trace id.
+Nothing is timed.
 
-Spans that a collector could take for a request of its own are marked with `stagelens.counted`: the one around our request, and
-those inside it that have no parent in the process. What we count, it does not count again.
+Spans that a collector could count as a request of its own get the attribute `stagelens.counted`: the one around our
+request, and those inside it that have no parent in the process. The collector does not count them again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Process pools: what a process of a `ProcessPoolExecutor` does for a request belongs to it, and the `queue` before.
+"""Process pools: the stages of a `ProcessPoolExecutor` worker for a request, and the `queue` before.
 
-The job goes to the pool inside a call of ours, which records in the child and sends what it recorded back with the
-result, or on the exception; the pool's own thread in the parent takes it off again before anyone sees it. Both say when
-by one clock (`tickets.py`). A job outside of any request goes as it is.
+The job is wrapped in a call of ours, which records in the child and returns the record with the result, or on the
+exception; the pool's own thread in the parent removes it before the user's code sees it. Both processes use the same
+clock (`tickets.py`). Jobs outside of any request are not wrapped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Ray Serve: a request for each call of a deployment, the wait for its answer, and what batches do for whom.
+"""Ray Serve: requests of each deployment, the wait for calls to other deployments, and batches.
 
-- The proxy notes when a request came, as nginx does, in the header `X-Request-Start` where there is none: what it waits
-  for a replica is `queue`. A deployment that is a FastAPI application counts its requests by `asgi.py`; of any other they
-  are counted here.
-- A call by a handle goes to a process of another deployment, perhaps on another host. It takes along when it was sent and
-  the caller's trace; there it is a request of its own in that trace, and here it is a `dependency`.
-- `@serve.batch` works batches off in tasks that have all begun in the context of the very first request. Each call draws a
-  ticket (`tickets.py`), which is kept with the future that it waits for, and each batch takes those of its calls.
+- The proxy notes the arrival of a request in the header `X-Request-Start`, as nginx does, unless it is there: the wait
+  for a replica is `queue`. The requests of a FastAPI deployment are counted by the module for Starlette and FastAPI;
+  those of all others here.
+- A call by a handle goes to a process of another deployment, perhaps on another host. It carries its start and the
+  trace of the caller: in the callee it is a request of its own in that trace, in the caller a `dependency`.
+- `@serve.batch` processes batches in tasks that all run in the context of the very first request. Each call creates a
+  ticket (`tickets.py`), which is stored with the future that it waits for, and each batch takes the tickets of its
+  calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """requests: `dependency` for a call as its caller sees it.
 
-urllib3 does the work, and its instrumentor tells headers from body and sends `traceparent`, inside this interval. What
-is added here is the rest of a call: redirects, authentication, hooks, and adapters that do not use urllib3; and what a
-model server tells of its own time in a body, or in the lines of one: [reported.md](../reported.md).
+requests uses urllib3, whose instrumentation separates headers from body and sends `traceparent`, inside this interval.
+This module adds the rest of a call: redirects, authentication, hooks, and adapters without urllib3; and the times that
+a model server reports in a body or in its lines: [reported.md](../reported.md).
 """
 
 from __future__ import annotations

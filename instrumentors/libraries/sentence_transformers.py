@@ -1,8 +1,8 @@
-"""sentence-transformers: `encode` and `predict` as `preprocess`, `postprocess`, and the `forward` between them.
+"""Sentence Transformers: `encode` and `predict` as `preprocess`, `postprocess`, and the `forward` between them.
 
-The model itself is timed where it runs (`torch`, `onnxruntime`) and its tokenizer in transformers, both inside of what is
-timed here. Until the first batch is prepared all is `preprocess`; from there on, what is neither the preparation of
-another batch nor a model is `postprocess`: normalizing, truncating, stacking. Sentences are passed on unread.
+The model itself is timed by the modules of torch or onnxruntime, and its tokenizer by that of transformers. Until the
+first batch is prepared, all time is `preprocess`; after that, time that belongs neither to the preparation of another
+batch nor to a model is `postprocess`: normalizing, truncating, stacking. Sentences are passed on unread.
 """
 
 from __future__ import annotations

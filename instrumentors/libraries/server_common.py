@@ -1,13 +1,13 @@
-"""What the head of an HTTP request says: its method, and three headers. No other is looked at.
+"""Shared by the web servers: the headers of a request that are read, and the timing of a streamed response.
 
-- `traceparent`: the trace it belongs to.
-- `X-Request-Start`: when a proxy took it in. It moves the start of the request back; the wait is `queue`.
-- `X-Force-Trace`: its trace is to be kept, if the service was told to obey that.
+Of a request the method and three headers are read:
 
-A response that comes in parts: what its reader waits for is the first part, and the longest pause between two.
+- `traceparent`: the trace of the request.
+- `X-Request-Start`: its arrival at a proxy. It moves the start of the request back; the wait is `queue`.
+- `X-Force-Trace`: forces the retention of its trace, if configured.
 
-Its duration says little: it lasts as long as there is something to say. A body whose length was announced is none, in
-however many parts it is sent: a file is not made while it is sent.
+Of a streamed response the first chunk and the longest gap between two chunks are recorded, because its duration depends
+on its length. A body with a declared length is no stream, however many chunks it is sent in.
 """
 
 from __future__ import annotations

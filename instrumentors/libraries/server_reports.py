@@ -1,13 +1,12 @@
-"""What a server says of a call, checked: a call of one `dependency` becomes the server's stages and `network`.
+"""Times that servers report about a call: the known formats as data, their validation, and their conversion to stages.
 
-Nothing it says is believed that cannot be true: a number that is none, or negative; parts that are longer than their total,
-or than the call; a model that was a thousand times too fast, for then the unit is wrong. Such a call stays a `dependency`,
-and the request says so (`@suspect`).
+A field of a `Dialect` is a header or a number in the body, and holds the duration of one stage, or of all of them. The
+unit of each is fixed. Sources as of November 2026.
 
-How servers say by themselves where the time of a call went: each dialect as plain data, its units pinned.
-
-A field is a header or a number in the body, and says how long one stage took, or all of them. `reported.py` reads and
-checks them. Sources as of November 2026.
+A call of one `dependency` becomes the stages of the server and `network`, if the report is possible. Impossible are:
+values that are no number or negative; stages that are longer than their total or than the call; a model that was a
+thousand times too fast, which means a wrong unit. Such a call stays a `dependency`, and the request gets the fact
+`@suspect`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""An answer that the user's own code reads line by line: Ollama's objects, or the events of a chat.
+"""Streamed responses of model servers: time to first token, gaps, and number of tokens.
 
-Before a line there is no telling whether a stream is a model's: its last one says it, by the numbers of a dialect in it.
-That line alone is parsed, and only then does what came before it count: when its first content came, the longest pause
-between two lines with content, and how many tokens there were. Of content it is only looked at whether there is any.
+`TokenStream` gets the chunks that the client of an OpenAI-compatible API returns. The first token is that of the first
+chunk with content; before it there are chunks with nothing but a role. A chunk may hold several tokens, so the time per
+token needs the number of tokens, which the server only reports for `stream_options={"include_usage": True}`; without it
+no time per token is recorded.
 
-An answer that comes token by token, as the client of an OpenAI-compatible API hands it on: when its tokens came.
+`LineStream` gets the lines of a response that the user's own code reads: objects of Ollama, or events of a chat. Only
+the last line shows, by the fields of a dialect in it, that the stream is that of a model. Only that line is parsed, and
+only then the times before it are recorded.
 
-The first token is in the first part with content: before it there are parts with nothing but a role. Of content it is only
-looked at whether there is any. A part may hold several tokens, so the time from one token to the next needs to know how many
-there were, which the server only says where `stream_options={"include_usage": True}` asked for it; without that there is
-none, rather than a wrong one.
+Content is only tested for presence.
 """
 
 from __future__ import annotations

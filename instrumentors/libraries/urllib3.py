@@ -1,9 +1,9 @@
-"""urllib3, and what stands on it, such as requests and botocore: `dependency`, and `traceparent` on the way out.
+"""urllib3, also below requests and botocore: `dependency`, and `traceparent` in outgoing requests.
 
-`urlopen` of a pool is the one place all calls come through; it calls itself for a retry or a redirect. A body is read by
-three methods of the response, all others stand on them: one for plain bodies, two for chunked ones.
+All calls go through `urlopen` of a pool; it calls itself for a retry or a redirect. Bodies are read by three methods of
+the response, on which all others are built: one for plain bodies, two for chunked ones.
 
-What the server tells of its own time is split off, and `network` is the rest of the call: [reported.md](../reported.md).
+Times that the server reports are split off, and `network` is the rest of the call: [reported.md](../reported.md).
 """
 
 from __future__ import annotations

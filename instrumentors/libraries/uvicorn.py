@@ -1,7 +1,7 @@
-"""uvicorn: its event loop is watched, and what was recorded last is delivered before it ends.
+"""uvicorn: watches its event loop for stalls, and flushes all records before it exits.
 
-It ends by raising the signal that stopped it once more, with the default handler: no exit handler runs. Applications are
-told of the shutdown before, but not with `--lifespan off`, and not those that know no lifespan, such as Django.
+uvicorn exits by raising the signal that stopped it again, with the default handler: no exit handler runs. Applications
+are told of the shutdown before, but not with `--lifespan off`, and not those without a lifespan, such as Django.
 """
 
 from __future__ import annotations

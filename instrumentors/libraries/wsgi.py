@@ -1,13 +1,11 @@
-"""One HTTP request as a WSGI application sees it: from the call to the last part of the body.
+"""One HTTP request of any WSGI application: from the call to the last part of the body.
 
-WSGI has no hook for sending: what passes between two parts of the body is the server writing the first to the client,
-and `network`. Reading the body through `wsgi.input` is `network` too. Both pass unread, and so do header values but for
-the three of `head.py`.
+WSGI has no hook for sending: the time between two parts of the body is the server writing the first one to the client,
+and is `network`. Reading the body through `wsgi.input` is `network` too. Both are passed on unread, and so are headers
+except the three of `server_common`.
 
-The application's code runs also while its body is iterated (a generator), in whatever thread or context the server does
-that: the request is in the context during each step and never in between.
-
-What happens to one HTTP request of a WSGI application; `wsgi.py` says when.
+The application's code also runs while its body is iterated (a generator), in whatever thread or context the server
+uses: the request is in the context during each step and never in between.
 """
 
 from __future__ import annotations

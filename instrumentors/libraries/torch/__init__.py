@@ -1,22 +1,18 @@
 """PyTorch: `forward` (the outermost module call), `load`, `h2d` and `d2h`.
 
-`nn.Module.__call__` is the one place that eager, scripted and compiled modules all come through. Asking whether Dynamo
-traces before anything else is what keeps torch.compile whole: Dynamo folds the question away, so that there is no graph
-break and no recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
+All calls of eager, scripted and compiled modules go through `nn.Module.__call__`. The test whether Dynamo is tracing
+comes first, because that keeps torch.compile intact: Dynamo folds the test away, so that there is no graph break and no
+recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
 
-A call inside a module is handed on as `nn.Module` would: that halves what the patch costs a net of many small modules,
-to a tenth of a microsecond for each.
+A call inside a module is dispatched as `nn.Module` would do it: this halves the cost of the patch for a net of many
+small modules, to a tenth of a microsecond per module.
 
-Tests use a stand-in for the streams and events of a device. On a real one `python benchmarks/gpu.py` compares the times with
-the same runs synchronized; `docs/gpu.md` has its results on an NVIDIA H200.
+While a compiled function runs, Dynamo inspects every Python frame that starts, and would compile ours where a graph
+breaks. Our frames are marked to be skipped, like those of torch itself. Compiling is `load`; meanwhile the original
+tensor methods are in place, because Dynamo recognizes them by identity.
 
-torch.compile: compiling is `load`, and does not notice us.
-
-- While a compiled function runs, Dynamo looks at every Python frame that starts, ours too: where a graph breaks and
-  modules are called one by one, it would compile our bookkeeping. Frames of torch itself it passes over; ours are marked
-  the same.
-- It knows a tensor's method by being the one in C, and cannot trace another: while it compiles, and where it looks them
-  up, the originals are in place.
+Tests use a stand-in for the streams and events of a device. On a real device `python benchmarks/gpu.py` compares the
+times with the same runs synchronized; `docs/gpu.md` has its results on an NVIDIA H200.
 """
 
 from __future__ import annotations

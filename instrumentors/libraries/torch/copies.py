@@ -1,7 +1,7 @@
 """Copies of tensors between host and device: `h2d` and `d2h`.
 
-Only what really crosses is a stage: not a change of type, not a copy within a device, and nothing inside a module.
-No value is read.
+Only a copy between host and device is a stage: not a change of type, not a copy within a device, and nothing inside a
+module. No value is read.
 """
 
 from __future__ import annotations

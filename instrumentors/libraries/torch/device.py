@@ -1,13 +1,14 @@
-"""What the devices of the process do for a request: `forward` and copies by their own time, and the `queue` for them.
+"""Times of the devices for a request: `forward` and copies by the device's own clock, and the `queue` before them.
 
-Before and after each piece of work an event is recorded on the stream it goes to (`torch_events.py`), none while that is
-capturing a CUDA graph. When the request is over its `DeviceTimes` tells
+Before and after each piece of work an event is recorded on its stream (`events.py`), except while the stream is
+capturing a CUDA graph. After the request `DeviceTimes` reports
 
-- of a model: when the device ran it (`forward@gpu`), beside when the host launched it (`forward@launch`);
-- of a copy: when the device made it (`d2h@gpu`). The host calls it early and waits in it for the model: none of the copy;
-- how long work stood behind another request's on the same stream (`queue@gpu`).
+- for a model: when the device ran it (`forward@gpu`), beside when the host launched it (`forward@launch`);
+- for a copy: when the device made it (`d2h@gpu`). The host starts a copy early and waits in it for the model, which is
+  not part of it;
+- how long work waited for that of another request on the same stream (`queue@gpu`).
 
-What the device has not told by then is timed by its launch alone.
+Work without device times is timed by its launch alone.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""When something happened on a device: events of its streams, placed on the host's clock.
+"""Events of device streams, placed on the host's clock, and the driver calls that a thread needs before it may query them.
 
-A GPU works later than its host asks. An event is recorded on the stream that the work goes to, and the background thread
-asks for it when the request is over: nothing is ever waited for.
+A GPU works later than its host asks. An event is recorded on the stream of the work, and the background thread queries
+it after the request: nothing ever waits for a device.
 
-Events tell only how far they are apart. What places them on the host's clock: none can have happened before it was asked
-for, and on a device that had nothing to do it happened just then. So of all events of the last second the one with the
-least delay says how the clocks stand to each other; after a copy that the host waits for, there always is such a one.
+Events only report their distance. To place them on the host's clock: no event can have happened before it was
+requested, and on an idle device it happened just then. So of all events of the last second the one with the least delay
+defines the offset of the clocks. After a copy that the host waits for, there always is such an event.
 
-What a thread needs from the driver of a device before it may ask for events.
-
-It must have the context of a device that is in use: a thread without one is given that of the first device, and where that
-has none it is made there, which takes half a gigabyte of its memory (https://github.com/pytorch/pytorch/pull/135273). And it
-must not count during the captures of others: a capture forbids all threads to ask for events, and fails if one does; a
-thread in the relaxed mode may.
+A thread that queries events must have the context of a device that is in use: without one it would get that of the
+first device, which may have to be created and takes half a gigabyte of its memory
+(https://github.com/pytorch/pytorch/pull/135273). During a stream capture queries are forbidden for all threads except
+those in relaxed mode.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The models of the process: what each is called, where it is, and whether it has warmed up.
+"""Models of the process (name, device, warm-up), the state of each thread, and the replaced methods of `torch.Tensor`.
 
-A model is a module that is called from outside of any other. It is known by its identity for as long as it lives; nothing
-is written into it, so that copies, pickles and state dicts are what they always were.
-
-Methods of `torch.Tensor` that are replaced, so that nothing but their time is noticed.
+A model is a module that is called from outside of any other module. It is identified by its id while it lives; nothing
+is written to it, so that copies, pickles and state dicts stay unchanged. The replaced methods equal the originals in
+every respect but their time.
 """
 
 from __future__ import annotations

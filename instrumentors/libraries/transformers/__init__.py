@@ -1,17 +1,15 @@
-"""transformers: pipelines (`pipelines.py`), `generate` (`generation.py`), tokenizers, and `load` (`pretrained.py`).
+"""Transformers: pipelines, `generate`, tokenizers, and `load`.
 
-`transformers serve` has one thread for each model, which generates for one request after the other: what it does belongs to
-the request whose turn it is, and the others are in `queue`.
+Each pipeline, also one of the user's, has its own `preprocess` and `postprocess`; only `forward` is common. So the
+callers of these methods are patched: the time of an item before the last `forward` is `preprocess`, and the time after
+it is `postprocess`. In a batch the first item waits for the batch, and the others are only unrolled from it: they are
+`postprocess`.
 
-transformers loads its own modules when they are asked for; each is patched when that happens, and none is loaded by us.
-Texts, images and token ids are passed on unread.
+`transformers serve` has one thread per model, which generates for one request after the other: its stages belong to the
+current request, and the others are in `queue`.
 
-Pipelines of transformers: `preprocess`, `forward`, `postprocess`.
-
-Each pipeline, also one of the user's, has its own `preprocess` and `postprocess`; only `forward` is everybody's. So it is
-not these methods that are replaced, but what calls them: of the time an item takes, what lies before the last `forward`
-is `preprocess` and what lies after it is `postprocess`. In a batch the first item waits for the batch, and the others are
-only unrolled from it: they are `postprocess`.
+transformers loads its own modules lazily; each is patched when that happens, and none is loaded by us. Texts, images
+and token ids are passed on unread.
 """
 
 from __future__ import annotations

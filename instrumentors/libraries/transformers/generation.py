@@ -1,13 +1,13 @@
-"""`generate` of transformers: `prefill` until the first new token is there, `decode` after it.
+"""`generate` of transformers: `prefill` until the first new token, `decode` after it.
 
-Every decoding loop of the library, greedy, sampling, beams and assisted, asks `_has_unfinished_sequences` once before its
-first step and once after each. That is where its steps are counted: nothing is added to the arguments of the user, nothing
-is done per layer, and since the library has waited for the device when it asks, the times should hold on a GPU too.
-Modules, copies and tokenizers inside are part of it, which keeps the list of a long answer as short as that of a short
-one; compiling inside it is still `load`, and so is the first `generate` of a model up to its first token.
+Every decoding loop of the library (greedy, sampling, beams, assisted) calls `_has_unfinished_sequences` once before its
+first step and once after each step. Its steps are counted there: nothing is added to the arguments of the user, and
+nothing is done per layer. The library has waited for the device when it makes this call, so the times hold on a GPU
+too. Modules, copies and tokenizers inside belong to it, which keeps the list of marks short even for a long answer;
+compiling inside is still `load`, and so is the first `generate` of a model up to its first token.
 
-A loop of the user's own (`custom_generate`) that never asks is `decode` as a whole, without a first token. The steps of
-an assistant belong to the step that they help. Tokens are counted by shapes, padding included: no value is read.
+A `custom_generate` loop that never makes this call is `decode` as a whole, without a first token. The steps of an
+assistant belong to the step that they help. Tokens are counted by shapes, padding included: no value is read.
 """
 
 from __future__ import annotations

@@ -1,20 +1,7 @@
-"""What comes out of a Hugging Face repository: loading it is `load`, and its name is the model's.
+"""Hugging Face repositories: loading from one is `load`, and its name becomes the name of the model.
 
-A model is named by the last part of the repository or folder that it came from (meta-llama/Llama-3.1-8B is
-Llama-3.1-8B), never by the folders above. One that came from nowhere, built in the program, is named by its class.
-
-Calls below a call: a library that times its own calls keeps the client underneath from timing them once more.
-
-A client of an inference server has a stage of its own for the way there; the HTTP or gRPC client it is built on would
-mark the same time as `dependency`, and, being the inner one, own it. So, with the marks already in hand:
-
-    token = quiet()
-    try:
-        return original(self, *args)
-    finally:
-        end(token)
-
-Nothing inside is recorded, and no `traceparent` is added: the outer library sends its own. Never across a `yield`.
+A model is named by the last part of its repository or folder (meta-llama/Llama-3.1-8B is Llama-3.1-8B), never by the
+folders above. A model that was built in the program is named by its class.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Triton's client: `serialize`, `network`, and what the server says of its own part: `queue`, `h2d`, `forward`, `d2h`.
+"""Triton's client: `serialize`, `network`, and the stages that the server reports: `queue`, `h2d`, `forward`, `d2h`.
 
-- `traceparent` goes out by the `headers` of a call, a copy of the user's: the one place for a plugin stays free. A server
-  that traces then adds its spans to the request's trace.
-- The server's part comes from its statistics, as an average, on the background thread (`triton_statistics.py`).
-- A call that was rejected, cancelled or too late is a fact about the request: Triton itself does not count them.
+- `traceparent` is sent by the `headers` of a call, in a copy of the user's: the single plugin of the client stays free.
+  A server with tracing then adds its spans to the trace of the request.
+- The stages of the server are averages from its statistics, read on the background thread.
+- A call that was rejected, cancelled or timed out is a fact of the request: Triton itself does not count them.
 
-Tested against Triton 2.51 (24.10). What an awaited call learns is in `triton_calls.py`, of streams in `triton_parts.py`.
+Tested against Triton 2.51 (24.10).
 """
 
 from __future__ import annotations

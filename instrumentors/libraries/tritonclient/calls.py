@@ -1,9 +1,7 @@
-"""The ways to call `infer` on Triton's clients: at once, awaited, by greenlet or by callback.
+"""Calls of Triton's clients: sync, awaited, by greenlet or by callback, with `serialize`, `network` and the outcome.
 
-One call to a Triton server: `serialize`, `network`, what became of it, and the server's part, which comes later.
-
-While the client works, the request is out of the context: a module of ours for the client's HTTP or gRPC library would
-count the same wait once more. `calling` stands in for it where the client builds its request.
+While the client works, the request is not in the context: our instrumentation of the HTTP or gRPC library would time
+the same wait again. `calling` replaces it where the client builds its request.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""What a Triton server did with calls, on average, by its own statistics: they only ever grow, so two readings tell.
+"""Average stages of a Triton server, from the difference of two readings of its statistics.
 
 The average over all calls that the server finished between two readings, whoever made them, stands for the calls of
-that moment, and is marked as averaged: of each of our calls the same share as of their mean, so that a long one has more
-of it than a short one and all together have what the server says. Nothing here runs on a request's thread. A model is read at most once a second,
-in about a second at most, on a connection of our own; a server that does not answer is asked ever more rarely, one that
-takes long no more than a tenth of the time: requests wait to be counted meanwhile.
+that time, and is marked as averaged: each of our calls gets the same share as of their mean, so that a long call gets
+more than a short one and all together add up to the numbers of the server. Nothing here runs on the thread of a
+request. A model is read at most once a second, in about a second at most, on a connection of our own. After failures
+the pause doubles, and a slow server is read for at most a tenth of the time, because requests wait for it meanwhile.
 
-Asking a Triton server for a model's statistics, over the protocol and the TLS settings of the user's client.
-
-The client itself is not asked: the HTTP one belongs to one thread, the asynchronous ones to one event loop. Headers of
-the user's are not sent along: where a server asks for them, its statistics stay unread.
+The client itself is not used for that: the HTTP client belongs to one thread, the asynchronous ones to one event loop.
+Its TLS settings are used, but headers of the user are not sent: if a server requires them, its statistics stay unread.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
 """

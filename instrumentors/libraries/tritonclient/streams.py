@@ -1,11 +1,8 @@
-"""Streams of Triton's gRPC client for asyncio: each is one call of one request.
+"""Streams of Triton's gRPC clients, for threads and for asyncio, and calls with several responses (decoupled models).
 
-Streams of Triton's gRPC client: one may serve many requests, whose answers are told apart by `request_id`.
-
-A call to Triton that is answered in parts, as decoupled models do.
-
-The wait is `network`, from the call to its last part; the first part is the request's first token, the longest time
-between two parts its gap.
+The wait from the call to its last response is `network`; the first response is the first token of the request, and the
+longest time between two responses its gap. A stream of the threaded client may serve many requests, whose responses are
+told apart by `request_id`; a stream of asyncio is one call of one request.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from stagelens.core.hardware import (
     Measure,
 )
 from stagelens.instrumentors import stalls
-from stagelens.instrumentors.agent import hardware as process
+from stagelens.instrumentors.agent import hardware
 from stagelens.instrumentors.agent.hardware import Hardware, Process, available_cpus, torch_memory
 from stagelens.instrumentors.stalls import LoopLag
 
@@ -58,8 +58,8 @@ def told(source: Process) -> dict[Measure, float]:
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A machine whose files say this; what is not there is empty."""
     found = dict(FILES)
-    monkeypatch.setattr(process, "_read", lambda path: found.get(path, ""))
-    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(hardware, "_read", lambda path: found.get(path, ""))
+    monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     # Loops of other tests may have lagged.
     monkeypatch.setattr(stalls.loop_lag, "_worst_ns", -1)
     return found
@@ -70,7 +70,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     """The clocks that the process reads."""
     made = Clocks()
     clocks = SimpleNamespace(monotonic_ns=lambda: made.wall, process_time_ns=lambda: made.cpu)
-    monkeypatch.setattr(process, "time", clocks)
+    monkeypatch.setattr(hardware, "time", clocks)
     return made
 
 
@@ -100,7 +100,7 @@ def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_what_the_kernel_really_writes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this process and machine; how much is not for a test to say."""
-    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     found = told(Process())
 
     assert found[MEMORY] > 0
@@ -146,11 +146,11 @@ def test_without_any_file_the_cpu_is_told(files: dict[str, str]) -> None:
 def test_whatever_stands_in_the_files_nothing_is_raised(garbage: dict[str, str]) -> None:
     """What cannot be read is left out, and values are finite and not below zero."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "MIN_SECONDS", 0.0)
-        hardware = Hardware()
-        patch.setattr(process, "_read", lambda path: garbage.get(path, ""))
+        patch.setattr(hardware, "MIN_SECONDS", 0.0)
+        machine = Hardware()
+        patch.setattr(hardware, "_read", lambda path: garbage.get(path, ""))
 
-        assert all(0 <= each.value < float("inf") for each in hardware.take())
+        assert all(0 <= each.value < float("inf") for each in machine.take())
 
 
 @pytest.mark.usefixtures("files")
@@ -158,7 +158,7 @@ def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(
     clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next reading is of both times."""
-    monkeypatch.setattr(process, "MIN_SECONDS", 1.0)
+    monkeypatch.setattr(hardware, "MIN_SECONDS", 1.0)
     source = Process()
     clocks.go_on(0.5, 0.5)
 
@@ -210,7 +210,7 @@ def test_torch_is_asked_only_where_it_uses_a_device(monkeypatch: pytest.MonkeyPa
 
 def test_one_source_that_fails_costs_only_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken torch: the process is told of all the same."""
-    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
 
     assert CPU in {each.measure for each in Hardware().take()}

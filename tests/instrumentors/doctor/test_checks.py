@@ -14,8 +14,6 @@ import pytest
 from stagelens import __version__
 from stagelens.instrumentors import run
 from stagelens.instrumentors.doctor import delivery, frameworks, startup
-from stagelens.instrumentors.doctor import frameworks as engines
-from stagelens.instrumentors.doctor import startup as surroundings
 from stagelens.instrumentors.doctor.command import CHECKS
 from stagelens.instrumentors.doctor.environment import Check, Inspection, Interpreter
 from stagelens.instrumentors.doctor.output import timed_libraries
@@ -116,7 +114,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
         frameworks.check_tracers,
         "Sentry",
     ),
-    (asked(HEALTHY, thread_error="can't start new thread"), surroundings.check_threads, "seccomp"),
+    (asked(HEALTHY, thread_error="can't start new thread"), startup.check_threads, "seccomp"),
     (
         inspection_of("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"),
         delivery.check_settings,
@@ -126,26 +124,30 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     (inspection_of("python", "serve.py", OTEL_SERVICE_NAME=""), delivery.check_settings, "OTEL_SERVICE_NAME=checkout"),
     (
         inspection_of("python", "serve.py", PROMETHEUS_MULTIPROC_DIR="/nosuch"),
-        engines.check_multiprocess_metrics,
+        frameworks.check_multiprocess_metrics,
         "mkdir -p /nosuch",
     ),
     (
         inspection_of("gunicorn", "-w4", "serve:app", code=COUNTERS),
-        engines.check_multiprocess_metrics,
+        frameworks.check_multiprocess_metrics,
         "4 workers count for themselves",
     ),
-    (inspection_of("vllm", "serve", "m"), engines.check_vllm, "--otlp-traces-endpoint"),
-    (inspection_of("vllm", "serve", "m"), engines.check_vllm, "--enable-per-request-metrics"),
+    (inspection_of("vllm", "serve", "m"), frameworks.check_vllm, "--otlp-traces-endpoint"),
+    (inspection_of("vllm", "serve", "m"), frameworks.check_vllm, "--enable-per-request-metrics"),
     (
         inspection_of("python", "-m", "vllm.entrypoints.openai.api_server", "--disable-log-stats"),
-        engines.check_vllm,
+        frameworks.check_vllm,
         "log-stats out",
     ),
-    (inspection_of("python", "-m", "sglang.launch_server"), engines.check_sglang, "--enable-metrics"),
-    (inspection_of("tritonserver", "--model-repository", "models"), engines.check_triton, "mode=opentelemetry"),
-    (inspection_of("tritonserver", "--allow-metrics=false"), engines.check_triton, "leave --allow-metrics=false out"),
-    (inspection_of("/bin/ls"), engines.check_not_python, "no Python program"),
-    (inspection_of("python", "serve.py", code=STREAM), engines.check_stream_usage, "include_usage"),
+    (inspection_of("python", "-m", "sglang.launch_server"), frameworks.check_sglang, "--enable-metrics"),
+    (inspection_of("tritonserver", "--model-repository", "models"), frameworks.check_triton, "mode=opentelemetry"),
+    (
+        inspection_of("tritonserver", "--allow-metrics=false"),
+        frameworks.check_triton,
+        "leave --allow-metrics=false out",
+    ),
+    (inspection_of("/bin/ls"), frameworks.check_not_python, "no Python program"),
+    (inspection_of("python", "serve.py", code=STREAM), frameworks.check_stream_usage, "include_usage"),
 ]
 
 
@@ -186,7 +188,7 @@ def test_every_check_has_a_trouble_here() -> None:
 )
 def test_a_stream_that_may_have_its_usage_is_left_alone(code: str) -> None:
     """Only what is written out is told."""
-    assert list(engines.check_stream_usage(inspection_of("python", "serve.py", code=code))) == []
+    assert list(frameworks.check_stream_usage(inspection_of("python", "serve.py", code=code))) == []
 
 
 def test_a_vllm_without_the_option_is_not_told_of_it(tmp_path: Path) -> None:
@@ -195,11 +197,11 @@ def test_a_vllm_without_the_option_is_not_told_of_it(tmp_path: Path) -> None:
     (tmp_path / "engine" / "arg_utils.py").write_text("otlp_traces_endpoint = None")
     inspection = asked(inspection_of("vllm", "serve", "m", "--otlp-traces-endpoint=x"), places={"vllm": str(tmp_path)})
 
-    assert list(engines.check_vllm(inspection)) == []
+    assert list(frameworks.check_vllm(inspection)) == []
 
     (tmp_path / "engine" / "arg_utils.py").write_text("enable_per_request_metrics = False")
 
-    assert len(list(engines.check_vllm(inspection))) == 1
+    assert len(list(frameworks.check_vllm(inspection))) == 1
 
 
 def test_who_imports_what_a_library_was_tested_beside_does_not_import_the_library() -> None:
@@ -229,7 +231,7 @@ def test_memory_that_is_left_counts_the_page_cache_as_free(tmp_path: Path, limit
     (tmp_path / "memory.current").write_text("60000\n")
     (tmp_path / "memory.stat").write_text("anon 40000\nfile 20000\n")
 
-    assert surroundings.memory_left(tmp_path) == left
+    assert startup.memory_left(tmp_path) == left
 
 
 def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,10 +239,10 @@ def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch
     (tmp_path / "memory.max").write_text(str(64 * 1024**2))
     (tmp_path / "memory.current").write_text(str(54 * 1024**2))
     (tmp_path / "memory.stat").write_text("file 0\n")
-    monkeypatch.setattr(surroundings, "CGROUP", tmp_path)
+    monkeypatch.setattr(startup, "CGROUP", tmp_path)
 
-    assert [finding.fix for finding in surroundings.check_memory(HEALTHY)] != []
-    assert list(surroundings.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
+    assert [finding.fix for finding in startup.check_memory(HEALTHY)] != []
+    assert list(startup.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
 
 
 def test_in_a_terminal_no_collector_is_no_trouble() -> None:
@@ -252,20 +254,18 @@ def test_in_a_terminal_no_collector_is_no_trouble() -> None:
 
 def test_a_run_that_is_kept_here_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is read only has none, unless TMPDIR names one."""
-    monkeypatch.setattr(surroundings.tempfile, "tempdir", str(tmp_path / "nosuch"))
+    monkeypatch.setattr(startup.tempfile, "tempdir", str(tmp_path / "nosuch"))
 
-    assert [finding.fix.partition("=")[0] for finding in surroundings.check_temporary_files(HEALTHY)] == ["TMPDIR"]
-    assert list(surroundings.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
+    assert [finding.fix.partition("=")[0] for finding in startup.check_temporary_files(HEALTHY)] == ["TMPDIR"]
+    assert list(startup.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
 
 
 def test_a_gpu_that_nobody_reads_is_worth_knowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver is and its library's Python side is not; silent where either is otherwise."""
-    monkeypatch.setattr(surroundings, "DRIVER", tmp_path / "nvidiactl")
-    without = list(surroundings.check_gpus(HEALTHY))
+    monkeypatch.setattr(startup, "DRIVER", tmp_path / "nvidiactl")
+    without = list(startup.check_gpus(HEALTHY))
     (tmp_path / "nvidiactl").touch()
     reading = asked(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
 
-    assert [(each.fix, each.hurts) for each in surroundings.check_gpus(HEALTHY)] == [
-        ("pip install 'stagelens[gpu]'", False)
-    ]
-    assert without == list(surroundings.check_gpus(reading)) == []
+    assert [(each.fix, each.hurts) for each in startup.check_gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
+    assert without == list(startup.check_gpus(reading)) == []

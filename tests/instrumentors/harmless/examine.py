@@ -148,7 +148,7 @@ class Examination:
     """What a library looks like before, with and after its instrumentor.
 
     Args:
-        trigger: Which of `registry.LIBRARIES`.
+        trigger: Which of `bootstrap.LIBRARIES`.
     """
 
     def __init__(self, trigger: str) -> None:

@@ -18,7 +18,6 @@ from tritonclient.utils import InferenceServerException
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls, streams
-from stagelens.instrumentors.libraries.tritonclient import streams as response_parts
 
 if TYPE_CHECKING:
     from conftest import Recorded
@@ -191,7 +190,7 @@ class Watched:
             assert not thread.is_alive()
 
 
-class Interrupted(response_parts.StreamedCall):
+class Interrupted(streams.StreamedCall):
     """A call in whose first part, or end, another thread comes up."""
 
     meanwhile: Callable[[], None]
@@ -221,12 +220,12 @@ class Sharing:
 
     def add(self, marks: records.Marks, request_id: str) -> None:
         """Expect answers to a new call of a request."""
-        self.stream.add(response_parts.StreamedCall(marks, object(), "m", ""), request_id)
+        self.stream.add(streams.StreamedCall(marks, object(), "m", ""), request_id)
 
     def answer(self, request_id: str, *, last: bool = False) -> None:
         """Have a part come."""
         response = messages.ModelInferResponse(id=request_id)
-        response.parameters[response_parts.FINAL].bool_param = last
+        response.parameters[streams.FINAL].bool_param = last
         self.stream.answered(SimpleNamespace(get_response=lambda: response), None)
 
 
@@ -343,7 +342,7 @@ def test_our_failure_does_not_cost_a_part(
     make_fail: Callable[[Any, str], None],
 ) -> None:
     """The user's callback gets every part, though we cannot read them."""
-    make_fail(response_parts, "is_last")
+    make_fail(streams, "is_last")
     answers = Answers()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 2))
@@ -389,10 +388,10 @@ def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -
     marks = records.current.get()
     assert marks is not None
     # The Triton server is not needed for that.
-    call = response_parts.StreamedCall(marks, object(), "model", "")
+    call = streams.StreamedCall(marks, object(), "model", "")
     while len(marks) < records.MAX_MARKS:
         marks.extend(("own", len(marks), len(marks)))
-    lasting = response_parts.MutableMark(marks, "@gap", 1, 0)
+    lasting = streams.MutableMark(marks, "@gap", 1, 0)
     assert records.has_room(marks)
     shortened = len(marks)
     lasting.grow_start(2)
@@ -498,7 +497,7 @@ def test_a_stream_of_asyncio_takes_what_the_client_takes(
                 answers.append(each)
                 failed.set()
             with monkeypatch.context() as patched:
-                patched.setattr(response_parts, "is_last", None)
+                patched.setattr(streams, "is_last", None)
                 answers.extend([each async for each in client.stream_infer(_one(inputs, 1))])
             with pytest.raises((TypeError, grpc_aio.InferenceServerException, asyncio.CancelledError)):
                 await anext(client.stream_infer(7))

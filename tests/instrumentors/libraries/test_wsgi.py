@@ -18,7 +18,6 @@ from starlette.testclient import TestClient
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import wsgi
-from stagelens.instrumentors.libraries import wsgi as wsgi_exchange
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
     """WSGI has no other sign of it; a part that goes straight to the socket's buffer is not worth a mark."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
-    monkeypatch.setattr(wsgi_exchange, "clock", lambda: now[0])
+    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
     body = call(served(three))
     for step in (1_000, 2_000_000, 3_000_000):
         next(body)
@@ -191,7 +190,7 @@ def test_a_stream_is_told_by_its_first_chunk_and_its_longest_gap(
     """Its duration says nothing: it lasts as long as there is something to say. An empty part is none."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
-    monkeypatch.setattr(wsgi_exchange, "clock", lambda: now[0])
+    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
 
     def tokens(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
         ok(start_response)
@@ -335,14 +334,14 @@ def test_a_websocket_is_left_alone(finished: Finished) -> None:
 
 def test_the_longer_of_two_waits_counts(finished: Finished) -> None:
     """A proxy's clock runs on while the server lets the request wait; the next request has not waited."""
-    token = wsgi_exchange.waited_ns.set(3_000_000)
+    token = wsgi.waited_ns.set(3_000_000)
     try:
         for _ in range(2):
             list(call(served(text)))
-        wsgi_exchange.waited_ns.set(3_000_000)
+        wsgi.waited_ns.set(3_000_000)
         list(call(served(text), HTTP_X_REQUEST_START=f"t={time.time() - 100:.3f}"))
     finally:
-        wsgi_exchange.waited_ns.reset(token)
+        wsgi.waited_ns.reset(token)
 
     waits = [[end - start for key, start, end in triples(marks) if key == "queue"] for marks, *_ in finished]
 
@@ -399,7 +398,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
     gc.disable()
     try:
         Server().run(served(text))
-        left = sum(type(thing) in {wsgi_exchange.Exchange, wsgi.SizedBody, Server} for thing in gc.get_objects())
+        left = sum(type(thing) in {wsgi.Exchange, wsgi.SizedBody, Server} for thing in gc.get_objects())
     finally:
         gc.enable()
 
