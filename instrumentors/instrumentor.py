@@ -25,13 +25,13 @@ _reported: set[str] = set()
 
 
 def log_failure(what: str) -> None:
-    """Log the exception being handled, the first time *what* fails."""
+    """Log the current exception, the first time *what* fails."""
     if what in _reported:
         return
     _reported.add(what)
     error = sys.exception()
     if error is not None:
-        # We may fail while an exception of the host's own passes, whose message is the host's to show.
+        # Our code may fail while an exception of the host propagates; the host reports that one.
         error.__suppress_context__ = True
     _logger.warning(
         "stagelens: %s failed; it is left out, and the service is not affected. Please report this:",
@@ -41,7 +41,7 @@ def log_failure(what: str) -> None:
 
 
 class Patch(NamedTuple):
-    """One attribute we replaced: of which module or class, under which name, what stood there and what stands there."""
+    """One replaced attribute of a module or class."""
 
     owner: Any
     name: str
@@ -49,25 +49,25 @@ class Patch(NamedTuple):
     replacement: Any
 
     def is_applied(self) -> bool:
-        """Say whether the attribute is still ours: neither reloaded nor wrapped by somebody else since."""
+        """Return whether the attribute is still ours: neither reloaded nor wrapped since."""
         return vars(self.owner).get(self.name) is self.replacement
 
     def is_reloaded(self) -> bool:
-        """Say whether the library's own stands there again, as after a reload; a wrapper around ours is not that."""
+        """Return whether the original of the library is back, as after a reload; a wrapper around ours is not."""
         present = _function(vars(self.owner).get(self.name))
         return not hasattr(present, "__wrapped__") and _identity(present) == _identity(_function(self.original))
 
 
 class Instrumentor:
-    """One library. What is patched belongs to the class: however many instances there are, nothing is patched twice.
+    """One instrumented library. Patches belong to the class: however many instances there are, nothing is patched twice.
 
     Attributes:
-        library: Its import name.
-        title: Its name as people write it.
-        stages: What of it counts as which stage, by the stage's key; one line each.
-        facts: What requests learn about themselves from it, such as "model".
-        not_timed: What a reader might expect to be timed and is not, with the cure where there is one.
-        tested: The distributions it was tested with, and their versions.
+        library: Import name of the library.
+        title: Its name in the documentation.
+        stages: Description of each stage by its key; one line each.
+        facts: Facts that it records about a request, such as "model".
+        not_timed: Exceptions that a reader might not expect, with what to write instead if possible.
+        tested: Versions of the distributions in the tests.
     """
 
     library: ClassVar[str] = ""
@@ -80,19 +80,19 @@ class Instrumentor:
     _waiting: ClassVar[dict[str, imports.Hook]]
 
     def __init_subclass__(cls) -> None:
-        """Give each library its own patches."""
+        """Create the patches of each library."""
         cls._patches, cls._waiting = [], {}
 
     def hooks(self) -> Mapping[str, imports.Hook]:
-        """Return what to do with each module of the library once it is loaded, by import name."""
+        """Return the function that patches each module of the library, by import name; it runs after the import."""
         raise NotImplementedError
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Name the library; any version will do, since what a version lacks is left alone."""
+        """Return the library, in any version: missing attributes are left alone."""
         return (self.library,)
 
     def instrument(self, **_: Any) -> None:
-        """Patch the library, now if it is loaded, otherwise when it is."""
+        """Patch the library, now if it is imported, else on its import."""
         if self._waiting:
             return
         self._waiting.update((name, _failing_open(hook)) for name, hook in self.hooks().items())
@@ -100,7 +100,7 @@ class Instrumentor:
             imports.when_imported(name, hook)
 
     def uninstrument(self, **_: Any) -> None:
-        """Put back the very same objects; what somebody else has wrapped since stays, for it would remove theirs too."""
+        """Restore the same objects; an attribute that was wrapped again since stays, to keep that wrapper."""
         for name, hook in self._waiting.items():
             imports.forget(name, hook)
         self._waiting.clear()
@@ -110,11 +110,10 @@ class Instrumentor:
                 self._patches.remove(patch)
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put `make(original)` in the place of attribute *name* of *owner*, a module or class.
+        """Replace attribute *name* of *owner*, a module or class, by `make(original)`.
 
-        Of a class method, a static method or a property, *make* is given the function in it.
-
-        An attribute that is missing or inherited is left alone: another version of the library, or the base class has it.
+        For a class method, a static method or a property, *make* gets the function in it. A missing or inherited attribute is left
+        alone: another version of the library, or the base class, has it.
         """
         original = vars(owner).get(name)
         present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]
@@ -146,7 +145,7 @@ def timed(stage: str) -> Callable[[Any], Any]:
 
 
 def timed_async(stage: str) -> Callable[[Any], Any]:
-    """Return the same for a coroutine function."""
+    """Return a wrapper like `timed` for a coroutine function."""
 
     def make(original: Any) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
@@ -180,7 +179,7 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
 
 def _like(replacement: Any, original: Any) -> Any:
     functools.update_wrapper(replacement, original)
-    # By these OpenTelemetry's modules know their own wrappers again; ours is not to be taken for one.
+    # OpenTelemetry instrumentations recognize their own wrappers by these attributes; ours is none of them.
     for name in [name for name in vars(replacement) if name.startswith("opentelemetry_")]:
         delattr(replacement, name)
     return replacement
@@ -193,7 +192,7 @@ def _function(attribute: Any) -> Any:
 
 
 def _callable(owner: Any, original: Any) -> Any:
-    """Return *original* so that it can be called with an instance first: what wrapt has wrapped takes one only so."""
+    """Return *original* as a function that takes the instance first; objects wrapped by wrapt need this."""
     get = getattr(type(original), "__get__", None)
     if get is None or not isinstance(owner, type):
         return original

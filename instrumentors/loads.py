@@ -25,10 +25,10 @@ from .records import clock
 
 
 def on_and_off_cpu() -> tuple[int, int]:
-    """Return for how long this thread ever had a CPU, and was ready and had none, in nanoseconds; zeros where the kernel does not tell."""
+    """Return the time that this thread ran, and the time that it waited for a CPU, in nanoseconds; zeros if unknown."""
     try:
-        # https://docs.kernel.org/scheduler/sched-stats.html. Opened each time: a program that becomes a daemon closes what it
-        # does not know.
+        # https://docs.kernel.org/scheduler/sched-stats.html. Opened each time: a program that becomes a daemon closes unknown
+        # files.
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - a Path costs half as much again
             ran, waited, _ = file.read().split()
         return int(ran), int(waited)
@@ -37,17 +37,17 @@ def on_and_off_cpu() -> tuple[int, int]:
 
 
 def worked() -> int:
-    """Return for how long this process has computed, and this thread has waited to, in nanoseconds.
+    """Return the CPU time of this process plus the time that this thread waited for a CPU, in nanoseconds.
 
-    What a thread did beside that, it waited for something else: a disk, a network, a lock. While other threads compute, more was
-    worked than that thread did, on several CPUs even more than time went by.
+    In the rest of the time the thread waited for something else: a disk, a network, a lock. While other threads compute, the
+    result grows faster than the work of this thread; on several CPUs even faster than wall-clock time.
     """
     return time.process_time_ns() + on_and_off_cpu()[1]
 
 
-# What is shorter makes nobody wait, and there may be thousands.
+# Shorter loads are not noticeable, and there may be thousands.
 MIN_LOAD_NS: Final = 1_000_000
-# Of a process: one that loads something for every request has shown what it does by then.
+# Per process: enough to show the pattern of a process that loads something for every request.
 MAX_LOADS: Final = 200
 MAX_SHAPE: Final = 80
 
@@ -56,12 +56,12 @@ class Load(NamedTuple):
     """One phase of a cold start.
 
     Args:
-        phase: A key of `core.stages.LOAD_PHASES`.
-        model: Of which model, "" where nobody knows.
-        shape: The shapes of what a first run was given, as `1x3x224x224`.
-        start: By the recorder's clock. [nanoseconds]
-        end: By the recorder's clock. [nanoseconds]
-        own_ns: Of it, what was not spent in another phase. [nanoseconds]
+        phase: A key of `core.loads.PHASES`.
+        model: Name of the model, "" if unknown.
+        shape: Shapes of the inputs of a first run, such as `1x3x224x224`.
+        start: Start. [nanoseconds by `clock`]
+        end: End. [nanoseconds by `clock`]
+        own_ns: Time of the phase without other phases inside. [nanoseconds]
     """
 
     phase: str
@@ -73,14 +73,14 @@ class Load(NamedTuple):
 
 
 class _Thread(threading.local):
-    """The phase that runs in this thread: what it has spent and worked in others, in nanoseconds, and of which model it is."""
+    """The current phase of this thread: time and work of phases inside it in nanoseconds, and its model."""
 
     inside_ns = 0
     inside_work_ns = 0
     model = ""
 
 
-# When a phase began, what had been worked by then, and what was in `_Thread` before.
+# Start of a phase, work until then, and the previous values of `_Thread`.
 Token: TypeAlias = tuple[int, int, int, int, str]
 
 
@@ -93,20 +93,20 @@ class Loads:
         self._room = MAX_LOADS
 
     def begin(self, model: str = "", *, reading: bool = False) -> Token:
-        """Begin a phase in this thread, of *model* or of that around it; only one that is *reading* may end as `LOAD_READ`."""
+        """Begin a phase of *model*, or of the model of the phase around it; `READ` needs *reading*."""
         thread = self._thread
         token = clock(), worked() if reading else 0, thread.inside_ns, thread.inside_work_ns, thread.model
         thread.inside_ns, thread.inside_work_ns, thread.model = 0, 0, model or thread.model
         return token
 
     def end(self, token: Token, phase: str, model: str = "", shape: str = "") -> None:
-        """End the phase that gave *token*; an empty *phase* was none after all."""
+        """End the phase of *token*; with an empty *phase* it is discarded."""
         thread = self._thread
         inside, inside_work, model = thread.inside_ns, thread.inside_work_ns, model or thread.model
         begun, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
         ended = clock()
-        # Whoever copies, compiles or runs is taken to work all the time: to ask costs more than most of them.
-        work = worked() - before if phase == LOAD_READ.key else ended - begun
+        # Copying, compiling and running count as work throughout: measuring them costs more than most of them take.
+        work = worked() - before if phase == READ.key else ended - begun
         thread.inside_ns += ended - begun if phase else inside
         thread.inside_work_ns += work if phase else inside_work
         own = ended - begun - inside
@@ -117,7 +117,7 @@ class Loads:
             self._keep(Load(LOAD_DESERIALISE.key, model, shape, begun, ended, own - waited))
 
     def note(self, phase: str, model: str, shape: str, begun: int, ended: int) -> None:
-        """Note a phase that had no other inside."""
+        """Note a phase without other phases inside."""
         self._thread.inside_ns += ended - begun
         self._thread.inside_work_ns += ended - begun
         self._keep(Load(phase, model, shape, begun, ended, ended - begun))
@@ -128,7 +128,7 @@ class Loads:
             self._noted.append(load)
 
     def take(self) -> list[Load]:
-        """Return what was noted since the last call."""
+        """Return and remove the noted loads."""
         return [self._noted.popleft() for _ in range(len(self._noted))]
 
 
@@ -136,7 +136,7 @@ loads: Final = Loads()
 
 
 def _waited(own_ns: int, work_ns: int) -> int:
-    """Return how much of a time was no work; none of it, or all, where one of the two is too short to be noted."""
+    """Return the part of a time that was no work; 0 or all of it if the other part would be too short to be noted."""
     waited = min(max(own_ns - work_ns, 0), own_ns)
     if waited < MIN_LOAD_NS:
         return 0
@@ -144,7 +144,7 @@ def _waited(own_ns: int, work_ns: int) -> int:
 
 
 def shapes_of(values: Iterable[Any]) -> str:
-    """Return the shapes of those of *values* that have one; never raises.
+    """Return the shapes of *values*, except values without a shape; never raises.
 
     >>> shapes_of([memoryview(b"abc"), 7, memoryview(bytes(6)).cast("B", (2, 3))])
     '3, 2x3'
@@ -153,13 +153,13 @@ def shapes_of(values: Iterable[Any]) -> str:
         shapes = [getattr(value, "shape", None) for value in values]
         told = ["x".join(str(int(size)) for size in shape) for shape in shapes if isinstance(shape, tuple) and shape]
     except Exception:
-        # Whatever a model was given, it may be of a kind that answers by raising.
+        # An input of a model may be an object whose attributes raise.
         return ""
     return ", ".join(told)[:MAX_SHAPE]
 
 
 def _born() -> int:
-    """Return when this process began, by the recorder's clock, in nanoseconds; now, where the system does not say."""
+    """Return the start of this process in nanoseconds by `clock`; the current time if the system does not provide it."""
     now = clock()
     try:
         # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: field 22, in ticks since the machine began.
@@ -171,12 +171,12 @@ def _born() -> int:
         return now
 
 
-# By the recorder's clock. [nanoseconds]
+# Start of this process. [nanoseconds by `clock`]
 born = _born()
 
 
 def _forked() -> None:
-    global born  # noqa: PLW0603 - a child is as old as itself
+    global born  # noqa: PLW0603 - a child starts with its fork
     born = clock()
 
 

@@ -35,9 +35,9 @@ from .instrumentor import log_failure
 from .recorder import end
 from .records import CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 
-# Of one request; those after have none of their work told.
+# Per request; work for further tickets is not recorded.
 MAX_TICKETS: Final = 1024
-# What every Python can unpickle.
+# Types that every Python can unpickle.
 _PLAIN: Final = frozenset({str, int, float})
 # Facts of a run that are not true of each request in it, or of none.
 NOT_SHARED: Final = frozenset(
@@ -46,11 +46,11 @@ NOT_SHARED: Final = frozenset(
 
 
 class Run:
-    """What was recorded while something worked for the holders of tickets.
+    """The record of work for the holders of tickets.
 
     Args:
-        marks: As a request's; the first triple says when it began.
-        ended: When it was over, 0 while it is not. [nanoseconds]
+        marks: Marks like those of a request; the first triple holds the start.
+        ended: End of the work, 0 while it runs. [nanoseconds by `clock`]
     """
 
     __slots__ = ("_completed", "ended", "marks")
@@ -61,9 +61,9 @@ class Run:
         self._completed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what is known by now, in types that every Python knows."""
+        """Pickle the marks that are known by now, in plain types."""
         try:
-            # A device tells its times only to who has asked for them.
+            # Device times are available only after a query.
             self.ready()
             told = [mark for triple in self.told() if {*map(type, triple)} <= _PLAIN for mark in triple]
         except Exception:
@@ -72,11 +72,11 @@ class Run:
         return Run, ([CLOSED, self.marks[1], 0, *told], self.ended or clock())
 
     def ready(self) -> bool:
-        """Say, without waiting, whether it is over and all is known of it."""
+        """Return whether the work has ended and all of its marks are known; do not block."""
         return self.ended > 0 and (self._completed or deferred.is_ready(self.marks))
 
     def told(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the triples that are true of each request in it."""
+        """Yield the triples that are true of each request of the run."""
         if self.ended and not self._completed:
             self._completed = True
             deferred.complete(self.marks)
@@ -87,35 +87,35 @@ class Run:
 
 
 class Ticket:
-    """A job of a request that waits for a worker. One that was drawn outside of any request does no harm.
+    """A job of a request that waits for a worker. A ticket from outside of any request has no effect.
 
     Args:
-        since: When it was drawn. [nanoseconds]
+        since: Creation of the ticket. [nanoseconds by `clock`]
     """
 
     __slots__ = ("__weakref__", "_runs", "gone", "since")
 
     def __init__(self, since: int) -> None:
         self.since = since
-        # Until when it waited, if no worker took it; 0 while one may.
+        # End of the wait if no worker took the ticket; 0 while one may take it.
         self.gone = 0
         self._runs: list[Run] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what a worker in another process has to know: when it was drawn, and no request."""
+        """Pickle the time of creation, which is all that a worker in another process needs."""
         return Ticket, (self.since,)
 
     def done(self, run: Any) -> None:
-        """Learn of a *run* in another process, what `with stagelens.batch(…) as run` was there; anything else is ignored."""
+        """Add a *run* from another process: the `run` of `with stagelens.batch(…) as run`; anything else is ignored."""
         if isinstance(run, Run) and self.since <= run.marks[1] <= run.ended <= clock():
             self._runs.append(run)
 
     def enter(self, run: Run) -> None:
-        """Learn of a run in this process, which begins now."""
+        """Add a run of this process, which begins now."""
         self._runs.append(run)
 
     def drop(self, now: int) -> None:
-        """Note that no worker will take it any more, if none has; 0: nor is known how long it waited."""
+        """End the wait at *now*, if no worker has taken the ticket; 0 if the end of the wait is unknown."""
         if not self._runs and not self.gone:
             self.gone = now or self.since
 
@@ -124,12 +124,12 @@ class Ticket:
         return self._runs[:]
 
     def ready(self) -> bool:
-        """Say, without waiting, whether all is known of it."""
+        """Return whether all of its runs are known and complete; do not block."""
         return bool(self.gone) or (bool(self._runs) and all(run.ready() for run in self._runs))
 
 
 class Tickets:
-    """The tickets of one request: its `recorder.Late`."""
+    """The tickets of one request: a `records.Late`."""
 
     __slots__ = ("_drawn",)
 
@@ -137,25 +137,25 @@ class Tickets:
         self._drawn: list[Ticket] = []
 
     def draw(self) -> Ticket:
-        """Return a new one."""
+        """Return a new ticket."""
         ticket = Ticket(clock())
         if len(self._drawn) < MAX_TICKETS:
             self._drawn.append(ticket)
         return ticket
 
     def ready(self) -> bool:
-        """Say, without waiting, whether all is known of all of them."""
+        """Return whether all tickets are complete; do not block."""
         return all(ticket.ready() for ticket in self._drawn)
 
     def marks(self) -> Marks:
-        """Return what became of them."""
+        """Return the marks of their waits and runs."""
         now = clock()
         runs: dict[int, Run] = {}
         waits: list[tuple[int, int]] = []
         for ticket in self._drawn:
             own = ticket.runs()
             runs.update((id(run), run) for run in own)
-            # One that nobody took still waits.
+            # A ticket that no worker took still waits.
             waits.append((ticket.since, min((run.marks[1] for run in own), default=ticket.gone or now)))
         marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
         for run in runs.values():
@@ -167,7 +167,7 @@ class Tickets:
 
 
 def ticket() -> Ticket:
-    """Draw a ticket for a job of the running request, as it goes into a queue; the worker's `batch` takes it."""
+    """Return a ticket for a job of the running request when the job enters a queue; `batch` in the worker takes it."""
     marks = current.get()
     if marks is None or marks[0] != OPEN:
         return Ticket(clock())
@@ -184,8 +184,8 @@ class Batch:
     """Work for the holders of tickets: `stagelens.batch`.
 
     Args:
-        tickets: Theirs.
-        facts: Marks to begin with; None for those of a batch.
+        tickets: The tickets.
+        facts: Initial marks; None for those of a batch.
     """
 
     __slots__ = ("_facts", "_run", "_tickets", "_token")
@@ -220,20 +220,20 @@ class Batch:
 
 
 def batch(tickets: Iterable[Any]) -> Batch:
-    """Work for the jobs of *tickets* at once: what is timed inside belongs to each of their requests, and to no other.
+    """Return a context manager for work on the jobs of *tickets*: stages inside belong to each of their requests.
 
     Args:
-        tickets: What `ticket` gave the requests; what is no ticket is passed over.
+        tickets: Tickets from `ticket`; other objects are ignored.
 
     Returns:
-        A context manager, for `with` and `async with`. What `as` names can be pickled, for `Ticket.done` in the process
-        that drew the ticket.
+        A context manager for `with` and `async with`. Its value can be pickled, for `Ticket.done` in the process that created the
+        ticket.
     """
     return Batch(tickets)
 
 
 def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) -> Marks:
-    """Return, as marks of `queue`, when something waited and nothing ran."""
+    """Return `queue` marks for the times in which a ticket waited and no run was active."""
     edges = [edge for t0, t1 in waits if t0 < t1 for edge in ((t0, 1, 0), (t1, -1, 0))]
     edges += [edge for t0, t1 in runs if t0 < t1 for edge in ((t0, 0, 1), (t1, 0, -1))]
     marks: Marks = []
@@ -251,7 +251,7 @@ def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) ->
 
 
 class TextWithRun(str):
-    """A uid that is a text."""
+    """An id that is a string, with a run."""
 
     __slots__ = ("run",)
     run: Run
@@ -262,7 +262,7 @@ class TextWithRun(str):
 
 
 class UuidWithRun(UUID):
-    """A uid that is a UUID; no text is equal to one."""
+    """An id that is a UUID, with a run; no string is equal to a UUID."""
 
     __slots__ = ("run",)
     run: Run
@@ -273,38 +273,38 @@ class UuidWithRun(UUID):
 
 
 def with_run(uid: Any, run: Run) -> Any:
-    """Return what is equal to *uid* and has *run* on it; of another type than those above *uid* itself."""
+    """Return an id that equals *uid* and carries *run*; *uid* itself if it is neither a string nor a UUID."""
     if type(uid) is str:
         carrier = TextWithRun(uid)
     elif type(uid) is UUID:
         carrier = UuidWithRun(int=uid.int)
     else:
         return uid
-    # As UUID sets its own.
+    # UUID is immutable and sets its own attributes in the same way.
     object.__setattr__(carrier, "run", run)
     return carrier
 
 
 class TicketsById:
-    """The tickets of those who wait for an answer of *library*."""
+    """The tickets of requests that wait for a response of *library*, by id."""
 
     def __init__(self, library: str) -> None:
         self._library = library
         self._tickets: WeakValueDictionary[Any, Ticket] = WeakValueDictionary()
 
     def add(self, uid: Any, ticket: Ticket) -> None:
-        """Note whose answer will have *uid*; never raises."""
+        """Store the ticket of the response with id *uid*; never raises."""
         try:
             self._tickets[uid] = ticket
         except Exception:
             log_failure(f"noting who waits for {self._library}")
 
     def get(self, uid: Any) -> Ticket | None:
-        """Return the ticket of *uid*, None where nobody waits any more."""
+        """Return the ticket of *uid*, None if no request waits for it."""
         return self._tickets.get(uid)
 
     def answered(self, uid: Any) -> None:
-        """Tell the ticket of *uid* of the run that the answer brought, if it did; never raises."""
+        """Add the run that the id of a response carries, if any, to its ticket; never raises."""
         try:
             if isinstance(uid, (TextWithRun, UuidWithRun)):
                 drawn = self._tickets.pop(uid, None)
