@@ -73,7 +73,7 @@ MAX_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the agent may cost a request: the larger of the two.
+    """Allowed cost of the agent per request: the larger of two limits.
 
     Args:
         share: Of the mean time of a request. [ratio]
@@ -103,7 +103,7 @@ class Budget:
         return cls(share, absolute_ns)
 
     def allows_ns(self, duration_ns: float) -> float:
-        """Return what a request may cost that takes so long, in nanoseconds."""
+        """Return the allowed cost of a request of this duration. [nanoseconds]."""
         return max(self.share * duration_ns, self.absolute_ns)
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def _budget_error(text: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """How many traces to keep a series and interval.
+    """Limits of the traces that are retained per series and export interval.
 
     Args:
         slow: The slowest requests.
@@ -156,7 +156,7 @@ class SamplingLimits:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Everything the agent can be told.
+    """Settings of the agent.
 
     Args:
         metrics_url: Where metrics are posted.
@@ -256,7 +256,7 @@ def _resource(read: _Reader) -> dict[str, str]:
 
 
 def script_name(argv: list[str]) -> str:
-    """Return what a service is called that was given no name: its script.
+    """Return the name of a service without a configured name: that of its script.
 
     >>> script_name(["/srv/app/serve.py"]), script_name(["/lib/uvicorn/__main__.py"]), script_name(["-c"])
     ('serve', 'uvicorn', 'python')

@@ -89,7 +89,7 @@ class FunctionInstrumentor(Instrumentor):
         return {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
 
     def uninstrument(self, **more: Any) -> None:
-        """Put the functions back, and look for no others."""
+        """Restore the functions, and stop waiting for others."""
         self._unmatched.clear()
         super().uninstrument(**more)
 
@@ -127,7 +127,7 @@ class FunctionInstrumentor(Instrumentor):
 
 
 def _script_name(script: ModuleType) -> str:
-    """Return what the module that runs as `__main__` is called when it is imported; "" where it has no name."""
+    """Return the import name of the module that runs as `__main__`; "" without one."""
     spec = script.__spec__
     if spec is not None:
         return spec.name.removesuffix(".__main__")

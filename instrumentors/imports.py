@@ -44,7 +44,7 @@ def forget(name: str, hook: Hook) -> None:
 
 
 class _Finder:
-    """Finds nothing itself: it passes on what the other finders found, with our call added.
+    """Finder that returns the specs of the other finders, with the call of our hooks added.
 
     The class of `importlib.abc` is not its base: that module loads a dozen others, in every process of the host.
     """

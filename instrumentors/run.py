@@ -59,7 +59,7 @@ _ENDPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is to be made of a run that is kept here.
+    """Requested outputs of a run that is saved or summarized here.
 
     Args:
         asked: Whether somebody asked for it: then the command is not started where it cannot be done.
@@ -77,7 +77,7 @@ Keep: TypeAlias = Callable[[list[str], dict[str, str], Kept], int]
 
 
 def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
-    """Become the command in *argv*, or have the run kept; return only if the first fails or the second is over.
+    """Execute the command in *argv*, or pass it to the saver of runs; returns only if it fails or the run is over.
 
     Args:
         argv: The words after `stagelens run`: options, `--`, the command. The `--` may be left out.
@@ -108,7 +108,7 @@ def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
 
 
 def become(command: list[str], env: Mapping[str, str]) -> int:
-    """Become *command*; say why and return 126 or 127 if that fails."""
+    """Replace this process by *command*; print the reason and return 126 or 127 if that fails."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # either may have been closed by who started us
         stream.flush()
     try:
@@ -119,7 +119,7 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
 
 
 def keeping(keeper: Callable[[], Keep], kept: Kept) -> Keep | None:
-    """Return what keeps the run, None where it is not to be kept, or cannot be and nobody asks.
+    """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested.
 
     Args:
         keeper: Loads it.
@@ -139,7 +139,7 @@ def keeping(keeper: Callable[[], Keep], kept: Kept) -> Keep | None:
 
 
 def _is_for_nobody_else(env: Mapping[str, str]) -> bool:
-    """Say whether a person waits at a terminal, and what is measured would be lost."""
+    """Return whether stderr is a terminal and no collector would get the data."""
     if not (sys.stderr and sys.stderr.isatty()) or any(env.get(name, "").strip() for name in _ENDPOINTS):
         return False
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -175,7 +175,7 @@ def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[
 
 
 def split(argv: list[str]) -> tuple[list[str], Kept, list[str]]:
-    """Return what the leading options say of stages and of keeping the run, and what follows them.
+    """Return the stages and outputs of the leading options, and the remaining words.
 
     Raises:
         ConfigError: An option is not written as it must be.

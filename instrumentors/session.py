@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Sink:
-    """A collector that keeps nothing but how many exports of ours came; a context manager that ends it."""
+    """A collector that only counts our exports; a context manager that ends it."""
 
     def __init__(self) -> None:
         self.exports = 0
@@ -113,16 +113,16 @@ class Session:
 
     @property
     def code(self) -> int | None:
-        """Its exit code where it has ended by itself, None else."""
+        """Exit code if the command has exited, else None."""
         return self._process.poll()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended by itself."""
+        """Whether the command has exited."""
         return self.code is not None
 
     def wait(self) -> float:
-        """Wait until it ends by itself.
+        """Wait until the command exits.
 
         Returns:
             The CPU time of it and of all it has waited for. [seconds]
@@ -137,14 +137,14 @@ class Session:
         return used.ru_utime + used.ru_stime
 
     def failure(self) -> str:
-        """Return what to say where it has ended, or never answers: the end of what it has written."""
+        """Return an error message with the end of the command's output."""
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
         what = "the command does not answer" if self.code is None else f"the command has ended with {self.code}"
         return "\n    ".join((what, *lines))
 
     def cpu_seconds(self) -> float | None:
-        """Return what its processes have used until now, in seconds; None where the system does not tell."""
+        """Return the CPU time of its processes so far, in seconds; None if unknown."""
         ticks = [process.cpu_ticks for process in self.processes()]
         return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
@@ -158,7 +158,7 @@ class Session:
         return [process for process in everything if process.pid in ours]
 
     def _end(self) -> None:
-        """Ask it to end, wait a while, then end what is left."""
+        """Terminate all of its processes, kill those left after a while."""
         # Those that leave the session are known only as long as their parents live.
         known = {(process.pid, process.session) for process in self.processes()}
         deadline = time.monotonic() + END_SECONDS
@@ -197,5 +197,5 @@ def processes() -> Iterator[Process]:
 
 
 def pause() -> None:
-    """Wait a moment, for what is looked at again and again."""
+    """Sleep for one polling interval."""
     time.sleep(LOOK_SECONDS)

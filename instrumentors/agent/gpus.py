@@ -37,7 +37,7 @@ _MAX_READINGS: Final = 6000
 
 
 class Device(NamedTuple):
-    """A GPU, or a slice of one: what it is called, and NVML's handle of it."""
+    """A GPU or a MIG slice: its name and its NVML handle."""
 
     name: str
     handle: Any
@@ -60,16 +60,16 @@ class Gpus:
         self._readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
 
     def watch(self) -> None:
-        """Read them from here on, every `EVERY_SECONDS`."""
+        """Start reading them every `EVERY_SECONDS`."""
         if self._nvml is not None:
             threading.Thread(target=self._run, name="stagelens-gpus", daemon=True).start()
 
     def take(self) -> list[Reading]:
-        """Return the means of what was read since the last call."""
+        """Return the means of the readings since the last call, and remove the readings."""
         return means([self._readings.popleft() for _ in range(len(self._readings))])
 
     def read_once(self) -> float:
-        """Read them once; return in how many seconds to do so again. Never raises."""
+        """Read all GPUs once; return the seconds until the next reading. Never raises."""
         try:
             found = self._read()
         except Exception as error:
@@ -110,7 +110,7 @@ class Gpus:
 
 
 def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:
-    """Yield what a process may use whose CUDA_VISIBLE_DEVICES is *visible*; all there is if None.
+    """Yield the GPUs and slices that a process with CUDA_VISIBLE_DEVICES=*visible* may use; all of them for None.
 
     Numbers are taken as NVML counts, which CUDA does too where all GPUs are alike, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
@@ -125,7 +125,7 @@ def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:
 
 
 def _chosen(nvml: Any, found: Sequence[Device], entries: Sequence[str]) -> Iterator[Device]:
-    """Yield those that *entries* name, up to the first that names none, as CUDA does."""
+    """Yield the devices of *entries*, up to the first unknown entry, as CUDA does."""
     for entry in entries:
         if entry.startswith("MIG-"):
             handle = _told(nvml, nvml.nvmlDeviceGetHandleByUUID, entry)
@@ -173,7 +173,7 @@ def _of_device(nvml: Any, name: str, handle: Any) -> Iterator[Reading]:
 
 
 def _told(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:
-    """Return what *ask* says; None where NVML does not tell that, or not of this GPU, or not to us, or lost it."""
+    """Return the result of an NVML call; None if this GPU does not support it, does not permit it, or was lost."""
     try:
         return ask(*about)
     except nvml.NVMLError:

@@ -46,7 +46,7 @@ class _Counters(NamedTuple):
 
 
 class Process:
-    """Tells what happened since the last time it was asked."""
+    """CPU, memory and thread metrics of this process."""
 
     def __init__(self) -> None:
         self._before = _counters()
@@ -76,7 +76,7 @@ class Process:
 
 
 def available_cpus() -> float:
-    """Return how many CPUs this process may use: those it may run on, or what its container is given of them."""
+    """Return the number of CPUs this process may use, from its affinity and the quota of its container."""
     affinity = getattr(os, "sched_getaffinity", None)
     mine = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota, _, period = _cgroup("cpu.max").partition(" ")
@@ -111,7 +111,7 @@ def _size() -> Iterator[Reading]:
 
 
 def _cgroup(name: str) -> str:
-    """Return what the control group of the process says under *name*; "" where there is none (version 2) or no such file."""
+    """Return the content of file *name* of the process's control group; "" without one (version 2 only)."""
     own = next((line[3:] for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
     # In a container that sees the names of its host, its own group stands at the top all the same.
     return _read(f"{_CGROUPS}{own}/{name}") or _read(f"{_CGROUPS}/{name}")
@@ -133,7 +133,7 @@ class Hardware:
         self._sources: tuple[Callable[[], Iterable[Reading]], ...] = (Process().take, self._gpus.take, torch_memory)
 
     def watch(self) -> None:
-        """Read from here on what has to be read more often; never raises."""
+        """Start the threads that read continuously; never raises."""
         try:
             self._gpus.watch()
         except Exception:
@@ -151,7 +151,7 @@ class Hardware:
 
 
 def torch_memory() -> Iterator[Reading]:
-    """Yield what torch holds of each device; nothing where the process does not use it on one. CUDA is never initialised."""
+    """Yield torch's memory on each device; nothing if CUDA is not initialized, which this never does."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():

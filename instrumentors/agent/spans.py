@@ -92,7 +92,7 @@ class Trace(NamedTuple):
 
 
 def build_trace(kept: RetainedRequest) -> Trace:
-    """Return the spans of *kept*."""
+    """Return the trace of *kept*."""
     marks, start, end = kept.record[:3]
     reading = read_marks(marks)
     parent = parent_of(reading.facts)

@@ -38,7 +38,7 @@ Ctrl-C ends it with the rounds there are. Exit codes: 0 measured, 1 the command 
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "stagelens bench",
         usage="stagelens bench [options] -- COMMAND [ARGUMENT ...]",
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str]) -> int:
-    """Measure the command in *words*, and print what it costs.
+    """Measure the command in *words*, and print the result.
 
     Args:
         words: The words after `stagelens bench`.

@@ -57,7 +57,7 @@ class RequestSpec:
         return response.status, response.read()
 
     def is_answered(self) -> bool:
-        """Say whether anybody answers it, whatever the answer."""
+        """Return whether anybody answers it, whatever the answer."""
         connection = self.connect()
         try:
             self.ask(connection)

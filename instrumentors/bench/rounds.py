@@ -29,7 +29,7 @@ Turn: TypeAlias = Mapping[str, float]
 
 
 class Change(NamedTuple):
-    """What a measure was without and with, and by how much it differs.
+    """A measure without and with instrumentation, and its ratio.
 
     Args:
         without: The median of the turns without. [the measure's own unit]
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether it cannot be told from no change at all."""
+        """Whether the interval includes no change."""
         return self.low is None or self.high is None or self.low <= 1 <= self.high
 
 
@@ -88,7 +88,7 @@ Both: TypeAlias = tuple[Turn, Turn]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure.
+    """Plan of a measurement.
 
     Args:
         command: The command; with `PORT` in it both variants run at once, else each is started for every turn.
@@ -131,7 +131,7 @@ def environments(
 
 
 def rounds(plan: Plan) -> Iterator[Both]:
-    """Yield what each round has measured, without us and with us.
+    """Yield the measures of each round, without and with instrumentation.
 
     Raises:
         StagelensError: The command or the load fails.
@@ -227,7 +227,7 @@ def _check_free(asking: RequestSpec) -> None:
 
 
 def _free_port() -> int:
-    """Return a port nobody has, of those that the system gives nobody by itself: the command takes it only later."""
+    """Return a free port outside the range of automatic ports, because the command binds it only later."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 - a port, no secret
         with socket.socket() as free, suppress(OSError):

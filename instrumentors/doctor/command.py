@@ -42,7 +42,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def run_checks(inspection: Inspection) -> Iterator[Finding]:
-    """Yield what all checks find, what hurts first."""
+    """Yield the findings of all checks, problems first."""
     found = [finding for check in CHECKS for finding in check(inspection)]
     yield from sorted(found, key=lambda finding: not finding.hurts)
 
@@ -68,7 +68,7 @@ FINE, IN_THE_WAY, WRONG = 0, 1, 2
 
 
 def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
-    """Inspection at the command in *words* and say what was found.
+    """Inspect the command in *words* and print the report.
 
     Args:
         words: The words after `stagelens doctor`.
@@ -99,7 +99,7 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
 
 
 def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
-    """Return all there is to look at of *command* in *env*, which is that of `stagelens run`."""
+    """Return the inspection of *command* in *env*, which is the environment of `stagelens run`."""
     known = find_target(command, env)
     interpreter, silence = ask_interpreter(known, env) if known.interpreter and not known.lost else (None, "")
     return Inspection(
@@ -113,7 +113,7 @@ def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
 
 
 def _seconds(words: list[str]) -> tuple[float, list[str]]:
-    """Return what a leading `--run` says, 0 without one, and the words behind it."""
+    """Return the value of a leading `--run`, 0 without one, and the remaining words."""
     option, sign, value = words[0].partition("=") if words else ("", "", "")
     if option != "--run":
         return 0.0, words

@@ -24,7 +24,7 @@ MAX_SKEW_SECONDS = 60.0
 
 
 def check_settings(inspection: Inspection) -> Iterator[Finding]:
-    """Whether every setting of the agent can be read."""
+    """Check that every setting of the agent is valid."""
     config, lines = _config(inspection)
     yield from (Finding(line.removeprefix("stagelens: ")) for line in lines)
     if not config.enabled:
@@ -39,7 +39,7 @@ def check_settings(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_collector(inspection: Inspection) -> Iterator[Finding]:
-    """Whether somebody takes what is sent, and whether the clocks agree."""
+    """Check that the collector accepts exports, and that the clocks agree."""
     config, _ = _config(inspection)
     if inspection.alone:
         yield Finding(
@@ -55,7 +55,7 @@ def check_collector(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _config(inspection: Inspection) -> tuple[AgentConfig, list[str]]:
-    """Return the agent's settings and what it would log of them."""
+    """Return the agent's settings and the lines that it would log about them."""
     logger, heard = logging.getLogger("stagelens"), _Heard()
     logger.addHandler(heard)
     propagates, logger.propagate = logger.propagate, False
@@ -76,7 +76,7 @@ class _Heard(logging.Handler):
 
 
 def _asked(config: AgentConfig, url: str) -> Finding | None:
-    """Return what is wrong with an export to *url*; None where it would be taken."""
+    """Return the problem of an export to *url*; None if the export is accepted."""
     place = origin(url)
     try:
         answer = _post(config, url)

@@ -21,7 +21,7 @@ OLDEST_OPENTELEMETRY = (1, 30)
 
 
 class Finding(NamedTuple):
-    """One thing that was found.
+    """One problem or hint.
 
     Args:
         text: What is so, and what follows from it.
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What the command's interpreter says of itself, started as the command would start it.
+    """Facts about the command's interpreter, started as the command would start it.
 
     Args:
         executable: Its path.
@@ -71,7 +71,7 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All there is to look at.
+    """The inspected command: its target, environment, interpreter and sources.
 
     Args:
         command: The command as it was given.
@@ -98,7 +98,7 @@ class Inspection:
         return self.interpreter.distributions.get(distribution, "") if self.interpreter else ""
 
     def option(self, *names: str) -> str | None:
-        """Return what the first of the program's options *names* is given, "" for nothing; None where none is there."""
+        """Return the value of the first of the options *names*, "" for an option without value; None if absent."""
         words = self.target.words
         for place, word in enumerate(words):
             name, sign, value = word.partition("=")
@@ -131,7 +131,7 @@ QUIET = {
 
 
 def ask_interpreter(target: Target, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
-    """Return what the interpreter of *target* says, started in *env*; None and why, where it does not answer."""
+    """Start the interpreter of *target* in *env* and return its facts; None and the reason if it does not answer."""
     command = [*target.prefix, target.interpreter, *target.flags, "-c", Path(probe.__file__).read_text()]
     try:
         said, problems = _output(command, {**env, **QUIET})
@@ -151,7 +151,7 @@ def ask_interpreter(target: Target, env: Mapping[str, str]) -> tuple[Interpreter
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> tuple[str, str]:
-    """Return what *command* writes; whatever it has started ends with it."""
+    """Return the output of *command*; end all processes that it has started."""
     # A session of its own: what is typed in the terminal is not for it, and all of it can be ended together.
     process = subprocess.Popen(  # noqa: S603 - the user's own
         command,

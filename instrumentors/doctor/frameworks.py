@@ -23,7 +23,7 @@ _COMPLETIONS = ("completions.create", "acompletion", "completion")
 
 
 def check_vllm(inspection: Inspection) -> Iterator[Finding]:
-    """Whether vLLM would tell of each request, and of itself."""
+    """Check that vLLM exports spans and metrics of each request."""
     if (
         not (inspection.target.name == "vllm" and inspection.target.words[:1] == ("serve",))
         and inspection.target.program not in _VLLM_SERVERS
@@ -50,13 +50,13 @@ def check_vllm(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_sglang(inspection: Inspection) -> Iterator[Finding]:
-    """Whether SGLang has metrics."""
+    """Check that SGLang exports metrics."""
     if inspection.target.program == "sglang.launch_server" and inspection.option("--enable-metrics") is None:
         yield Finding("SGLang has no /metrics.", "python -m sglang.launch_server … --enable-metrics", hurts=False)
 
 
 def check_triton(inspection: Inspection) -> Iterator[Finding]:
-    """Whether Triton sends its traces, and has metrics."""
+    """Check that Triton exports traces and metrics."""
     if inspection.target.name != "tritonserver":
         return
     if not any("mode=opentelemetry" in word for word in inspection.target.words):
@@ -71,7 +71,7 @@ def check_triton(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_not_python(inspection: Inspection) -> Iterator[Finding]:
-    """Whether the program is Python at all."""
+    """Check that the program is a Python program."""
     if (
         inspection.target.program
         and not inspection.target.interpreter
@@ -85,7 +85,7 @@ def check_not_python(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_multiprocess_metrics(inspection: Inspection) -> Iterator[Finding]:
-    """Whether prometheus-client adds up what several workers count."""
+    """Check that prometheus-client sums the counters of several workers."""
     folder = inspection.environment.get(MULTIPROC) or inspection.environment.get(MULTIPROC.lower())
     if folder is not None and not Path(folder).is_dir():
         yield Finding(f"{MULTIPROC} is {folder}, which is no folder: counting fails there.", f"mkdir -p {folder}")
@@ -103,7 +103,7 @@ def check_multiprocess_metrics(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_stream_usage(inspection: Inspection) -> Iterator[Finding]:
-    """Whether a stream is asked for without its usage, so that its tokens cannot be counted."""
+    """Check that streamed completions ask for their usage, so that their tokens can be counted."""
     for place, name, call in inspection.sources.calls():
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         streams = given.get("stream")
@@ -121,7 +121,7 @@ def check_stream_usage(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _knows(inspection: Inspection, option: str) -> bool:
-    """Say whether the installed vLLM has *option*; where it cannot be read, it may."""
+    """Return whether the installed vLLM has *option*; where it cannot be read, it may."""
     home = inspection.interpreter.places.get("vllm") if inspection.interpreter else None
     texts = [
         file.read_text(errors="replace") for name in _VLLM_OPTIONS if home and (file := Path(home, name)).is_file()
@@ -190,7 +190,7 @@ _OWN_APPLICATION = "serve.ingress"
 
 
 def check_batching(inspection: Inspection) -> Iterator[Finding]:
-    """Whether requests are worked off where what is timed belongs to none of them."""
+    """Check for frameworks that process requests in a task or process where their stages belong to no request."""
     triggers = [library.trigger for library in LIBRARIES]
     known = {*triggers, *(trigger.partition(".")[0] for trigger in triggers)}
     places = _places(inspection)
@@ -233,7 +233,7 @@ BEFORE_GEVENT = frozenset({"aiohttp", "grpc", "httpx", "requests", "ssl", "torch
 
 
 def check_tracers(inspection: Inspection) -> Iterator[Finding]:
-    """Another tracer times the same calls: both work, and both cost."""
+    """Check for another tracer of the same calls: both work, and both cost."""
     called = {name for _, name, _ in inspection.sources.calls()}
     imported = {name for tree in inspection.sources.trees.values() for _, name in imports(tree)}
     for title, wrapper, starts, off in TRACERS:
@@ -246,7 +246,7 @@ def check_tracers(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_gevent(inspection: Inspection) -> Iterator[Finding]:
-    """Whether gevent or eventlet patches before what it has to patch is imported."""
+    """Check that gevent or eventlet patches before the patched modules are imported."""
     for path, tree in inspection.sources.trees.items():
         late = ""
         for node in tree.body:

@@ -26,7 +26,7 @@ BEGIN_SECONDS = 2.0
 
 
 class LiveRun(NamedTuple):
-    """What was seen of a command while it ran.
+    """Observations of a command while it ran.
 
     Args:
         seconds: How long it ran. [seconds]
@@ -77,7 +77,7 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
 
 
 def live_findings(watched: LiveRun) -> Iterator[Finding]:
-    """Yield what was in the way while the command ran."""
+    """Yield the problems that were observed while the command ran."""
     if watched.failure:
         first, *rest = watched.failure.splitlines()
         yield Finding(f"After {watched.seconds:.1f} s {first}: {' '.join(''.join(rest[-1:]).split())}")

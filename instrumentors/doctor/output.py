@@ -49,7 +49,7 @@ class TimedLibrary(NamedTuple):
 
 
 def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
-    """Yield what is installed and has a module of ours, by title."""
+    """Yield the installed libraries that are instrumented, by title."""
     imported = inspection.sources.imported() | {inspection.target.name}
     found = {library.load() for library in LIBRARIES}
     classes = sorted((cls for cls in found if not _is_pythons(cls.library)), key=lambda cls: cls.title.lower())
@@ -73,7 +73,7 @@ def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
 
 
 def untimed_libraries(inspection: Inspection) -> dict[str, str]:
-    """Return what is installed and has no module of ours, with its version; of what the sources import, if they are known."""
+    """Return known libraries without an instrumentor, installed and, if sources are known, imported, with versions."""
     imported = inspection.sources.imported()
     return {
         name: version
@@ -110,7 +110,7 @@ class Page:
         print(painted, file=self._out)
 
     def wrapped(self, text: str, lead: str = "") -> None:
-        """Write *text* in as many lines as it takes, the first behind *lead*; what cannot be broken stays whole."""
+        """Write *text* wrapped to the width, the first line after *lead*; long words are not broken."""
         indent = " " * len(lead)
         for part in textwrap.wrap(
             text, WIDTH, initial_indent=lead, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -119,7 +119,7 @@ class Page:
 
 
 def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], watched: LiveRun | None = None) -> None:
-    """Write what is timed, what was when it ran, what is in the way, and what would give more."""
+    """Write the instrumented libraries, the observations of a live run, the problems and the hints."""
     _write_interpreter(page, inspection)
     _write_libraries(page, inspection)
     if watched is not None:

@@ -43,7 +43,7 @@ class Sources:
                     yield f"{path}:{node.lineno}", dotted(node.func), node
 
     def defines(self, module: str, path: str) -> bool | None:
-        """Say whether *module* has a function or method *path*; None where the module is not among these."""
+        """Return whether *module* has a function or method *path*; None where the module is not among these."""
         endings = (Path(*module.split(".")).with_suffix(".py"), Path(*module.split("."), "__init__.py"))
         file = next((file for file in self.trees for ending in endings if str(file).endswith(str(ending))), None)
         if file is None:
@@ -97,7 +97,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return `a.b.c` of an expression that is written so; of what is called in between, the names alone."""
+    """Return the dotted name of an expression such as `a.b.c`; calls in between are reduced to their names."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     if isinstance(node, ast.Call):

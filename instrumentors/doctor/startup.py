@@ -23,7 +23,7 @@ OURS_BYTES = 4 * 1024**2
 
 
 def check_threads(inspection: Inspection) -> Iterator[Finding]:
-    """Whether a thread can be started: ours sends from one."""
+    """Check that a thread can be started, which the agent needs."""
     if inspection.interpreter and inspection.interpreter.thread_error:
         yield Finding(
             f"No thread can be started ({inspection.interpreter.thread_error}): nothing would be sent.",
@@ -32,7 +32,7 @@ def check_threads(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_temporary_files(inspection: Inspection) -> Iterator[Finding]:
-    """Whether there is a folder for what `stagelens run` keeps itself."""
+    """Check that a temporary file can be created, which a run saved by `stagelens run` needs."""
     if not inspection.kept_here:
         return
     try:
@@ -42,7 +42,7 @@ def check_temporary_files(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_memory(inspection: Inspection) -> Iterator[Finding]:
-    """Whether the container has room for what waits for a collector."""
+    """Check that the container has enough memory for the outbox."""
     free = memory_left(CGROUP)
     buffer = AgentConfig.from_env(
         {name: value for name, value in inspection.environment.items() if "BUFFER" in name}
@@ -56,7 +56,7 @@ def check_memory(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_gpus(inspection: Inspection) -> Iterator[Finding]:
-    """Whether what the GPUs do can be read where there are some."""
+    """Check that present GPUs can be read."""
     if DRIVER.exists() and inspection.interpreter and not inspection.installed("nvidia-ml-py"):
         yield Finding(
             "There is a GPU, and nothing to read it with: how busy it is will not be told.",
@@ -80,7 +80,7 @@ BY_HAND = "import stagelens; stagelens.instrument()    # the first line of the p
 
 
 def check_program(inspection: Inspection) -> Iterator[Finding]:
-    """Whether it is known what runs, and can be started."""
+    """Check that the program is known and can be started."""
     target = inspection.target
     if target.lost:
         text, _, fix = target.lost.partition("\n")
@@ -92,7 +92,7 @@ def check_program(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_versions(inspection: Inspection) -> Iterator[Finding]:
-    """Whether the interpreter and OpenTelemetry in it are new enough."""
+    """Check the versions of Python and of OpenTelemetry."""
     found = inspection.interpreter
     if found is None:
         return
@@ -116,7 +116,7 @@ def check_versions(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_autoload(inspection: Inspection) -> Iterator[Finding]:
-    """Whether we are loaded before the program, tried for real."""
+    """Check that Stagelens is loaded before the program, by a real test."""
     found = inspection.interpreter
     if found is None or tuple(found.version[:2]) < OLDEST_PYTHON:
         return
@@ -145,7 +145,7 @@ def check_autoload(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_stages(inspection: Inspection) -> Iterator[Finding]:
-    """Whether the functions that `--stage` names are there."""
+    """Check that the functions of `--stage` exist."""
     named = run.functions.parse(inspection.environment.get(run.functions.VARIABLE, ""))
     for stage, module, path in named:
         if inspection.sources.defines(module, path) is False:
@@ -156,7 +156,7 @@ def check_stages(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_uwsgi(inspection: Inspection) -> Iterator[Finding]:
-    """Whether uWSGI lets threads run, of which ours is one."""
+    """Check that uWSGI enables threads, which the agent needs."""
     threads = ("--enable-threads", "--threads")
     if inspection.target.name == "uwsgi" and inspection.option(*threads) is None and not inspection.option("--ini"):
         yield Finding("uWSGI runs no threads by itself, and so nothing is sent.", "uwsgi --enable-threads …")

@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
 
 def last_program(text: str, arguments: list[str]) -> list[str] | None:
-    """Return the words of what *text* execs, else of the last program it starts; None where only the shell can read it.
+    """Return the words of the exec, else of the last program, in *text*; None if only the shell can parse it.
 
     Args:
         text: The commands.
@@ -123,7 +123,7 @@ _MAX_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command line comes to.
+    """The program that a command line starts.
 
     Args:
         prefix: Words to start its interpreter through, because they may choose it or how it starts.
@@ -149,12 +149,12 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The program's name as people say it: `uvicorn` for `/venv/bin/uvicorn` and for `-m uvicorn`."""
+        """Short name of the program: `uvicorn` for `/venv/bin/uvicorn` and for `-m uvicorn`."""
         return "python" if self.program in ("", "-c") else Path(self.program).name.removesuffix(".py")
 
 
 def find_target(command: Sequence[str], env: Mapping[str, str]) -> Target:
-    """Return what *command* comes to in *env*.
+    """Return the target of *command* in *env*.
 
     Raises:
         ConfigError: A `stagelens run` in it has an option that is not written as it must be.

@@ -34,7 +34,7 @@ from .protobuf import fields
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One post, the same bytes at every attempt.
+    """One export; its bytes are the same at every attempt.
 
     Args:
         name: The value of the batch header.
@@ -50,7 +50,7 @@ class Batch:
 
 
 class Outbox:
-    """Batches that wait, oldest first, at most *limit_bytes* of them together with those under way."""
+    """Batches that wait for delivery, oldest first; at most *limit_bytes* with those in flight."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -60,7 +60,7 @@ class Outbox:
         self._requests = 0
 
     def put(self, batch: Batch) -> list[Batch]:
-        """Add *batch* and return those that had to go for it, or itself when it is too large by itself.
+        """Add *batch*; return the evicted batches, or *batch* itself if it alone is too large.
 
         Counts outlast what only shows examples of them: traces go first, and the oldest first among their like.
         """
@@ -102,7 +102,7 @@ class Outbox:
 
     @property
     def requests(self) -> int:
-        """How many requests are uncounted if nothing of what waits or is under way is ever delivered."""
+        """Number of requests that are lost if no waiting batch is ever delivered."""
         with self._lock:
             return self._requests
 
@@ -188,7 +188,7 @@ class Exporter:
             self._warn(dropped, f"more waits for the collector than STAGELENS_BUFFER_SIZE allows: {dropped}")
 
     def wake(self) -> None:
-        """Have the sending thread look, unless it waits after a failure; start it where it does not run."""
+        """Wake the sending thread, unless it waits after a failure; start it if it does not run."""
         self._start()
         with self._attempt:
             if self._delay is None:
@@ -336,7 +336,7 @@ class Exporter:
             logger.warning("stagelens: %s", message)
 
     def _over(self, *kinds: str) -> None:
-        """Have *kinds* told again when they come again, but not at once."""
+        """Allow a new warning of *kinds* after the quiet time, because their cause has ended."""
         for kind in kinds:
             if time.monotonic() - self._logged.get(kind, math.inf) >= QUIET_SECONDS:
                 del self._logged[kind]
@@ -363,7 +363,7 @@ def _retry_after(text: str | None, now: float) -> float | None:
 
 
 def _refused(body: bytes) -> str:
-    """Return what an OTLP partial success says, "" where it says nothing."""
+    """Return the text of an OTLP partial success, "" for none."""
     partial = _fields(body).get(1)
     said = _fields(partial) if isinstance(partial, bytes) else {}
     count, message = said.get(1, 0), said.get(2)
@@ -371,7 +371,7 @@ def _refused(body: bytes) -> str:
 
 
 def explanation(body: bytes) -> str:
-    """Return what an error body says: the message of a `google.rpc.Status`, or the text as it is."""
+    """Return the explanation in an error body: the message of a `google.rpc.Status`, or the text itself."""
     # No text is taken for a status: it has no control characters, and the message's field begins with one.
     return _shown(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
 

@@ -52,7 +52,7 @@ def message(number: int, content: bytes) -> bytes:
 
 
 def text(number: int, value: str) -> bytes:
-    """Return *value* as field *number*; what is no Unicode becomes a question mark."""
+    """Return *value* as field *number*; invalid Unicode becomes a question mark."""
     return message(number, value.encode(errors="replace"))
 
 

@@ -28,7 +28,7 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class Exchange:
-    """What happens to one request; finishes the record exactly once.
+    """State of one request; finishes its record exactly once.
 
     Args:
         request: It.
@@ -64,11 +64,11 @@ class Exchange:
             raise
 
     def reads(self, stream: Any) -> bool:
-        """Say whether *stream* is the body of this request, and not of one that the handler sends."""
+        """Return whether *stream* is the body of this request, and not of one that the handler sends."""
         return stream is self._request.content
 
     def hand_over(self, response: Any, size: int) -> None:
-        """Note that *response* gets a part of *size* bytes to send."""
+        """Note that *response* is sending a chunk of *size* bytes."""
         self._streamed = response
         if not size:
             return
@@ -78,12 +78,12 @@ class Exchange:
             self._stream.add(clock())
 
     def mark_network(self, begun: int, ended: int) -> None:
-        """Note that the connection was waited for."""
+        """Record a wait for the connection."""
         if len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", begun, ended))
 
     def last_byte(self, begun: int) -> None:
-        """Note that all is written, the last part since *begun*."""
+        """Note the end of the response; *begun* is the start of its last write."""
         self._ended = clock()
         self.mark_network(begun, self._ended)
 
@@ -118,7 +118,7 @@ class Exchange:
 
 
 class AioHttpServerInstrumentor(Instrumentor):
-    """`aiohttp.web`, run by itself or inside gunicorn."""
+    """`aiohttp.web`, standalone or inside gunicorn."""
 
     library = "aiohttp"
     title = "aiohttp (server)"
@@ -134,7 +134,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where; `web` comes last, for it has its names from the others."""
+        """Return the patches by module; `web` comes last, because it imports names of the others."""
         return {
             "aiohttp.web_protocol": self._protocol,
             "aiohttp.web_request": self._request,

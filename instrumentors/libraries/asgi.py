@@ -42,7 +42,7 @@ class AsgiInstrumentor(Instrumentor):
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "starlette.applications": self._starlette_application,
             "starlette.routing": self._starlette_routing,

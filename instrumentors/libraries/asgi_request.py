@@ -105,7 +105,7 @@ LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
 class Exchange:
-    """What happens to one request: wraps its `receive` and `send`, and finishes the record exactly once.
+    """State of one request: wraps its `receive` and `send`, and finishes its record exactly once.
 
     Args:
         scope: The ASGI scope.

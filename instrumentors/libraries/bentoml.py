@@ -34,7 +34,7 @@ class BentoMLInstrumentor(Instrumentor):
     tested = MappingProxyType({"bentoml": "1.4.39"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"bentoml._internal.marshal.dispatcher": self._dispatcher}
 
     def _dispatcher(self, module: ModuleType) -> None:

@@ -38,7 +38,7 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class AnsweredCall:
-    """A call whose headers have come.
+    """A call with its response headers.
 
     Args:
         marks: Those of the request that waits for it.
@@ -56,21 +56,21 @@ class AnsweredCall:
         self._is_told = record_headers(headers, marks, Wait(begun, self.ended))
 
     def is_said_in(self, part: Any) -> bool:
-        """Say whether a *part* of a stream, a model of pydantic's, may say something that the headers have not."""
+        """Return whether a *part* of a stream, a pydantic model, may hold a report that the headers did not have."""
         if self._is_told:
             return False
         usage = getattr(part, "usage", None)
         return any(not _KEYS.isdisjoint(getattr(holder, "model_extra", None) or ()) for holder in (part, usage))
 
     def streamed(self, part: Any, first: int, ended: int) -> None:
-        """Mark what the server says in the last *part* of a stream, whose tokens came from *first* to *ended*."""
+        """Record the report in the last *part* of a stream, whose tokens came from *first* to *ended*."""
         if not self._is_told:
             self._is_told = record_report(
                 reports_in_body(part), self.marks, Wait(self._begun, ended or self.ended, first)
             )
 
     def read(self, body: Any) -> None:
-        """Mark what the server says in *body*, all of its bytes, once; never raises."""
+        """Record the report in the complete *body*, once; never raises."""
         try:
             if self._is_told or not body or self.marks[0] != OPEN or not has_report(body):
                 return
@@ -84,7 +84,7 @@ class AnsweredCall:
 
 
 def has_report(body: str | bytes) -> bool:
-    """Say whether *body* ends with numbers of a dialect."""
+    """Return whether *body* ends with numbers of a dialect."""
     if len(body) > _MAX_BODY:
         return False
     end = body[-_TAIL:]
@@ -102,7 +102,7 @@ def parse_object(body: str | bytes) -> dict[str, Any] | None:
 
 
 def attach_call(holder: Any, response: Any, marks: Marks, begun: int) -> None:
-    """Have *holder* keep the call that *response* answers, and mark what its headers say; never raises."""
+    """Store the call of *response* on *holder*, and record the report in its headers; never raises."""
     try:
         setattr(holder, CALL, AnsweredCall(marks, begun, response.headers))
     except Exception:
@@ -110,12 +110,12 @@ def attach_call(holder: Any, response: Any, marks: Marks, begun: int) -> None:
 
 
 def call_of(holder: Any) -> AnsweredCall | None:
-    """Return the call that *holder* keeps."""
+    """Return the call that is stored on *holder*."""
     return getattr(holder, CALL, None)
 
 
 def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
-    """Mark what the server says in *headers* of the *wait* for them, and say whether it did; never raises."""
+    """Record the server's report in *headers* and return whether there is one; never raises."""
     try:
         # Nearly all answers end here.
         return not _KNOWN.isdisjoint(map(str.lower, headers)) and record_report(
@@ -139,7 +139,7 @@ def _reports_in_headers(headers: Any) -> Iterator[tuple[Dialect, Mapping[str, An
 
 
 def parse_server_timing(header: str) -> dict[str, str]:
-    """Return the durations of the metrics of a `Server-Timing` that are ours to read, as they are written.
+    """Return the known metrics of a `Server-Timing` header with their durations, unparsed.
 
     >>> metrics_of('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
     {'queue': '12.5', 'total': '80'}
@@ -158,7 +158,7 @@ def parse_server_timing(header: str) -> dict[str, str]:
 
 
 def reports_in_body(body: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
-    """Yield what *body* says, a dictionary or a model of pydantic's, by dialect."""
+    """Yield the reports in *body*, a dictionary or a pydantic model, by dialect."""
     for dialect in BODIES:
         for place in dialect.places:
             at = body
@@ -169,7 +169,7 @@ def reports_in_body(body: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
 
 
 def get_item(holder: Any, key: str) -> Any:
-    """Return what *holder*, a dictionary or a model of pydantic's, has under *key*; None for nothing."""
+    """Return the value of *key* in *holder*, a dictionary or a pydantic model; None for none."""
     return holder.get(key) if isinstance(holder, dict) else getattr(holder, key, None)
 
 
@@ -185,13 +185,13 @@ MAX_GAP_NS: Final = 50_000
 
 
 def record_wait(marks: Marks, begun: int) -> None:
-    """Write down that the headers were waited for since *begun* by `clock`, whether or not they came."""
+    """Record the wait for the headers since *begun* by `clock`, whether or not they arrived."""
     if len(marks) < MAX_MARKS:
         marks.extend((DEPENDENCY, begun, clock()))
 
 
 def record_read(marks: Marks, begun: int) -> None:
-    """Write down that a part of a body was waited for since *begun* by `clock`, whether or not it came."""
+    """Record the wait for a part of a body since *begun* by `clock`, whether or not it arrived."""
     ended = clock()
     # A fixed place: whatever another thread appends meanwhile, it is not overwritten.
     size = len(marks)

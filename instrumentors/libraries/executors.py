@@ -57,7 +57,7 @@ class ExecutorInstrumentor(Instrumentor):
     tested = MappingProxyType({"gevent": "26.9.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "threading": self._threading,
             "concurrent.futures._base": self._futures,
@@ -131,7 +131,7 @@ def _put_back(attributes: dict[str, Any], before: Any) -> None:
 
 
 def serves_all(thread: Thread) -> bool:
-    """Say whether *thread* belongs to a pool or a connection, which other requests use as well."""
+    """Return whether *thread* belongs to a pool or a connection, which other requests use as well."""
     runs = getattr(thread, "_target", None) or type(thread)
     return getattr(runs, "__module__", None) in SERVING_ALL
 

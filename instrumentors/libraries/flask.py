@@ -39,7 +39,7 @@ class FlaskInstrumentor(Instrumentor):
     tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "flask.app": self._app,
             "flask.json.provider": self._provider,

@@ -35,7 +35,7 @@ class GrpcInstrumentor(Instrumentor):
     tested = MappingProxyType({"grpcio": "1.85.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"grpc._channel": self._sync, "grpc.aio._call": self._aio}
 
     def _sync(self, module: ModuleType) -> None:
@@ -150,7 +150,7 @@ def _read(original: Any) -> Any:
 
 
 def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) -> tuple[Any, ...]:
-    """Add the trace to the metadata, among *options* or, in what is returned, among *args*."""
+    """Add the trace to the metadata in *options*, or in the returned *args*."""
     if len(args) <= METADATA_POSITION:
         options["metadata"] = _carrying(options.get("metadata"), marks)
         return args
@@ -159,7 +159,7 @@ def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) ->
 
 
 def _carrying(metadata: Any, marks: Marks) -> Any:
-    """Return *metadata* with the request's `traceparent`; what is handed in is not changed."""
+    """Return *metadata* with the request's `traceparent`; the argument is not changed."""
     try:
         # A copy, also of an iterator that can be read but once.
         pairs = tuple(metadata or ())

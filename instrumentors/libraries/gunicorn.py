@@ -32,7 +32,7 @@ class GunicornInstrumentor(Instrumentor):
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"gunicorn.workers.gthread": self._gthread}
 
     def _gthread(self, module: ModuleType) -> None:

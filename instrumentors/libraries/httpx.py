@@ -21,7 +21,7 @@ from .token_stream import note_lines, note_lines_async
 
 
 class HttpxInstrumentor(Instrumentor):
-    """`httpx.Client` and `httpx.AsyncClient`, and the same of httpx2."""
+    """`httpx.Client` and `httpx.AsyncClient`, also of httpx2."""
 
     library = "httpx"
     title = "httpx"
@@ -37,7 +37,7 @@ class HttpxInstrumentor(Instrumentor):
     tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"httpx._client": self._client, "httpx2._client": self._client}
 
     def _client(self, module: ModuleType) -> None:
@@ -92,7 +92,7 @@ def _send_single_request_async(original: Any) -> Any:
 
 
 def _with_trace(request: Any, marks: Marks) -> Any:
-    """Return a twin of *request* with our header: the user may send the same one again, or in two tasks at once."""
+    """Return a copy of *request* with our header: the user may send it again, or in two tasks at once."""
     headers = with_traceparent(request.headers, marks)
     if headers is request.headers:
         return request
@@ -179,7 +179,7 @@ def _aiter(original: Any) -> Any:
 
 
 class _Reads(Generator[bytes, None, None]):
-    """A body, each of whose parts is waited for in the request of *marks*."""
+    """A body whose reads are recorded in the request of *marks*."""
 
     __slots__ = ("_call", "_marks", "_parts")
 
@@ -199,7 +199,7 @@ class _Reads(Generator[bytes, None, None]):
                 self._call.ended = clock()
 
     def throw(self, *error: Any) -> bytes:
-        """Pass on what is thrown in."""
+        """Pass the exception on."""
         return self._parts.throw(*error)
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class _Reads(Generator[bytes, None, None]):
 
 
 class _AsyncReads(AsyncGenerator[bytes, None]):
-    """The same of an async client."""
+    """A body like `_Reads` for an async client."""
 
     __slots__ = ("_call", "_marks", "_parts")
 
@@ -228,7 +228,7 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
                 self._call.ended = clock()
 
     async def athrow(self, *error: Any) -> bytes:
-        """Pass on what is thrown in."""
+        """Pass the exception on."""
         return await self._parts.athrow(*error)
 
     async def aclose(self) -> None:

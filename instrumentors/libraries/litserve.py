@@ -54,7 +54,7 @@ class LitServeInstrumentor(Instrumentor):
     tested = MappingProxyType({"litserve": "0.2.19"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "litserve.server": lambda module: self.replace(module.BaseRequestHandler, "_submit_request", _submit),
             "litserve.specs.base": lambda module: self.replace(module.LitSpec, "setup", _setup),
@@ -114,7 +114,7 @@ class Queue:
         return getattr(self._queue, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle LitServe's: who takes out of it needs no more."""
+        """Pickle LitServe's queue: consumers need nothing else."""
         return itemgetter(0), ((self._queue,),)
 
     def put(self, item: Any, *args: Any, **options: Any) -> Any:
@@ -138,7 +138,7 @@ def _receive(original: Any) -> Any:
 
 
 class _Work:
-    """What the worker does now, for whom."""
+    """Current work of the worker, and its requests."""
 
     def __init__(self, uids: Iterable[Any]) -> None:
         self.uids = frozenset(uids)

@@ -41,7 +41,7 @@ class MLServerInstrumentor(Instrumentor):
     tested = MappingProxyType({"mlserver": "1.7.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "mlserver.batching.adaptive": self._batching,
             "mlserver.parallel.dispatcher": self._dispatching,

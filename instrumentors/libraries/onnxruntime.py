@@ -52,7 +52,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"onnxruntime": self._onnxruntime}
 
     def _onnxruntime(self, module: ModuleType) -> None:
@@ -82,7 +82,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
 
 
 def _creating(original: Any) -> Any:
-    """Wrap what reads a model and plans how to run it."""
+    """Wrap the code that reads a model and plans its execution."""
     inner = timed("load")(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks

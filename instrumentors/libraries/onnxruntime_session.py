@@ -44,7 +44,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Known:
-    """What does not change about one session, and which shapes it has run.
+    """Constant properties of one session, and the shapes it has run.
 
     Kept apart from the session, which its owner may compare or pickle, and by the session in C++, which is another one
     after `set_providers`.
@@ -61,7 +61,7 @@ class Known:
         self.warm = False
 
     def unseen(self, feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return what to `learn` once *feed* was run, None when that is nothing new."""
+        """Return the value to `learn` after a run of *feed*, None if it is known."""
         if self.warm:
             return None
         try:
@@ -96,7 +96,7 @@ class Known:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of an array, an OrtValue or nested lists, () of what has none."""
+    """Return the shape of an array, an OrtValue or nested lists; () if there is none."""
     shape: Any = getattr(value, "shape", None)
     if shape is None:
         return _nesting(value)
@@ -120,7 +120,7 @@ sessions: dict[int, Known] = {}
 
 
 def known_of(session: Any) -> Known:
-    """Return what is known of *session*, an `onnxruntime.InferenceSession`; never raises."""
+    """Return the properties of *session*, an `onnxruntime.InferenceSession`; never raises."""
     inner = getattr(session, "_sess", None)
     return sessions.get(id(inner)) or _meet(session, inner)
 
@@ -140,7 +140,7 @@ def _meet(session: Any, inner: Any) -> Known:
 
 
 def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:
-    """Return the facts about *session*, its device, and the name of the input that tells the batch size, "" if none does."""
+    """Return facts, device, and the name of the input with the batch dimension ("" for none) of *session*."""
     path = session._model_path  # noqa: SLF001 - there is no public name for it
     model = model_name(path) if path else session.get_modelmeta().graph_name
     provider = session.get_providers()[0]
@@ -150,7 +150,7 @@ def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:
 
 @lru_cache(maxsize=256)
 def model_name(path: str) -> str:
-    """Return the file's name without its ending, or where that says nothing (resnet/1/model.onnx) its folder's name."""
+    """Return the file name without suffix, or, if it is generic (resnet/1/model.onnx), the folder's name."""
     folder, file = os.path.split(path)
     stem = name = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host
     while GENERIC_NAME.fullmatch(name):
@@ -162,7 +162,7 @@ def model_name(path: str) -> str:
 
 
 def path_name(path: Any) -> str:
-    """Return `model_name` of what may be a path, "" where it is none; never raises."""
+    """Return `model_name` of a possible path, "" for anything else; never raises."""
     try:
         return model_name(os.fspath(path)) if isinstance(path, (str, os.PathLike)) else ""
     except Exception:
@@ -202,7 +202,7 @@ INPUTS: Final = "_stagelens_inputs"
 
 
 class Bound(NamedTuple):
-    """What was bound to an input: nothing of it but the shape."""
+    """The shape of a value that was bound to an input."""
 
     shape: tuple[int, ...]
 
@@ -268,7 +268,7 @@ def synchronize_inputs(binding: Any) -> str:
 
 
 def synchronize_outputs(binding: Any) -> str:
-    """Wait for what runs on the device: a run that was not waited for, and the copies after it."""
+    """Wrap the wait for the device, which includes asynchronous runs and the copies after them."""
     return "" if _device(binding) == "cpu" else "forward"
 
 

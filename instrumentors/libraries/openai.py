@@ -44,7 +44,7 @@ class OpenAIInstrumentor(Instrumentor):
     tested = MappingProxyType({"openai": "3.54.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"openai._streaming": self._streaming}
 
     def _streaming(self, module: ModuleType) -> None:
@@ -99,7 +99,7 @@ class _Parts(Generator[Any, Any, Any]):
         return part
 
     def throw(self, *error: Any) -> Any:
-        """Pass on what is thrown in."""
+        """Pass the exception on."""
         return self._parts.throw(*error)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class _Parts(Generator[Any, Any, Any]):
 
 
 class _AsyncParts(AsyncGenerator[Any, Any]):
-    """The same of an async client."""
+    """Chunks like `_Parts` for an async client."""
 
     __slots__ = ("_parts", "_stream")
 
@@ -128,7 +128,7 @@ class _AsyncParts(AsyncGenerator[Any, Any]):
         return part
 
     async def athrow(self, *error: Any) -> Any:
-        """Pass on what is thrown in."""
+        """Pass the exception on."""
         return await self._parts.athrow(*error)
 
     async def aclose(self) -> None:

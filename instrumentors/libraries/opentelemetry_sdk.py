@@ -31,7 +31,7 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
     tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"opentelemetry.sdk.trace": self._trace}
 
     def uninstrument(self, **options: Any) -> None:

@@ -44,7 +44,7 @@ class ProcessPoolInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"concurrent.futures.process": self._processes}
 
     def _processes(self, module: ModuleType) -> None:
@@ -55,7 +55,7 @@ class ProcessPoolInstrumentor(Instrumentor):
             self.replace(module.ProcessPoolExecutor, "submit", _submit)
 
     def uninstrument(self, **options: Any) -> None:
-        """Put everything back, but what takes off what jobs under way bring with them."""
+        """Restore the originals, except the code that unpacks the results of running jobs."""
         if _under_way:
             self._patches[:] = [patch for patch in self._patches if patch.name != RECEIVE]
         super().uninstrument(**options)
@@ -86,7 +86,7 @@ def _is_over(drawn: Ticket, cancelled: int) -> None:
 
 
 def _same_python(pool: Any) -> bool:
-    """Say whether the processes of *pool* have what this one has installed."""
+    """Return whether the processes of *pool* have the same packages as this one."""
     try:
         spawn = sys.modules.get("multiprocessing.spawn")
         forks = pool._mp_context.get_start_method() == "fork"  # noqa: SLF001 - there is no public name for it
@@ -97,7 +97,7 @@ def _same_python(pool: Any) -> bool:
 
 
 class Returned(NamedTuple):
-    """What comes back from a process.
+    """Result of a job together with its record.
 
     Args:
         value: The job's.
@@ -109,7 +109,7 @@ class Returned(NamedTuple):
 
 
 def work(_: Ticket, traceparent: str, function: Callable[..., Any], /, *args: Any, **options: Any) -> Returned:
-    """Do a job in the process, and return with its result what was recorded meanwhile.
+    """Run a job in the process, and return its result with its record.
 
     Args:
         traceparent: The header for calls out of the job, "" for none.

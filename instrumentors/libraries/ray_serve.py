@@ -58,7 +58,7 @@ class RayServeInstrumentor(Instrumentor):
     tested = MappingProxyType({"ray": "2.60.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "ray.serve._private.proxy": lambda module: self.replace(module.HTTPProxy, "__call__", _proxy),
             "ray.serve.handle": self._handle,

@@ -43,7 +43,7 @@ class Stream:
         self._last = at
 
     def facts(self) -> Marks:
-        """Return what the request shall say about its stream."""
+        """Return the facts of the request about its stream."""
         if self._longest < 0:
             return []
         return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]
@@ -65,7 +65,7 @@ _SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
 
 
 def record_request_head(marks: Marks, method: str, traceparent: str, forced: str, waited_ns: int) -> int:
-    """Note what came with a request, and return when it started.
+    """Record the method and headers of a request, and return its start.
 
     Args:
         marks: The request's record; it says when the request reached us.

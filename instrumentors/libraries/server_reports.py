@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """What one kind of server says of a call.
+    """Report format of one kind of server.
 
     Args:
         name: What it is called in attributes and counts.
@@ -244,7 +244,7 @@ _NEXT_UNIT: Final = 1000
 
 
 class Wait(NamedTuple):
-    """How long somebody waited for an answer, by the recorder's clock.
+    """The wait for a response.
 
     Args:
         begun: When it was asked for. [nanoseconds]
@@ -260,7 +260,7 @@ class Wait(NamedTuple):
 
 
 def record_report(said: Iterable[tuple[Dialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
-    """Mark the first of what was *said* that can be true, and all before it that cannot."""
+    """Record the first plausible report in *said*, and each implausible one before it as suspect."""
     for dialect, values in said:
         parts = parse_stages(dialect, values)
         if parts is not None and is_plausible(dialect, parts, wait.ended - wait.begun):
@@ -288,7 +288,7 @@ _warned: set[Dialect] = set()
 
 
 def parse_stages(dialect: Dialect, values: Mapping[str, Any]) -> Parts | None:
-    """Return what the server did, in order; what it does not split is `dependency`. None where it cannot be true."""
+    """Return the stages of the server in order, the rest as `dependency`; None if they cannot be true."""
     parts: Parts = []
     whole: dict[str, int] = {}
     for field in dialect.fields:
@@ -306,7 +306,7 @@ def parse_stages(dialect: Dialect, values: Mapping[str, Any]) -> Parts | None:
 
 
 def _filled(parts: Parts, whole: dict[str, int], rounding_ns: int) -> Parts | None:
-    """Add what is left of the whole to *parts*, before or after the first token."""
+    """Add the rest of the total to *parts*, before or after the first token."""
     before = sum(spent for stage, spent in parts if stage != _AFTER)
     after = sum(spent for _, spent in parts) - before
     total = whole.get(TOTAL, whole.get(TO_FIRST))
@@ -331,7 +331,7 @@ def _nanoseconds(value: Any, unit_ns: int) -> int | None:
 
 
 def is_plausible(dialect: Dialect, parts: Parts, wall_ns: int) -> bool:
-    """Say whether a call of *wall_ns* can have held *parts*."""
+    """Return whether a call of *wall_ns* can have held *parts*."""
     total = sum(spent for _, spent in parts)
     if total > wall_ns + dialect.rounding_ns:
         return False
@@ -339,7 +339,7 @@ def is_plausible(dialect: Dialect, parts: Parts, wall_ns: int) -> bool:
 
 
 def divide_wait(parts: Parts, wait: Wait) -> Marks:
-    """Return *parts* as marks, and as `network` what is left of the *wait*: half of it on each side.
+    """Return *parts* as marks, and the rest of the *wait* as `network`, half of it on each side.
 
     Of a stream the wait for its first token is all that is known to be on the wire: afterwards its reader may take its time.
 

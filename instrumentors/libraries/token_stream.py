@@ -243,7 +243,7 @@ def note_lines(lines: Iterator[Any], call: AnsweredCall) -> Iterator[Any]:
 
 
 async def note_lines_async(lines: AsyncIterator[Any], call: AnsweredCall) -> AsyncGenerator[Any]:
-    """Yield the same of an async client."""
+    """Yield the lines of an async client, each noted as it passes."""
     stream = LineStream(call)
     try:
         async for line in lines:

@@ -34,7 +34,7 @@ class Urllib3Instrumentor(Instrumentor):
     tested = MappingProxyType({"urllib3": "2.8.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {"urllib3.connectionpool": self._pool, "urllib3.response": self._response}
 
     def _pool(self, module: ModuleType) -> None:
@@ -75,7 +75,7 @@ def _urlopen(original: Any) -> Any:
 
 
 def _is_repeated(response: Any) -> bool:
-    """Say whether there were retries or redirects: the server only tells of the last one."""
+    """Return whether there were retries or redirects: the server only reports the last one."""
     return bool(getattr(getattr(response, "retries", None), "history", ()))
 
 

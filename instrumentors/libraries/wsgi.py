@@ -28,7 +28,7 @@ waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
 
 
 class Exchange:
-    """What happens to one request; finishes the record exactly once.
+    """State of one request; finishes its record exactly once.
 
     Args:
         environ: The WSGI environment.
@@ -83,7 +83,7 @@ class Exchange:
         return self._start_response(status, headers, *exc_info)
 
     def wrote(self, now: int) -> None:
-        """Note that the server has written what it was given, and wants more or is done."""
+        """Note that the server has finished writing the previous part."""
         begun, self._written = self._written, 0
         if begun and now - begun > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", begun, now))
@@ -203,7 +203,7 @@ class Body:
 
 
 class SizedBody(Body):
-    """A body of so many parts: a server that is told "one" announces its length."""
+    """A body with a known number of parts: for one part servers announce its length."""
 
     __slots__ = ()
 
@@ -212,7 +212,7 @@ class SizedBody(Body):
 
 
 class Input:
-    """`wsgi.input`, whose reading is `network`.
+    """`wsgi.input`; reading it is `network`.
 
     Args:
         stream: The server's.

@@ -42,7 +42,7 @@ PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
 
 
 def skip_own_frames(eval_frame: ModuleType) -> None:
-    """Have Dynamo pass over the frames of the instrumentors; what it meets in a trace it inlines all the same.
+    """Mark the code of the instrumentors to be skipped by Dynamo; code inside a trace is inlined all the same.
 
     Args:
         eval_frame: `torch._dynamo.eval_frame`.
@@ -97,7 +97,7 @@ def compiling(original: Any) -> Any:
 
 
 def with_originals(original: Any) -> Any:
-    """Wrap what lists the methods of tensors for Dynamo, and is asked once: the cache is part of it."""
+    """Wrap the cached function that lists the methods of tensors for Dynamo, cache included."""
 
     @functools.cache
     def get_tensor_method() -> Any:
@@ -149,7 +149,7 @@ class TorchInstrumentor(Instrumentor):
     tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "torch": self._torch,
             "torch._dynamo.callback": self._dynamo,
@@ -282,8 +282,8 @@ def _tell(marks: Marks, model: Model) -> None:
         marks.extend(("@model", model.name, 0))
 
 
-def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
-    """Return a wrapper for what loads weights, with all the copies that it makes."""
+def _loading(phase: Phase) -> Callable[[Any], Any]:
+    """Return a wrapper for functions that load weights, including all their copies."""
 
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
@@ -304,7 +304,7 @@ def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
 
 
 def _loaded(args: Any) -> str:
-    """Return the name of what is loaded: of the file, or of the module that takes it in."""
+    """Return the name of the loaded object: of the file, or of the module that gets the weights."""
     first = args[0] if args else None
     return path_name(first) or (type(first).__name__ if isinstance(first, devices.torch.nn.Module) else "")
 
@@ -316,7 +316,7 @@ def _mark_load(begun: int) -> None:
 
 
 def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
-    """Wrap what may move a module to another device, or only change its type, or nothing."""
+    """Wrap a method that may move a module to another device, or only change its type, or do nothing."""
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         if is_traced() or _busy.inside:

@@ -18,7 +18,7 @@ from .models import Method, thread_state
 
 
 def to_host(original: Any) -> Method:
-    """Wrap a method whose answer is on the host: `cpu`, `item`, `numpy`, `tolist`."""
+    """Wrap a method with a result on the host: `cpu`, `item`, `numpy`, `tolist`."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -121,7 +121,7 @@ def off_host(tensor: Any) -> Any:
 
 
 def _device(tensor: Any) -> Any:
-    """Return the device of *tensor*, None where it does not tell."""
+    """Return the device of *tensor*, None if unknown."""
     try:
         return tensor.device
     except Exception:
@@ -129,7 +129,7 @@ def _device(tensor: Any) -> Any:
 
 
 def _alike(tensor: Any, other: Any) -> bool:
-    """Say whether both are on the host, or both on a device."""
+    """Return whether both are on the host, or both on a device."""
     try:
         return tensor.is_cpu is other.is_cpu
     except Exception:

@@ -55,7 +55,7 @@ class DeviceWork:
         self.timeline.last[self._stream] = self._request, self.end
 
     def is_done(self) -> bool:
-        """Say, without waiting, whether the device has done it."""
+        """Return, without blocking, whether the device has done it."""
         return self.end is not None and (self.end.event is None or self.end.event.query())
 
     def learn(self) -> None:
@@ -83,7 +83,7 @@ class DeviceWork:
         return [*self._queue(max(asked, free_at), start), f"{self._stage}@gpu", start, max(end, returned)]
 
     def launch(self) -> Marks:
-        """Return the marks of work of which the device has not told; a model's launch stands there already."""
+        """Return the marks of work without device times; the launch of a model is already recorded."""
         if self.end is None or self._stage not in COPIES:
             return []
         return [f"{self._stage}@launch", self.start.asked, self.end.asked]
@@ -117,7 +117,7 @@ class DeviceTimes:
         self._timelines: set[Timeline] = set()
 
     def ready(self) -> bool:
-        """Say whether the device has done all."""
+        """Return whether the device has done all."""
         try:
             if not self._timelines:
                 self._timelines = {work.timeline for work in self.works}
@@ -142,7 +142,7 @@ class DeviceTimes:
             return [mark for work in self.works for mark in work.launch()]
 
     def _prepare(self) -> None:
-        """Get this thread ready: what still waits when the process ends is asked by the thread that ends it."""
+        """Prepare this thread: at the end of the process another thread than usual queries the events."""
         for timeline in self._timelines:
             timeline.prepare()
 
@@ -163,7 +163,7 @@ class DeviceTimes:
 
 
 class Capture(Enum):
-    """What `Devices.begin` answers while the stream is capturing a graph: do nothing."""
+    """Result of `Devices.begin` while the stream is capturing a graph: record nothing."""
 
     RUNNING = 1
 
@@ -200,7 +200,7 @@ class Devices:
         self.in_use = False
 
     def begin(self, device: Any, marks: Marks) -> Begun:
-        """Note that work for a request begins on *device*, a `torch.device`; None when no times are to be told."""
+        """Note the start of work for a request on *device*, a `torch.device`; None if no times will be known."""
         self.in_use = True
         if marks[0] != OPEN:
             # Nobody would ask for the events of a request that is over.

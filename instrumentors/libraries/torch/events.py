@@ -27,7 +27,7 @@ RELAXED = 2
 
 
 class Driver:
-    """The driver's library, of which AMD's has the same functions by other names.
+    """The driver's library; AMD's has the same functions with other names.
 
     Args:
         library: Its file.
@@ -89,7 +89,7 @@ class Event(Protocol):
         ...
 
     def query(self) -> bool:
-        """Say, without waiting, whether the device has come past it."""
+        """Return, without blocking, whether the device has come past it."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -181,7 +181,7 @@ class DeviceEvent:
 
 
 class Timeline:
-    """What one device does when. All but `record` belongs to the background thread.
+    """Placement of one device's events in time. All methods but `record` belong to the background thread.
 
     Args:
         source: Where its events come from.
@@ -224,7 +224,7 @@ class Timeline:
         return stamp.at or self._reference_ns + self._from_reference(stamp)
 
     def release(self, stamp: DeviceEvent) -> None:
-        """Keep when the event happened, and take the event back."""
+        """Store the time of the event, and reuse the event."""
         stamp.at = self.place(stamp)
         if stamp is not self._reference:
             self._take_back(stamp)

@@ -20,7 +20,7 @@ from ...records import Marks
 
 
 class Method:
-    """What stands in the place of a method of `torch.Tensor`.
+    """Replacement of a method of `torch.Tensor`.
 
     Torch hands the method itself to `__torch_function__`, where tensor subclasses look it up in sets and dicts of their
     own: ours equals the original, whichever of the two they were built with. As with the original, an attribute that is
@@ -77,7 +77,7 @@ class Methods:
         self.compiling = 0
 
     def put(self, owner: Any, makers: Mapping[str, Callable[[Any], Method]], is_traced: Callable[[], bool]) -> None:
-        """Replace methods of *owner*, `torch.Tensor`; what it does not inherit was replaced by somebody else."""
+        """Replace the methods of *owner*, `torch.Tensor`, except those that it does not inherit (patched by others)."""
         with self._lock:
             if self._ours:
                 return
@@ -98,7 +98,7 @@ class Methods:
             self._ours = {}
 
     def hide(self, attributes: dict[str, Any]) -> None:
-        """Put the originals into a table of attributes that has ours."""
+        """Restore the originals in a table of attributes."""
         for name, method in self._ours.items():
             if attributes.get(name) is method:
                 attributes[name] = method.original
@@ -184,7 +184,7 @@ class Model:
         self.name = ""
 
     def locate(self, module: Any) -> None:
-        """Look where it is now; on a kind of device that is new to it, it is cold."""
+        """Update the device; on a kind of device that is new to the model, it is cold."""
         self.name, at = describe(module)
         self.device = "" if at is None else at.type
         self.at = None if self.device in SYNCHRONOUS else at
@@ -217,7 +217,7 @@ def register_model(module: Any) -> Model:
 
 
 def update_devices() -> None:
-    """Look again where the models are, after something was moved that may be part of any of them."""
+    """Update the devices of all models, after something was moved that may be part of any of them."""
     try:
         for model in list(known_models.values()):
             module = model.module()

@@ -162,7 +162,7 @@ class TransformersInstrumentor(Instrumentor):
     tested = MappingProxyType({"transformers": "5.23.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         hooks: dict[str, Hook] = {
             "transformers.generation.utils": self._generation,
             "transformers.pipelines.base": self._pipelines,

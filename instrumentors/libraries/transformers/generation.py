@@ -106,7 +106,7 @@ def has_unfinished_sequences(original: Any) -> Any:
 
 
 def validate_generated_length(original: Any) -> Any:
-    """Wrap `GenerationMixin._validate_generated_length`, which is told what the loop starts from."""
+    """Wrap `GenerationMixin._validate_generated_length`, whose argument is the length of the prompt."""
 
     def _validate_generated_length(
         self: Any, generation_config: Any, input_ids_length: Any, has_default_max_length: Any
@@ -130,7 +130,7 @@ def _inner(original: Any, run: Run, model: Any, args: Any, options: Any) -> Any:
 
 
 def _first_stage(model: Any, result: Any) -> str:
-    """Say what the way to the first token was: `load` for the first of a model, which warms it up."""
+    """Return the stage up to the first token: `load` for the first call of a model, which warms it up."""
     if not hasattr(model, "_parameters"):
         # One of another engine, that only looks like a model of transformers.
         return "prefill"
@@ -176,7 +176,7 @@ def _count(marks: Marks, run: Run, options: Any, result: Any) -> None:
 
 
 def _prompt(args: Any, options: Any) -> tuple[int, int] | None:
-    """Return rows and length of what the user passed as prompt; None for audio and images, which are no tokens."""
+    """Return rows and length of the prompt; None for audio and images, which are no tokens."""
     ids = args[0] if args else options.get("inputs")
     if ids is None:
         ids = options.get("input_ids")

@@ -21,7 +21,7 @@ from ..torch.models import thread_state
 
 
 def suppress() -> Token[Marks | None]:
-    """Hide the running request from all that this context calls, until `recorder.end` is given the token."""
+    """Hide the running request from everything that this context calls, until `recorder.end` gets the token."""
     return current.set(None)
 
 
@@ -58,7 +58,7 @@ def one_stage(stage: str) -> Callable[[Any], Any]:
 
 
 def timed_load(original: Any) -> Any:
-    """Wrap what loads from a repository or a folder: `load`, and noted as read, also outside of requests."""
+    """Wrap a function that loads from a repository or folder: stage `load`, and noted as a load outside of requests too."""
     inner = one_stage("load")(original)
 
     def call(*args: Any, **options: Any) -> Any:
@@ -72,7 +72,7 @@ def timed_load(original: Any) -> Any:
 
 
 def _asked_for(args: Any) -> str:
-    """Return the name of what is asked for, the first text among *args*: the class comes before it; "" where there is none."""
+    """Return the name of the requested repository, the first string among *args* (the class may come first); "" for none."""
     try:
         return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
     except Exception:
@@ -94,7 +94,7 @@ def name_of(model: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def repository_name(path: str) -> str:
-    """Return the last part of *path* that says something, "" where none does.
+    """Return the last meaningful part of *path*, "" for none.
 
     >>> repository_name("meta-llama/Llama-3.1-8B")
     'Llama-3.1-8B'

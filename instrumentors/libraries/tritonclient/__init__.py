@@ -50,7 +50,7 @@ class TritonClientInstrumentor(Instrumentor):
     tested = MappingProxyType({"tritonclient": "2.73.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return what to patch where."""
+        """Return the patch functions by module."""
         return {
             "tritonclient.http._client": self._http,
             "tritonclient.http.aio": self._http_aio,
@@ -64,7 +64,7 @@ class TritonClientInstrumentor(Instrumentor):
         }
 
     def uninstrument(self, **options: Any) -> None:
-        """Put back what was there, and forget the servers."""
+        """Restore the originals, and forget the servers."""
         super().uninstrument(**options)
         statistics.known = statistics.Known()
         statistics.close_channels()

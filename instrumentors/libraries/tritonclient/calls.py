@@ -55,7 +55,7 @@ class Call:
         self._ended = False
 
     def serialized(self, begun: int) -> None:
-        """Mark the building of the request, which began at *begun*; from here on it is on the wire."""
+        """Record the building of the request since *begun*; after it the request is on the wire."""
         self.sent = clock()
         if len(self.marks) < MAX_MARKS:
             self.marks.extend(("serialize", begun, self.sent))
@@ -73,7 +73,7 @@ class Call:
             log_failure("timing a call of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
-        """Say which model was called, and what became of it."""
+        """Record the called model and the outcome."""
         self.marks.extend(("@model", self.model, 0))
         if self.version:
             self.marks.extend(("@model_version", self.version, 0))
@@ -100,13 +100,13 @@ def leave(tokens: tuple[Token[Marks | None], Token[Call | None]]) -> None:
 
 
 class Headers(dict[str, str]):
-    """A copy of the user's headers with ours, that knows its call: it goes where no context variable does."""
+    """A copy of the user's headers with ours and their call, for code that no context variable reaches."""
 
     call: Call
 
 
 def headers_for(call: Call, given: Any) -> Any:
-    """Return the user's headers with our `traceparent`, unless there is one; theirs are not changed."""
+    """Return a copy of the user's headers with our `traceparent`, unless there is one."""
     try:
         headers = Headers(given or {})
     except Exception:
@@ -122,7 +122,7 @@ def headers_for(call: Call, given: Any) -> Any:
 
 
 def outcome(error: BaseException | None, status: str = "") -> str:
-    """Return what became of a call that failed: "rejected", "timeout", "cancelled" or, for everything else, "error".
+    """Return the outcome of a failed call: "rejected", "timeout", "cancelled" or else "error".
 
     >>> outcome(TimeoutError()), outcome(None, "503"), outcome(ValueError())
     ('timeout', 'rejected', 'error')
@@ -145,7 +145,7 @@ CLIENT_ERROR = 400
 
 
 def init(original: Any, protocol: str) -> Any:
-    """Return the same that notes which server the client was told of."""
+    """Wrap `__init__` of a client to store its server."""
     signature = inspect.signature(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
@@ -161,7 +161,7 @@ def init(original: Any, protocol: str) -> Any:
 
 
 def infer(original: Any, place: int) -> Any:
-    """Return the same as one call of the request; *place* is where `headers` stands among the arguments."""
+    """Wrap `infer` as a call of the request; *place* is the position of `headers` among the arguments."""
 
     def infer(self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -185,7 +185,7 @@ def infer(original: Any, place: int) -> Any:
 
 
 def infer_aio(original: Any, place: int) -> Any:
-    """Return the same for a coroutine function."""
+    """Wrap the coroutine function `infer` likewise."""
 
     async def infer(
         self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any
@@ -211,7 +211,7 @@ def infer_aio(original: Any, place: int) -> Any:
 
 
 def async_infer_http(original: Any) -> Any:
-    """Return the same, whose call ends when its greenlet has the answer (`post`)."""
+    """Wrap `async_infer`, whose call ends when its greenlet has the response (`post`)."""
 
     def async_infer(
         self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any
@@ -235,7 +235,7 @@ def async_infer_http(original: Any) -> Any:
 
 
 def post(original: Any) -> Any:
-    """Return the same that ends the call of a greenlet."""
+    """Wrap `_post` to end the call of a greenlet."""
 
     def _post(self: Any, request_uri: Any, request_body: Any, headers: Any, query_params: Any) -> Any:
         call = headers.call if isinstance(headers, Headers) else None
@@ -262,7 +262,7 @@ def _failure(response: Any) -> str:
 
 
 def get_result(original: Any) -> Any:
-    """Return the same as a wait of the request."""
+    """Wrap `get_result` as a wait of the request."""
 
     def get_result(self: Any, block: Any = True, timeout: Any = None) -> Any:
         marks = current.get()
@@ -290,7 +290,7 @@ def _gave_up(marks: Marks, handle: Any, begun: int) -> None:
 
 
 def async_infer_grpc(original: Any) -> Any:
-    """Return the same, whose call ends with its callback, which belongs to the request too."""
+    """Wrap `async_infer`, whose call ends with its callback, which belongs to the request too."""
 
     def async_infer(
         self: Any, model_name: Any, inputs: Any, callback: Any, model_version: Any = "", *args: Any, **options: Any
@@ -331,7 +331,7 @@ def _with_headers(call: Call, place: int, args: tuple[Any, ...], options: dict[s
 
 
 def building(original: Any) -> Any:
-    """Return the same as the building of a call's request."""
+    """Wrap the building of a call's request."""
 
     def _get_inference_request(*args: Any, **options: Any) -> Any:
         call = calling.get()

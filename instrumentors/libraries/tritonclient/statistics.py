@@ -41,7 +41,7 @@ OK = 200
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server as a client was told of it.
+    """A server, as given to a client.
 
     Args:
         protocol: "http" or "grpc".
@@ -64,7 +64,7 @@ class Totals(NamedTuple):
     d2h: int
 
     def since(self, earlier: Totals) -> Totals:
-        """Return what was added after an earlier reading."""
+        """Return the difference to an earlier reading."""
         return Totals(*(now - before for now, before in zip(self, earlier, strict=True)))
 
 
@@ -157,7 +157,7 @@ def close_channels() -> None:
 
 @contextmanager
 def _untraced() -> Generator[None]:
-    """Keep an OpenTelemetry instrumentation of gRPC from reporting our calls as the user's."""
+    """Suppress an OpenTelemetry instrumentation of gRPC, which would report our calls as the user's."""
     context = sys.modules.get("opentelemetry.context")
     if context is None:
         yield
@@ -191,7 +191,7 @@ _logger = logging.getLogger("stagelens")
 
 
 class Window(NamedTuple):
-    """What happened between two readings.
+    """Calls between two readings.
 
     Args:
         counted: By the server.
@@ -210,7 +210,7 @@ class Reading(NamedTuple):
 
 
 class Source:
-    """The statistics of one server: who may not read them, cannot, or not fast, stops asking for a while.
+    """The statistics of one server; reading pauses after failures and slow responses.
 
     Args:
         server: The server.
@@ -285,16 +285,16 @@ class Model:
         self._readings.append(Reading(now, totals))
 
     def called(self, t0: int, t1: int) -> None:
-        """Take note of a call of ours."""
+        """Note a call of ours."""
         self._calls.append((t0, t1))
 
     def is_settled(self, t0: int, t1: int) -> bool:
-        """Say whether another reading would tell no more of a call from *t0* to *t1*."""
+        """Return whether another reading would not add anything about a call from *t0* to *t1*."""
         unseen_before = bool(self._readings) and self._readings[0].at >= t1
         return self._source.failing or unseen_before or self.window(t0, t1) is not None
 
     def window(self, t0: int, t1: int) -> Window | None:
-        """Return what happened around a call from *t0* to *t1*, or None while that is not known."""
+        """Return the window around a call from *t0* to *t1*, or None while it is unknown."""
         before = [reading for reading in self._readings if reading.at <= t0][-1:]
         before = before or [reading for reading in self._readings if reading.at < t1][:1]
         for after in self._readings if before else ():
@@ -305,7 +305,7 @@ class Model:
         return None
 
     def lately(self) -> Window | None:
-        """Return what happened between the last two readings, if anything did."""
+        """Return the window between the last two readings, if there were calls."""
         if len(self._readings) < 2:  # noqa: PLR2004 - two readings
             return None
         window = self._between(self._readings[-2], self._readings[-1])
@@ -337,7 +337,7 @@ class Averaged:
         self._is_noted = False
 
     def ready(self) -> bool:
-        """Read the statistics if it is time, and say whether they tell of this call.
+        """Read the statistics if it is time, and return whether they cover this call.
 
         Not when asked for the first time: the calls that ended with this one are to be noted before it has its share.
         """

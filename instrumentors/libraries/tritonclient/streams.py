@@ -34,7 +34,7 @@ class StreamedCall(Call):
         self.inferences = 1
 
     def part(self, response: Any) -> bool:
-        """Note that a part has come, and say whether the server calls it the last."""
+        """Note that a part has come, and return whether the server calls it the last."""
         now = clock()
         self._wait.grow_end(now)
         last = is_last(response)
@@ -123,7 +123,7 @@ class MutableMark:
 
 
 def is_last(response: Any) -> bool:
-    """Say whether a response is marked as the last of its call."""
+    """Return whether a response is marked as the last of its call."""
     return FINAL in response.parameters and response.parameters[FINAL].bool_param
 
 
@@ -214,7 +214,7 @@ class CallStream:
 
 
 def start_stream(original: Any) -> Any:
-    """Return the same with a stream of ours between client and callback."""
+    """Wrap `start_stream` to put a stream of ours between client and callback."""
 
     def start_stream(
         self: Any, callback: Any, stream_timeout: Any = None, headers: Any = None, compression_algorithm: Any = None
@@ -237,7 +237,7 @@ def start_stream(original: Any) -> Any:
 
 
 def async_stream_infer(original: Any) -> Any:
-    """Return the same that expects answers."""
+    """Wrap `async_stream_infer` to expect responses."""
 
     def async_stream_infer(  # noqa: PLR0917 - the client's signature
         self: Any,
@@ -268,7 +268,7 @@ def async_stream_infer(original: Any) -> Any:
 
 
 def stop_stream(original: Any) -> Any:
-    """Return the same that expects no more answers afterwards."""
+    """Wrap `stop_stream` to expect no more responses."""
 
     def stop_stream(self: Any, *args: Any, **options: Any) -> Any:
         try:
@@ -283,7 +283,7 @@ def stop_stream(original: Any) -> Any:
 
 
 def stream_infer(original: Any) -> Any:
-    """Return the same whose parts are noted as they are fetched."""
+    """Wrap `stream_infer` to note the responses as they are read."""
 
     def stream_infer(
         self: Any,
@@ -311,7 +311,7 @@ def stream_infer(original: Any) -> Any:
 
 
 class StreamInputs:
-    """The inputs of a stream, passed on; they say which model is called.
+    """The inputs of a stream, passed on; the called model is read from them.
 
     Args:
         inputs: The user's.

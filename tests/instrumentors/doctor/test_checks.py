@@ -168,7 +168,7 @@ def test_a_healthy_service_is_told_nothing(check: Check) -> None:
 
 
 # Those whose troubles are real ones: an address, a file system, a control group; or in a file of their own.
-ELSEWHERE = {"collector", "memory", "temporary", "elsewhere", "gpus"}
+ELSEWHERE = {"check_collector", "check_memory", "check_temporary_files", "check_batching", "check_gpus"}
 
 
 def test_every_check_has_a_trouble_here() -> None:

@@ -424,5 +424,5 @@ def test_our_failure_is_logged_once_and_the_application_answers(
 
     assert answers == [b"xxx"] * 3
     assert len(reported) == 1
-    assert len(finished) == (0 if internal.endswith(".describe") else 3)
+    assert len(finished) == (0 if internal.endswith(".record_request_head") else 3)
     assert records.current.get() is None
