@@ -125,7 +125,7 @@ def request(
         model_version: Its version.
         device: Where the model runs, such as "cpu" or "cuda:0".
         batch: How many items it carries; 0 says nothing.
-        traceparent: The W3C header that came with a message, so that a kept trace joins the caller's.
+        traceparent: The W3C header that came with a message, so that a retained trace joins the caller's.
     """
     facts: Marks = []
     if model:

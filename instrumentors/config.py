@@ -67,8 +67,8 @@ DEFAULT_ENDPOINT = "http://127.0.0.1:4318"
 MIN_INTERVAL_SECONDS = 0.1
 # Nobody means more, and Python does not read numbers of any length.
 MAX_DIGITS = 9
-# A series and interval; kept traces are bounded memory.
-MAX_KEPT = 100
+# Per series and export interval: bounds the memory for retained traces.
+MAX_RETAINED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class AgentConfig:
 
     Args:
         metrics_url: Where metrics are posted.
-        traces_url: Where kept traces are posted.
+        traces_url: URL of the retained traces.
         headers: Sent with every post. They may hold secrets and are never logged.
         trust: Files for TLS.
         timeout_seconds: How long one post may take. [seconds]
@@ -343,7 +343,7 @@ def _interval(text: str, key: str) -> float:
 
 
 def _count(text: str, key: str) -> int:
-    if not _is_number(text) or int(text) > MAX_KEPT:
-        msg = f"{key} is {text!r}; write a number from 0 to {MAX_KEPT}"
+    if not _is_number(text) or int(text) > MAX_RETAINED:
+        msg = f"{key} is {text!r}; write a number from 0 to {MAX_RETAINED}"
         raise ConfigError(msg)
     return int(text)

@@ -178,11 +178,11 @@ class Aggregator:
         load.marks += len(frozen) // 3 - 1
         load.duration_ns += end - start
         # A copy, as counted: a thread that outlives the request may still write to the marks.
-        kept = (frozen, *record[1:])
+        copy = (frozen, *record[1:])
         self._until_sampled -= 1
         if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):
             self._until_sampled = SAMPLED
-            self.samples.append(kept)
+            self.samples.append(copy)
         delta.counts.add(own, end - start)
         if level == REQUESTS_ONLY:
             return
@@ -190,7 +190,7 @@ class Aggregator:
             _add_facts(delta.counts, facts, intervals, own, (start, end))
             _add_stalls(delta.counts, intervals, start, end)
         if level < NO_TRACES:
-            delta.sampler.offer(kept, end - start, failed=failed, cold=cold, forced="@force" in facts)
+            delta.sampler.offer(copy, end - start, failed=failed, cold=cold, forced="@force" in facts)
 
     def load(self) -> RequestTotals:
         """Return the totals of all requests so far."""

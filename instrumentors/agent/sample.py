@@ -96,7 +96,7 @@ class Sampler(Generic[T]):
             self._forced.offer(item)
         self._uniform.offer(item)
 
-    def kept(self) -> list[tuple[T, RetentionReason]]:
+    def retained(self) -> list[tuple[T, RetentionReason]]:
         """Return each retained request once, with its first reason in the order forced, error, slow, cold, uniform."""
         chosen: list[tuple[RetentionReason, list[T]]] = [
             ("forced", self._forced.items()),
@@ -105,8 +105,8 @@ class Sampler(Generic[T]):
             ("cold", self._cold.items()),
             ("uniform", self._uniform.items()),
         ]
-        kept: dict[int, tuple[T, RetentionReason]] = {}
+        retained: dict[int, tuple[T, RetentionReason]] = {}
         for because, items in chosen:
             for item in items:
-                kept.setdefault(id(item), (item, because))
-        return list(kept.values())
+                retained.setdefault(id(item), (item, because))
+        return list(retained.values())

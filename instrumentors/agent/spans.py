@@ -91,30 +91,30 @@ class Trace(NamedTuple):
     spans: list[Span]
 
 
-def build_trace(kept: RetainedRequest) -> Trace:
-    """Return the trace of *kept*."""
-    marks, start, end = kept.record[:3]
+def build_trace(request: RetainedRequest) -> Trace:
+    """Return the trace of *request*."""
+    marks, start, end = request.record[:3]
     reading = read_marks(marks)
     parent = parent_of(reading.facts)
     fresh = os.urandom(24).hex()
     trace_id, root_id = reading.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))
-    root = _root(kept, reading, root_id, parent.span_id if parent and parent.trace_id == trace_id else "")
-    inside = _children(marks, root, max(start, end)) + _stages(marks, root, kept.own_stages)
+    root = _root(request, reading, root_id, parent.span_id if parent and parent.trace_id == trace_id else "")
+    inside = _children(marks, root, max(start, end)) + _stages(marks, root, request.own_stages)
     longest = heapq.nsmallest(MAX_SPANS, inside, key=lambda span: span.start - span.end)
     below = sorted(longest, key=lambda span: (span.start, -span.end))
     return Trace(trace_id, parent is None or bool(parent.flags & 1), [root, *_nest_spans(root, below)])
 
 
-def _root(kept: RetainedRequest, reading: RequestFacts, span_id: str, parent_id: str) -> Span:
-    marks, start, end, route, error_type, http_status, kind = kept.record
+def _root(request: RetainedRequest, reading: RequestFacts, span_id: str, parent_id: str) -> Span:
+    marks, start, end, route, error_type, http_status, kind = request.record
     end = max(start, end)
     facts = reading.facts
     method = to_text(facts.get("@method"))
-    intervals = [(known_stage(stage, kept.own_stages), t0, t1) for stage, t0, t1 in reading.intervals]
+    intervals = [(known_stage(stage, request.own_stages), t0, t1) for stage, t0, t1 in reading.intervals]
     own = partition(intervals, start, end)
-    failed = kept.dimensions.status == names.STATUS_ERROR
+    failed = request.dimensions.status == names.STATUS_ERROR
     attributes: dict[str, str | int] = {
-        **series_attributes(kept.dimensions),
+        **series_attributes(request.dimensions),
         **_without_empty(
             {
                 names.METHOD: method,
@@ -125,7 +125,7 @@ def _root(kept: RetainedRequest, reading: RequestFacts, span_id: str, parent_id:
                 names.SUSPECT: ", ".join(sorted({to_text(said) for said, _ in facts.get("@suspect", ())})),
             }
         ),
-        names.KEPT_BECAUSE: kept.because,
+        names.KEPT_BECAUSE: request.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in stage_timings(marks).items()},
         **_stall_attributes(by_stage(stalls.during(start, end), intervals, start, end)),

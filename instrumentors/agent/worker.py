@@ -278,9 +278,9 @@ class Agent:
         encode = partial(self._encoder.metrics, interval, deltas, dropped, readings)
         self._offer(self.config.metrics_url, encode, requests)
 
-    def _traces(self, kept: Sequence[RetainedRequest]) -> list[Trace]:
+    def _traces(self, retained: Sequence[RetainedRequest]) -> list[Trace]:
         traces: list[Trace] = []
-        for some in chunks(kept, TRACES_AT_ONCE):
+        for some in chunks(retained, TRACES_AT_ONCE):
             for item in some:
                 try:
                     trace = build_trace(item)
@@ -311,7 +311,7 @@ class Agent:
 
 def _retained_requests(deltas: Mapping[Dimensions, Delta]) -> Iterator[RetainedRequest]:
     for dimensions, delta in deltas.items():
-        for record, because in delta.sampler.kept():
+        for record, because in delta.sampler.retained():
             yield RetainedRequest(record, because, dimensions, delta.own_stages)
 
 

@@ -169,7 +169,7 @@ def served(fold: Aggregator) -> dict[tuple[str, str], int]:
     fold.add((marks, 0, 100, "/predict", "", 200, "server"))
     (delta,) = fold.take().values()
 
-    assert len(delta.sampler.kept()) == (fold.level == ALL)
+    assert len(delta.sampler.retained()) == (fold.level == ALL)
 
     return {(metric, key): histogram.count for metric, key, histogram in delta.counts.histograms()}
 

@@ -52,7 +52,7 @@ def folded(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
 def kept(item: records.Record) -> Trace:
     """The trace of a request that is the only one."""
     ((dimensions, delta),) = folded(item).items()
-    ((record, because),) = delta.sampler.kept()
+    ((record, because),) = delta.sampler.retained()
     return build_trace(RetainedRequest(record, because, dimensions, delta.own_stages))
 
 
@@ -554,7 +554,7 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
     """It is counted, kept and written, and the collector takes every bit of it."""
     for value in STRANGE:
         ((dimensions, delta),) = folded(record(("forward", 0, MS), (key, value, second))).items()
-        ((request, because),) = delta.sampler.kept()
+        ((request, because),) = delta.sampler.retained()
         trace = build_trace(RetainedRequest(request, because, dimensions, delta.own_stages))
         encoder = Encoder({}, lambda: None)
         points, spans = PointReader(Window(0, 2**40)), RetainedTraceReader(Window(0, 2**40))

@@ -33,7 +33,7 @@ def sampled(sequence: list[Call], keep: SamplingLimits) -> list[tuple[Call, str]
     sampler: Sampler[Call] = Sampler(keep, random.Random(1))
     for call in sequence:
         sampler.offer(call, call.duration, failed=call.failed, cold=call.cold, forced=call.forced)
-    return [(call, because) for call, because in sampler.kept()]
+    return [(call, because) for call, because in sampler.retained()]
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(0, 8))
