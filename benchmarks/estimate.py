@@ -3,7 +3,7 @@
     python benchmarks/estimate.py [--seconds S]
 
 Requests with us and without take turns, in random order; the truth is what the medians differ by. The agent's estimate comes
-from rehearsals before requests like these, as in a service.
+from calibrations before requests like these, as in a service.
 
 - before: each request after a sweep through 32 MB, as a model does, and its stages around nothing, one after the other.
 - between: a sweep before each of its stages as well.
@@ -31,7 +31,7 @@ SECONDS = 30.0
 STAGES = (0, 6, 24, 200)
 # Of a sweep between them.
 FEW_STAGES = (1, 6)
-# A rehearsal a second is one in many requests.
+# A calibration per second is one in many requests.
 REHEARSE_EVERY = 8
 _MEMORY = np.zeros(32 * 1024**2 // 8)
 

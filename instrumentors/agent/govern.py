@@ -397,10 +397,10 @@ class CostController:
 
     def _costs_ns(self, counting_ns: float, rate: float) -> list[float]:
         """Return the actual or expected cost of a request by level."""
-        rehearsed = self._counting.costs()
+        calibrated = self._counting.costs()
         costs: list[float] = []
         for level in range(NOTHING):
-            counting = max(0.0, counting_ns + rehearsed[level] - rehearsed[min(self.level, REQUESTS_ONLY)])
+            counting = max(0.0, counting_ns + calibrated[level] - calibrated[min(self.level, REQUESTS_ONLY)])
             tracing = self._tracing if level == ALL else 0.0
             costs.append(self._path_ns(level, self._marks) + counting + (self._exporting + tracing) / rate)
         return [*costs, 0.0]

@@ -361,7 +361,7 @@ def handle(name):
 seen = []
 finish = recorder.finish
 def kept(marks, *rest):
-    if marks[1] >= 0:  # none that the agent rehearses
+    if marks[1] >= 0:  # no calibration request of the agent
         seen.append((rest[2], {{key for key in marks[3::3] if key[0] != "@"}} - {{"queue"}}, marks[3::3].count(rest[2])))
     finish(marks, *rest)
 api.finish = kept

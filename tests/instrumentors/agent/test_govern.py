@@ -112,7 +112,7 @@ def test_an_agent_that_hardly_runs_is_over_no_budget() -> None:
 
 
 def test_a_moment_over_the_budget_changes_nothing() -> None:
-    """A garbage collection in the middle of a rehearsal is no reason."""
+    """A garbage collection in the middle of a calibration is no reason."""
     governor = Governor(BUDGET)
     for now in range(0, 1000, 2):
         governor.update(CostSample(now, costs(200, 90, 90, 10), 1e6, 10_000))

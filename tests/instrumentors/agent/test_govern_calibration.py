@@ -1,4 +1,4 @@
-"""A request is rehearsed before one begins: on its thread, outside of its time, and counted as none."""
+"""Calibration requests run before a request starts: on its thread, outside of its time, and are not counted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_one_that_fails_does_not_reach_the_request(finished: Finished, monkeypat
     assert [record[3] for record in finished] == ["predict"]
 
 
-def test_what_is_rehearsed_is_counted_as_no_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_request_is_not_counted(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its record says that it is from before this process was forked; and the user's context stays as it was."""
     path = PathCost()
     monkeypatch.setattr(recorder, "calibrate", path.calibrate)
