@@ -116,7 +116,7 @@ _COMBINED = {
 def stage_timings(marks: Marks) -> dict[str, str]:
     """Return the timing of each stage that was not timed by a clock around the call; "mixed" for several timings.
 
-    >>> timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
+    >>> stage_timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
     {'forward': 'gpu'}
     """
     found: dict[str, str] = {}

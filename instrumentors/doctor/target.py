@@ -159,7 +159,7 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> Target:
     Raises:
         ConfigError: A `stagelens run` in it has an option that is not written as it must be.
 
-    >>> target(["nice", "-n", "5", "python", "-I", "-m", "uvicorn", "serve:app"], {}).flags
+    >>> find_target(["nice", "-n", "5", "python", "-I", "-m", "uvicorn", "serve:app"], {}).flags
     ('-I',)
     """
     found, words = Target(), list(command)

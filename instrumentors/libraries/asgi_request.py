@@ -60,7 +60,7 @@ def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
 def format_server_timing(marks: Marks, start: int, now: int) -> str:
     """Return the header: the time of each stage until *now*, cut off to whole microseconds, and all of it.
 
-    >>> timing_of(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
+    >>> format_server_timing(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
     'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
     """
     own = partition([each for each in read_marks(marks[:]).intervals if each[0] in BY_KEY], start, now)

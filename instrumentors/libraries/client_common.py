@@ -141,7 +141,7 @@ def _reports_in_headers(headers: Any) -> Iterator[tuple[Dialect, Mapping[str, An
 def parse_server_timing(header: str) -> dict[str, str]:
     """Return the known metrics of a `Server-Timing` header with their durations, unparsed.
 
-    >>> metrics_of('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
+    >>> parse_server_timing('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
     {'queue': '12.5', 'total': '80'}
     """
     known = {field.name for field in SERVER_TIMING.fields}

@@ -343,7 +343,7 @@ def divide_wait(parts: Parts, wait: Wait) -> Marks:
 
     Of a stream the wait for its first token is all that is known to be on the wire: afterwards its reader may take its time.
 
-    >>> split([("queue", 20), ("prefill", 40)], Wait(100, 200))
+    >>> divide_wait([("queue", 20), ("prefill", 40)], Wait(100, 200))
     ['network@rest', 100, 120, 'queue@reported', 120, 140, 'prefill@reported', 140, 180, 'network@rest', 180, 200]
     """
     begun, ended, first, headers = wait

@@ -407,7 +407,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
     assert secret not in repr(finished)
 
 
-@pytest.mark.parametrize("internal", ["describe", "Exchange.hand_over", "Exchange._template"])
+@pytest.mark.parametrize("internal", ["record_request_head", "Exchange.hand_over", "Exchange._template"])
 def test_our_failure_is_logged_once_and_the_service_answers(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], internal: str
 ) -> None:
@@ -425,7 +425,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
 
     assert answers == [(200, b"fine")] * 3
     assert len(reported) == 1
-    assert len(finished) == (0 if internal == "describe" else 3)
+    assert len(finished) == (0 if internal == "record_request_head" else 3)
 
 
 def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
