@@ -39,7 +39,7 @@ from ..format import (
     whole,
 )
 from ..view import service_path
-from .advice_cards import top_advice
+from .advice import top_advice
 from .agent_note import agent_cost
 from .inspector import inspector
 from .measures import Measures, breakdown, measure, stalls
