@@ -18,8 +18,19 @@ from ..design_tokens import hue
 from ..format import MINUS, day, duration, enough, money, needed, percent, whole
 from ..optimization_catalog import Option
 from ..view import service_path
-from .advice_facts import MOST, Advice, Reach, of_all, of_service, only_where, quantile_of
-from .advice_marks import Mark, before_and_after, buttons, marks
+from .advice_facts import (
+    MOST,
+    Advice,
+    Mark,
+    Reach,
+    before_and_after,
+    buttons,
+    marks,
+    of_all,
+    of_service,
+    only_where,
+    quantile_of,
+)
 from .fleet import seen_in
 from .measures import measure
 from .page import Context, Page, nothing, panel

@@ -15,8 +15,7 @@ from stagelens.core.stages import STAGES
 from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, findings
 from stagelens.dashboard.optimization_catalog import families, family_of
 from stagelens.dashboard.pages.advice import top_advice
-from stagelens.dashboard.pages.advice_facts import MOST, advice_count, of_all, of_service
-from stagelens.dashboard.pages.advice_marks import marks
+from stagelens.dashboard.pages.advice_facts import MOST, advice_count, marks, of_all, of_service
 from stagelens.dashboard.pages.measures import Measures
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
