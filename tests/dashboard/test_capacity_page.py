@@ -15,7 +15,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.page_data import text
-from stagelens.dashboard.pages.loads import loads_of
+from stagelens.dashboard.pages.capacity import loads_of
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.spending import spending
 from stagelens.dashboard.router import context_of, page_of
