@@ -8,7 +8,7 @@ from dash.development.base_component import Component
 from ..components import Node, attributes, delta, link_tabs, ratio_of, spark, tile, tiles
 from ..costs import HOUR_SECONDS, MILLION
 from ..format import count, money, percent, signed_change
-from .collectors_facts import greedy_line
+from .collectors import greedy_line
 from .empty import no_data
 from .fleet import KINDS, Row, urgent_first
 from .overview_findings import findings

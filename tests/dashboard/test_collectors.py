@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.pages.collectors_facts import greedy_line, judge
+from stagelens.dashboard.pages.collectors import greedy_line, judge
 from stagelens.dashboard.rendering import page, told
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
