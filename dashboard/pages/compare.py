@@ -23,9 +23,8 @@ from ..figures.percentile import COLUMNS, percentile_grid
 from ..format import MILLI, duration, enough, needed, percentile, signed_change, whole
 from ..view import service_path
 from .cold import leave_out
-from .compare_blame import QUANTILES, blame_card
+from .compare_blame import QUANTILES, blame_card, signals_card
 from .compare_report import report
-from .compare_signals import signals_card
 from .compare_words import blamed, evidence, headline, short_name, side_name, side_names, times_said, verdict_badge
 from .comparison import Comparison, Pair, asked_pair, compared, fewest, lives_of, most, selection, shifted
 from .filter_menu import field

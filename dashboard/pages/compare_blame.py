@@ -1,19 +1,146 @@
-"""Which stage made the change: A, B and the difference of each at one percentile."""
+"""Which stage made the change: A, B and the difference of each at one percentile.
+
+What else changed from A to B: load, failures, batches, what was asked for and where it ran.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
-from ..components import attributes, card, empty, link_tabs, swatch, table
+from ...store import SloCounts
+from ..components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..design_tokens import hue
-from ..format import THIN, duration, enough, needed, percent, percentile, signed_change, whole
-from .comparison import Comparison
+from ..format import THIN, count, duration, enough, needed, percent, percentile, signed_change, span, whole
+from .comparison import Comparison, Pair
+from .mix import BREATH, median, mixed, tokens
 from .page import Context
 from .rows import records
+
+# A tenth of a percent of requests, and what chance alone hardly makes.
+_FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0
+_HEAD = (("Signal", ""), ("A", "r"), ("B", "r"), ("Change", "r"))
+_DIMENSIONS = {"route": "Route", "model": "Model", "device": "Device", "batch": "Batch of"}
+_LITTLE = "Requests inside the service at once, on average: their rate times their mean latency (Little's law)."
+_MIXED = "The value whose share of the requests differs most."
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One row.
+
+    Args:
+        name: What it is.
+        a: Of A, in words.
+        b: Of B.
+        change: In words; "" for a row that only tells.
+        moved: Whether it could explain a change of latency.
+        hint: What it means, for those who do not know.
+    """
+
+    name: str
+    a: str
+    b: str
+    change: str = ""
+    moved: bool = False
+    hint: str = ""
+
+
+def signals_card(context: Context, pair: Pair) -> Component:
+    """Return the table of what could explain a change without the code."""
+    rows = [_signal_row(each) for each in signals(context, pair)]
+    body = table(_HEAD, rows, "What else changed")
+    return card("What else changed", body, sub="the usual confounders", size="c5", flush=True)
+
+
+def signals(context: Context, pair: Pair) -> list[Signal]:
+    """Return the rows: those that only tell first, then those that could explain."""
+    return [
+        Signal("Time compared", span(pair.a.end - pair.a.start), span(pair.b.end - pair.b.start)),
+        *_load(context, pair),
+        *_mix(context, pair),
+        *_tokens(context, pair),
+    ]
+
+
+def _load(context: Context, pair: Pair) -> list[Signal]:
+    source, sides = context.source, (pair.a, pair.b)
+    counted: list[SloCounts] = [source.ask(source.read.slo_counts, each, None) for each in sides]
+    lengths = [max((each.end - each.start).total_seconds(), 1.0) for each in sides]
+    spent = [source.ask(source.read.latency, each).sum for each in sides]
+    rates = [float(each.total) / length for each, length in zip(counted, lengths, strict=True)]
+    inside = [each / length for each, length in zip(spent, lengths, strict=True)]
+    return [
+        Signal("Requests", count(float(counted[0].total)), count(float(counted[1].total))),
+        _relative("Requests / s", rates),
+        _relative("In flight, mean", inside, _LITTLE),
+        _errors(*counted),
+    ]
+
+
+def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Signal:
+    a, b = values
+    change = ratio_of(b, a)
+    moved = change is not None and abs(change) >= BREATH
+    said = "" if change is None else signed_change(change) if moved else "same"
+    return Signal(name, count(a), count(b), said, moved, hint)
+
+
+def _errors(before: SloCounts, after: SloCounts) -> Signal:
+    """Return the share of failed requests; a difference that chance makes is the same."""
+    a, b = (float(each.bad) / float(each.total) if each.total else None for each in (before, after))
+    if a is None or b is None:
+        return Signal("Errors", percent(a, 2), percent(b, 2))
+    both = float(before.bad + after.bad) / float(before.total + after.total)
+    noise = _STANDARD_ERRORS * math.sqrt(both * (1 - both) * (1 / float(before.total) + 1 / float(after.total)))
+    moved = abs(b - a) >= max(_FEW_ERRORS, noise)
+    return Signal("Errors", percent(a, 2), percent(b, 2), _points(b - a, 2) if moved else "same", moved)
+
+
+def _mix(context: Context, pair: Pair) -> Iterable[Signal]:
+    rows = {str(each["dimension"]): each for each in records(mixed(context, pair))}
+    return [_share(text, rows[dimension]) for dimension, text in _DIMENSIONS.items() if dimension in rows]
+
+
+def _share(text: str, row: dict[str, Any]) -> Signal:
+    moved = bool(row["changed"])
+    said = _points(float(row["change"])) if moved else "same"
+    name = f"{text} {row['value'] or 'no name'}"
+    return Signal(name, percent(float(row["a_share"])), percent(float(row["b_share"])), said, moved, _MIXED)
+
+
+def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
+    """Return how long prompts and answers are, of services that count tokens."""
+    a, b = tokens(context, pair)
+    return [
+        _relative(text, [median(a.get(kind)), median(b.get(kind))])
+        for kind, text in ((TOKENS_IN, "Prompt tokens, p50"), (TOKENS_OUT, "Answer tokens, p50"))
+        if kind in a or kind in b
+    ]
+
+
+def _points(change: float, decimals: int = 0) -> str:
+    """Return the difference of two shares, which is in points."""
+    return f"{'+' if change > 0 else ''}{percent(change, decimals).removesuffix('%')}pt"
+
+
+def _signal_row(signal: Signal) -> Component:
+    badge: Node = pill(signal.change, "warn" if signal.moved else "") if signal.change else None
+    cells = [
+        html.Td(html.Span(signal.name, className="cut", title=signal.hint or signal.name)),
+        html.Td(signal.a, className="r muted"),
+        html.Td(signal.b, className="r"),
+        html.Td(badge, className="r"),
+    ]
+    return html.Tr(cells)
+
 
 # Value in the address to quantile; p90 is offered where fewer requests bear no more.
 QUANTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
@@ -39,7 +166,7 @@ def blame_card(context: Context, judged: Comparison) -> Component:
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
     # Zero stands so far in that the longest bar to the left has room.
     zero = min(_BAR_ROOM, abs(lowest) / widest * _BAR_ROOM)
-    rows = [_row(record, widest, zero) for record in records(frame)]
+    rows = [_stage_row(record, widest, zero) for record in records(frame)]
     head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(judged.quantile)}", ""))
     body = table(head, rows, "Change by stage", css="insp wide", foot=_total(judged))
     return card("Blame", body, tools=tools, size="c5")
@@ -76,7 +203,7 @@ def _total(judged: Comparison) -> Component:
     return html.Tr(cells)
 
 
-def _row(record: dict[str, Any], widest: float, zero: float) -> Component:
+def _stage_row(record: dict[str, Any], widest: float, zero: float) -> Component:
     stage, share = str(record["stage"]), float(record["share"])
     a, b = float(record["a_seconds"]), float(record["b_seconds"])
     cells = [

@@ -20,8 +20,8 @@ from stagelens.core.names import TOKENS
 from stagelens.dashboard.format import THIN, duration
 from stagelens.dashboard.menus import compared_time
 from stagelens.dashboard.page_data import outline
+from stagelens.dashboard.pages.compare_blame import signals
 from stagelens.dashboard.pages.compare_report import report
-from stagelens.dashboard.pages.compare_signals import signals
 from stagelens.dashboard.pages.compare_words import between, headline
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair
 from stagelens.dashboard.pages.page import Context
