@@ -17,7 +17,7 @@ from .format import count, day, duration, percent, size, span
 from .pages.advice_facts import advice_count
 from .pages.fleet import Row, urgent_first
 from .pages.page import Context
-from .pages.releases import MATERIAL
+from .pages.regressions import MATERIAL
 from .view import BUCKET_SECONDS, COMMON, ORDER, service_path
 
 REFRESH_SECONDS = 15

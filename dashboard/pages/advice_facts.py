@@ -22,12 +22,12 @@ from ..advising import MIN_GAIN, Facts, Finding, findings
 from ..components import attributes
 from ..format import duration, enough, span
 from ..view import View
+from .comparison import window_name
 from .fleet import seen_in
 from .measures import measure
 from .page import Context
 from .rows import records
 from .spending import mean_stages
-from .windows import window_name
 
 SNOOZE = timedelta(days=7)
 _KEPT = timedelta(days=400)

@@ -26,13 +26,24 @@ from .cold import leave_out
 from .compare_blame import QUANTILES, blame_card, signals_card
 from .compare_report import report
 from .compare_words import blamed, evidence, headline, short_name, side_name, side_names, times_said, verdict_badge
-from .comparison import Comparison, Pair, asked_pair, compared, fewest, lives_of, most, selection, shifted
+from .comparison import (
+    EXAMPLE,
+    Comparison,
+    Pair,
+    asked_pair,
+    compared,
+    fewest,
+    lives_of,
+    most,
+    selection,
+    shifted,
+    window_name,
+)
 from .filter_menu import field
 from .page import Context, Page, nothing, panel
-from .releases import Release, judge_releases
+from .regressions import Release, judge_releases
 from .scope_filter import chips, part_menu, part_words, ways_out
 from .service_frame import service_tabs
-from .windows import EXAMPLE, window_name
 
 # The tail beyond holds too few requests for a difference to mean anything.
 _LAST_DELTA = 0.995

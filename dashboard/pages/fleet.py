@@ -21,7 +21,7 @@ from ..figures.percentile import COLUMNS, PERCENTILES
 from ..source import Source
 from .measures import AT_P50, AT_P99, NO_REQUESTS, TELLING, Measures, smooth, told
 from .page import Context
-from .releases import Release, regressions
+from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of
 
 # What a service that generates tokens does; speech decodes too, and has no prompt.

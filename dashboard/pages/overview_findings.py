@@ -21,7 +21,7 @@ from .bad_requests import blamed_stage
 from .compare_words import short_name
 from .fleet import Row
 from .page import Context
-from .releases import Release
+from .regressions import Release
 from .slo_status_text import counted, moment, note, worst
 
 _MOST = 3

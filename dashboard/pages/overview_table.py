@@ -31,11 +31,11 @@ from ..costs import MILLION, a_request
 from ..figures.budget import left_parts
 from ..format import UNKNOWN, count, duration, money, needed, percent, times, whole
 from ..view import service_path, slo_path
+from .comparison import window_name
 from .fleet import KINDS, Row
 from .overview_timeseries import rates_by_service
 from .page import Context
 from .slo_status_text import COLOURS
-from .windows import window_name
 
 # More services than this are grouped and can be filtered.
 MANY = 30

@@ -14,7 +14,7 @@ from ..components import WORDS, link, pill, status
 from ..view import View, incident_page, slo_path
 from .compare_words import short_name
 from .page import Context
-from .releases import Release, regressions
+from .regressions import Release, regressions
 from .slo_status_text import moment, note
 
 

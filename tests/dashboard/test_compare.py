@@ -23,9 +23,8 @@ from stagelens.dashboard.page_data import outline
 from stagelens.dashboard.pages.compare_blame import signals
 from stagelens.dashboard.pages.compare_report import report
 from stagelens.dashboard.pages.compare_words import between, headline
-from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair
+from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.windows import window_name, window_of
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse

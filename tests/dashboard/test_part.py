@@ -28,7 +28,7 @@ from stagelens.dashboard.format import TIMES
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.page_data import Outline, outline, text
 from stagelens.dashboard.pages.page import Context, Page
-from stagelens.dashboard.pages.releases import judge_releases
+from stagelens.dashboard.pages.regressions import judge_releases
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source

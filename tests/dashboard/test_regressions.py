@@ -16,7 +16,7 @@ from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.releases import judge_releases, regressions
+from stagelens.dashboard.pages.regressions import judge_releases, regressions
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source

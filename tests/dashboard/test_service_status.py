@@ -13,7 +13,7 @@ from stagelens.alerts.evaluation.slo_status import RuleStatus, SloState, SloStat
 from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.alerts.reader import Incident
 from stagelens.dashboard.pages.fleet import urgent_first
-from stagelens.dashboard.pages.releases import Release, regressions
+from stagelens.dashboard.pages.regressions import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
