@@ -1,19 +1,159 @@
-"""What happened: releases, incidents, and what people and pipelines told; newest first, day by day."""
+"""What happened: releases, incidents, and what people and pipelines told; newest first, day by day.
+
+What happened, from all who know: versions first seen, alerts, and what people and pipelines told.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from datetime import date
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
 from itertools import groupby
 
+import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.evidence import CALM_BEFORE
+from ...alerts.reader import Incident
 from ..components import Node, attributes, card, empty, link, link_tabs, pill, table
-from ..format import count, several
+from ..format import count, several, span
+from ..view import View, incident_page, service_path, slo_path
 from .page import Context, Page, panel
-from .timeline import KINDS, Happening, happenings
+from .rows import records
+
+# The values of `kind`, in the order of their links.
+KINDS = {
+    "release": "Releases",
+    "incident": "Incidents",
+    "deploy": "Deploys",
+    "config": "Config",
+    "advice": "Advice",
+    "note": "Notes",
+}
+# How an incident ended that did not simply go away: title, badge, shape.
+_ENDINGS = {
+    "removed": ("not watched any more", "Closed", "out"),
+    "no_data": ("no data any more", "Closed", "out"),
+    "accepted": ("accepted as the new normal", "Accepted", "out"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One thing that happened.
+
+    Args:
+        at: When.
+        kind: One of `KINDS`.
+        service: Whose, "" for all.
+        title: What, in a few words.
+        text: More of it.
+        badge: What sort it is.
+        shape: The kind of the badge, see `components.pill`.
+        href: The view that shows it.
+        source: An address elsewhere that tells more, "" for none.
+    """
+
+    at: datetime
+    kind: str
+    service: str
+    title: str
+    text: str
+    badge: str
+    shape: str
+    href: str
+    source: str = ""
+
+
+def happenings(context: Context) -> list[Happening]:
+    """Return what happened in the window, to the service of *context* or to any; newest first."""
+    view = context.view
+    found = [*_releases(context), *_incidents(context), *_told(context)]
+    wanted = (
+        each
+        for each in found
+        if view.start <= each.at < view.happened_before
+        and (context.service is None or each.service in ("", context.service))
+    )
+    return sorted(wanted, key=lambda each: each.at, reverse=True)
+
+
+def _releases(context: Context) -> Iterator[Happening]:
+    view = context.view
+    known = context.source.ask(context.source.read.releases, view.text("env"))
+    # The first version ever seen is no release, it is where the history begins.
+    before = known.groupby("service")["version"].shift()
+    for row, last in zip(records(known), before, strict=True):
+        if pd.isna(last):
+            continue
+        name, version = str(row["service"]), str(row["version"])
+        href = view.link("/compare", svc=name, a=str(last), b=version)
+        at = row["first_seen"].to_pydatetime()
+        yield Happening(at, "release", name, f"{version} first seen", f"after {last}", "Release", "out", href)
+
+
+def _incidents(context: Context) -> Iterator[Happening]:
+    for each in context.source.incidents():
+        # What became slower, or silent, is no objective's; what was taken out of its file is none any more.
+        of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
+        href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)
+        shape = "bad" if each.severity == "page" else "warn"
+        opened = each.headline if each.resolved_at is None else f"{each.name} {each.worst}"
+        yield Happening(each.opened_at, "incident", each.service, f"{each.name}: alert", opened, "Opened", shape, href)
+        for at, transition in _updates(each):
+            title = f"{each.name}: {transition}"
+            yield Happening(at, "incident", each.service, title, "", transition.capitalize(), shape, href)
+        if each.resolved_at is not None:
+            text = f"{each.headline}, {span(each.resolved_at - each.opened_at)} after the alert"
+            over, badge, end = _ENDINGS.get(each.ending, ("over", "Resolved", "good"))
+            title = f"{each.name}: {over}"
+            yield Happening(each.resolved_at, "incident", each.service, title, text, badge, end, href)
+
+
+def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
+    """Yield when something other than its beginning and end was told of an incident: once, however many were told."""
+    said: dict[tuple[str, int], datetime] = {}
+    number = 0
+    for each in found.deliveries:
+        if each.transition in ("updated", "reopened"):
+            number += each.channel == found.deliveries[0].channel
+            key = each.transition, number
+            said[key] = min(each.at, said.get(key, each.at))
+    yield from ((at, transition) for (transition, _), at in said.items())
+
+
+def _told(context: Context) -> Iterator[Happening]:
+    view, read = context.view, context.source.read
+    for row in records(context.source.ask(read.events, view.start, view.happened_before, service=context.service)):
+        at, service = row["at"].to_pydatetime(), str(row["service"])
+        kind, key, link = (str(row[name]) for name in ("kind", "key", "link"))
+        text = str(row["text"])
+        title = f"{key}: {text}" if key and key not in text else text
+        own, elsewhere = (link, "") if link.startswith("/") else (_around(view, service, at), link)
+        yield Happening(at, kind, service, title, "", kind.capitalize(), "out", own, elsewhere)
+
+
+def _window(view: View, path: str, found: Incident) -> str:
+    end = None if found.resolved_at is None else _milliseconds(found.resolved_at)
+    return view.link(path, from_=_milliseconds(found.since - CALM_BEFORE), to=end)
+
+
+def _around(view: View, service: str, at: datetime) -> str:
+    """Return the address of the page of *service*, or of all, with *at* in the middle of its window."""
+    half = (view.end - view.start) / 2
+    end = min(at + half, view.end)
+    moments = {
+        "from_": _milliseconds(end - 2 * half),
+        "to": None if end == view.end and view.live else _milliseconds(end),
+    }
+    return view.link(service_path(service) if service else "/", **moments)
+
+
+def _milliseconds(at: datetime) -> str:
+    return str(int(at.timestamp() * 1000))
+
 
 _PLACE = "/events"
 # More than anybody reads; a shorter window or a filter shows the rest.

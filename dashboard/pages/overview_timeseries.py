@@ -10,8 +10,8 @@ from ...core.stages import label
 from ..components import Node, card, chart, empty, legend, link, pill
 from ..figures.fleet import busy_seconds, fleet_figure
 from ..format import count, percent, span
+from .events import Happening, happenings
 from .page import Context
-from .timeline import Happening, happenings
 
 _LEGEND = 4
 _MOST = 8

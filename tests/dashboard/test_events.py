@@ -11,7 +11,7 @@ import pytest
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.page_data import outline
-from stagelens.dashboard.pages.timeline import KINDS, Happening, happenings
+from stagelens.dashboard.pages.events import KINDS, Happening, happenings
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
