@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 
 from .components import Node, attributes, dot
 from .format import span
-from .pages.compare_words import spelled
+from .pages.compare_words import time_range
 from .pages.comparison import asked_pair
 from .pages.page import Context
 from .pages.slo_status_text import worst
@@ -48,7 +48,7 @@ def compared_time(context: Context) -> str:
     if context.view.path != "/compare" or context.service is None or (pair := context.once(asked_pair)) is None:
         return ""
     window = context.selection
-    return "" if (pair.b.start, pair.b.end) == (window.start, window.end) else spelled(pair.b, context.view.zone)
+    return "" if (pair.b.start, pair.b.end) == (window.start, window.end) else time_range(pair.b, context.view.zone)
 
 
 def time_menu(view: View, label: str = "") -> Component:

@@ -25,7 +25,16 @@ from ..view import service_path
 from .cold import leave_out
 from .compare_blame import QUANTILES, blame_card, signals_card
 from .compare_report import report
-from .compare_words import blamed, evidence, headline, short_name, side_name, side_names, times_said, verdict_badge
+from .compare_words import (
+    blamed_stages,
+    compared_times,
+    evidence,
+    short_name,
+    side_name,
+    side_names,
+    verdict_badge,
+    verdict_sentence,
+)
 from .comparison import (
     EXAMPLE,
     Comparison,
@@ -146,7 +155,7 @@ def head(context: Context, pair: Pair | None) -> Component:
     view = context.view
     names = Names(pair.a_name, pair.b_name) if pair else Names(view.text("a") or "", view.text("b") or "")
     about = html.P([html.B(context.service, className="b"), " · two versions, or two windows"], className="sub")
-    note = times_said(context, pair) if pair else ""
+    note = compared_times(context, pair) if pair else ""
     left = html.Div([html.H1("Compare"), about, html.P(note, className="sub") if note else None])
     tools: list[Node] = [
         _picker(context, "A", names, pair.a if pair else None, _presets_a(context, pair)),
@@ -276,8 +285,8 @@ def _cards(context: Context, judged: Comparison) -> list[Component]:
 def _verdict(context: Context, judged: Comparison) -> Component:
     word, kind = verdict_badge(context, judged)
     said = " · ".join(evidence(context, judged))
-    parts = [html.Div(headline(judged), className="big"), html.Div(said, className="muted")]
-    chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed(judged)]
+    parts = [html.Div(verdict_sentence(judged), className="big"), html.Div(said, className="muted")]
+    chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed_stages(judged)]
     title = "Blame" if judged.verdict.kind == "regression" else "Thanks to"
     causes = html.Div([html.Div(title, className="muted"), html.Div(chips, className="chips")]) if chips else None
     told = attributes({"data-copies": _REPORT})

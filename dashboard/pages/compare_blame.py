@@ -19,8 +19,8 @@ from ...store import SloCounts
 from ..components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..design_tokens import hue
 from ..format import THIN, count, duration, enough, needed, percent, percentile, signed_change, span, whole
+from .compare_words import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .comparison import Comparison, Pair
-from .mix import BREATH, median, mixed, tokens
 from .page import Context
 from .rows import records
 
@@ -88,7 +88,7 @@ def _load(context: Context, pair: Pair) -> list[Signal]:
 def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Signal:
     a, b = values
     change = ratio_of(b, a)
-    moved = change is not None and abs(change) >= BREATH
+    moved = change is not None and abs(change) >= TRAFFIC_NOISE
     said = "" if change is None else signed_change(change) if moved else "same"
     return Signal(name, count(a), count(b), said, moved, hint)
 
@@ -105,7 +105,7 @@ def _errors(before: SloCounts, after: SloCounts) -> Signal:
 
 
 def _mix(context: Context, pair: Pair) -> Iterable[Signal]:
-    rows = {str(each["dimension"]): each for each in records(mixed(context, pair))}
+    rows = {str(each["dimension"]): each for each in records(request_mix(context, pair))}
     return [_share(text, rows[dimension]) for dimension, text in _DIMENSIONS.items() if dimension in rows]
 
 
@@ -118,9 +118,9 @@ def _share(text: str, row: dict[str, Any]) -> Signal:
 
 def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
     """Return how long prompts and answers are, of services that count tokens."""
-    a, b = tokens(context, pair)
+    a, b = token_histograms(context, pair)
     return [
-        _relative(text, [median(a.get(kind)), median(b.get(kind))])
+        _relative(text, [median_value(a.get(kind)), median_value(b.get(kind))])
         for kind, text in ((TOKENS_IN, "Prompt tokens, p50"), (TOKENS_OUT, "Answer tokens, p50"))
         if kind in a or kind in b
     ]

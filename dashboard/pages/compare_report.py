@@ -7,7 +7,7 @@ import re
 from ...core.stages import label
 from ..format import duration, enough, percentile
 from .compare_blame import change_words, total_words
-from .compare_words import evidence, headline, report_time, times_said, verdict_badge
+from .compare_words import compared_times, evidence, report_time, verdict_badge, verdict_sentence
 from .comparison import Comparison
 from .page import Context
 from .rows import records
@@ -21,13 +21,13 @@ def report(context: Context, judged: Comparison) -> str:
     pair = judged.pair
     part = part_words(context.view, context.view.part_of_each_version)
     whose = f"{context.service}, {part}" if part else context.service or ""
-    title = f"**{_plain(whose)}: {headline(judged)}** ({verdict_badge(context, judged)[0]})"
+    title = f"**{_plain(whose)}: {verdict_sentence(judged)}** ({verdict_badge(context, judged)[0]})"
     sides = [
         f"{side}: {_plain(name)}, {report_time(selection)}"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
     ]
     said = [title, " · ".join(_plain(each) for each in evidence(context, judged)), "  \n".join(sides)]
-    said += [times_said(context, pair), _stages(judged)]
+    said += [compared_times(context, pair), _stages(judged)]
     return "\n\n".join([*(each for each in said if each), f"[Open the comparison]({address(context, judged)})"]) + "\n"
 
 

@@ -1,19 +1,82 @@
-"""A comparison in words: the verdict bar, the table of regressions and the report say the same."""
+"""A comparison in words: the verdict bar, the table of regressions and the report say the same.
+
+Whether the requests of A and B are alike at all: what else could explain that B is slower.
+"""
 
 from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, tzinfo
 
-from ...analysis.comparison import ChangeKind
+import pandas as pd
+
+from ...alerts.regression.detection import Kind
+from ...core.histogram import Histogram
+from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
 from ...store import Selection
-from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole
-from .comparison import SERVING, Comparison, Pair, judged, lives_of
-from .mix import confounder, sentence
+from ..components import ratio_of
+from ..format import THIN, TIMES, count, day, duration, needed, percent, percentile, portion, signed_change, whole
+from .comparison import SERVING, Comparison, Pair, asked, judged, lives_of
 from .page import Context
+from .rows import records
 
-WORDS: dict[ChangeKind, tuple[str, str]] = {
+# What senders and the place decide. Batches and failures follow from the version as well, so they are told, not blamed.
+_CONFOUNDERS = {"route": "the traffic changed", "model": "the models changed", "device": "the devices changed"}
+_LONGER_PROMPTS = "the traffic changed"
+_DIMENSION_NAMES = {"route": "route", "model": "model", "status": "status", "device": "device", "batch": "batch of"}
+# Traffic moves by a tenth without a reason.
+TRAFFIC_NOISE = 0.1
+
+
+def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
+    """Return the frame of `read.mix`."""
+    return asked(context, context.source.read.mix, pair.a, pair.b)
+
+
+def confounder(context: Context, pair: Pair) -> str:
+    """Return what differs beside the code, to follow "Slower, but"; "" where nothing does."""
+    frame = request_mix(context, pair)
+    changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
+    said = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
+    return said or (_LONGER_PROMPTS if abs(prompt_growth(context, pair) or 0.0) > TRAFFIC_NOISE else "")
+
+
+def mix_sentence(context: Context, pair: Pair) -> str:
+    """Return how the mix changed, or that it did not; "" where too little is known."""
+    frame = request_mix(context, pair)
+    parts = [
+        f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
+        f"{percent(float(each['a_share']))} → {percent(float(each['b_share']))} of requests"
+        for each in records(frame)
+        if each["changed"]
+    ]
+    longer = prompt_growth(context, pair)
+    if longer is not None and abs(longer) > TRAFFIC_NOISE:
+        parts.append(f"median prompt {signed_change(longer)}")
+    if not parts:
+        return "traffic mix unchanged" if len(frame) else ""
+    return "changed too: " + ", ".join(parts)
+
+
+def prompt_growth(context: Context, pair: Pair) -> float | None:
+    """Return by how much the median prompt grew, None where nobody counts tokens."""
+    sides = [median_value(token_histograms(context, pair)[index].get(TOKENS_IN)) for index in (0, 1)]
+    return ratio_of(sides[1], sides[0])
+
+
+def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]:
+    """Return the tokens a request of A and of B has: by type, input or output."""
+    return [asked(context, context.source.read.streams, side, TOKENS) for side in (pair.a, pair.b)]
+
+
+def median_value(counted: Histogram | None) -> float | None:
+    """Return the middle value, None without any."""
+    found = counted.quantile(0.5) if counted else None
+    return None if found is None else found.value
+
+
+VERDICT_WORDS: dict[Kind, tuple[str, str]] = {
     "regression": ("Regression", "bad"),
     "improvement": ("Improvement", "good"),
     "same": ("No difference", ""),
@@ -34,10 +97,10 @@ def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
     kind = judgement.verdict.kind
     if kind in {"regression", "improvement"} and (other := confounder(context, judgement.pair)):
         return f"{'Slower' if kind == 'regression' else 'Faster'}, but {other}", "warn"
-    return WORDS[kind]
+    return VERDICT_WORDS[kind]
 
 
-def headline(judgement: Comparison) -> str:
+def verdict_sentence(judgement: Comparison) -> str:
     """Return the finding: how many times slower B is, and where."""
     found, at = judgement.verdict, percentile(judgement.quantile)
     if found.kind == "not_enough" or found.ratio is None:
@@ -55,12 +118,16 @@ def headline(judgement: Comparison) -> str:
 def evidence(context: Context, judgement: Comparison) -> list[str]:
     """Return what the finding rests on: interval, requests, the median, the mix."""
     found = judgement.verdict
-    parts = [between(judgement), f"{count(found.a_n)} and {count(found.b_n)} requests", medians(context, judgement)]
-    parts.append(sentence(context, judgement.pair) if min(found.a_n, found.b_n) else "")
+    parts = [
+        interval_words(judgement),
+        f"{count(found.a_n)} and {count(found.b_n)} requests",
+        median_words(context, judgement),
+    ]
+    parts.append(mix_sentence(context, judgement.pair) if min(found.a_n, found.b_n) else "")
     return [part for part in parts if part]
 
 
-def between(judgement: Comparison) -> str:
+def interval_words(judgement: Comparison) -> str:
     """Return the interval of what the headline says, "" where there is none."""
     found = judgement.verdict
     if found.ratio_low is None or found.ratio_high is None or found.kind == "not_enough":
@@ -73,7 +140,7 @@ def between(judgement: Comparison) -> str:
     return f"95{THIN}% interval {count(low)} to {last}"
 
 
-def medians(context: Context, judgement: Comparison) -> str:
+def median_words(context: Context, judgement: Comparison) -> str:
     """Return what became of the median, "" where it is the finding itself or nothing tells it."""
     found, _ = judged(context, judgement.pair, _MEDIAN)
     if judgement.quantile <= _MEDIAN or found.ratio is None or found.kind == "not_enough":
@@ -82,7 +149,7 @@ def medians(context: Context, judgement: Comparison) -> str:
     return f"p50 unchanged ({values})" if found.kind == "same" else f"p50 {signed_change(found.ratio - 1)} ({values})"
 
 
-def blamed(judgement: Comparison) -> list[tuple[str, str]]:
+def blamed_stages(judgement: Comparison) -> list[tuple[str, str]]:
     """Return the stages to blame and the share of each, worst first; of an improvement those to thank."""
     if judgement.verdict.kind == "regression":
         shares = {each.stage: each.share for each in judgement.growth}
@@ -97,8 +164,8 @@ def blamed(judgement: Comparison) -> list[tuple[str, str]]:
 def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:
     """Return what a reader calls a side, and its time: a version and when it served, or a window."""
     if name in lives_of(context):
-        return short_name(name), served(side, context.source.now(), context.view.zone)
-    return spelled(side, context.view.zone), ""
+        return short_name(name), serving_time(side, context.source.now(), context.view.zone)
+    return time_range(side, context.view.zone), ""
 
 
 def short_name(version: str) -> str:
@@ -115,17 +182,17 @@ def side_names(context: Context, pair: Pair) -> tuple[str, str]:
     return side_name(context, pair.a_name, pair.a)[0], side_name(context, pair.b_name, pair.b)[0]
 
 
-def served(side: Selection, now: datetime, zone: tzinfo) -> str:
+def serving_time(side: Selection, now: datetime, zone: tzinfo) -> str:
     """Return when a selection begins and ends: `since 15:40`, or `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     if side.end <= now - SERVING:
-        return spelled(side, zone)
+        return time_range(side, zone)
     start, today = side.start.astimezone(zone), now.astimezone(zone).date()
     return f"since {start:%H:%M}" if start.date() == today else f"since {day(start)}"
 
 
-def times_said(context: Context, pair: Pair) -> str:
+def compared_times(context: Context, pair: Pair) -> str:
     """Say over which times two sides are compared; "" of two windows, which are called by their times."""
-    times = spelled(pair.a, context.view.zone), spelled(pair.b, context.view.zone)
+    times = time_range(pair.a, context.view.zone), time_range(pair.b, context.view.zone)
     if pair.together:
         return f"Both versions served at the same time. Only that time is compared: {times[0]}."
     if not {pair.a_name, pair.b_name} & {*lives_of(context)}:
@@ -135,10 +202,10 @@ def times_said(context: Context, pair: Pair) -> str:
 
 def report_time(side: Selection) -> str:
     """Return the time of a side in UTC, for those who read it elsewhere."""
-    return f"{spelled(side, UTC)} UTC"
+    return f"{time_range(side, UTC)} UTC"
 
 
-def spelled(side: Selection, zone: tzinfo) -> str:
+def time_range(side: Selection, zone: tzinfo) -> str:
     """Return from when to when *side* is, in *zone*: `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     start, end = side.start.astimezone(zone), side.end.astimezone(zone)
     last = f"{end:%H:%M}" if start.date() == end.date() else day(end)

@@ -19,10 +19,9 @@ from dash.development.base_component import Component
 from ...alerts.reader import Incident
 from ..components import Node, attributes, card, link, pill, swatch, table
 from ..format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
-from .compare_words import blamed, headline, medians, short_name, verdict_badge
+from .compare_words import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
 from .empty import no_data
-from .mix import sentence
 from .page import Context, Page, nothing, panel
 
 # A release that is surely slower by less is listed, and nothing turns red or amber for it. [ratio]
@@ -190,14 +189,16 @@ def _section(title: str, sub: str, releases: Sequence[Release], stage: str = _ST
 def _row(release: Release) -> Component:
     judged = release.comparison
     found, at = judged.verdict, percentile(judged.quantile)
-    causes = [html.Span([swatch(stage), text], className="dom") for stage, text in blamed(judged)[:1]]
+    causes = [html.Span([swatch(stage), text], className="dom") for stage, text in blamed_stages(judged)[:1]]
     cells = [
         html.Td([_name(release), *[html.Div(each, className="s mob") for each in causes]]),
         html.Td(_since(release), className="muted hide"),
         html.Td([f"{duration(found.a_value)} → {duration(found.b_value)}", html.Div(at, className="s")], className="r"),
         html.Td(_change(release), className="r"),
         html.Td(causes, className="hide"),
-        html.Td(medians(release.context, judged).removeprefix("p50 ").capitalize() or UNKNOWN, className="muted hide"),
+        html.Td(
+            median_words(release.context, judged).removeprefix("p50 ").capitalize() or UNKNOWN, className="muted hide"
+        ),
         html.Td(_traffic(release), className="hide"),
         html.Td(_incident(release), className="hide"),
     ]
@@ -232,7 +233,7 @@ def _traffic(release: Release) -> Component:
     """Return whether something else than the code changed."""
     pair = release.comparison.pair
     badge, kind = verdict_badge(release.context, release.comparison)
-    said = sentence(release.context, pair)
+    said = mix_sentence(release.context, pair)
     if ", but " in badge:
         return html.Span(pill(badge.partition(", but the ")[2], kind), title=said)
     return html.Span("same" if said == "traffic mix unchanged" else said or UNKNOWN, className="muted cut", title=said)
@@ -263,7 +264,7 @@ def _quiet(release: Release) -> Component:
     cells = [
         html.Td(_name(release)),
         html.Td(pill(word, kind)),
-        html.Td(headline(release.comparison), className="muted hide"),
+        html.Td(verdict_sentence(release.comparison), className="muted hide"),
     ]
     return html.Tr(cells, **attributes({"data-href": release.href}))
 

@@ -22,7 +22,7 @@ from stagelens.dashboard.menus import compared_time
 from stagelens.dashboard.page_data import outline
 from stagelens.dashboard.pages.compare_blame import signals
 from stagelens.dashboard.pages.compare_report import report
-from stagelens.dashboard.pages.compare_words import between, headline
+from stagelens.dashboard.pages.compare_words import interval_words, verdict_sentence
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.router import context_of, page_of
@@ -206,8 +206,8 @@ def test_an_interval_is_of_what_the_headline_says(source: Source) -> None:
         pair = asked_pair(context)
         assert pair is not None
         found = compared(context, pair)
-        factor = float(headline(found).split("×")[0].split()[-1])  # noqa: RUF001 - as written
-        low, high = (float(each.strip("×")) for each in between(found).split(" interval ")[1].split(" to "))  # noqa: RUF001 - as written
+        factor = float(verdict_sentence(found).split("×")[0].split()[-1])  # noqa: RUF001 - as written
+        low, high = (float(each.strip("×")) for each in interval_words(found).split(" interval ")[1].split(" to "))  # noqa: RUF001 - as written
 
         assert low <= factor <= high
         assert low > 1
