@@ -1,27 +1,213 @@
-"""Incidents: which are open, who looks after them, what nobody is told of; and each of them whole."""
+"""Incidents: which are open, who looks after them, what nobody is told of; and each of them whole.
+
+The buttons of an incident: to look after it, accept it, silence it, end a silence. Each says what it sends (`tell.js`).
+
+The alert rules of an objective as they stand, and the history of what was told to whom.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from urllib.parse import quote
 
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.evidence import CALM_BEFORE
+from ...alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
-from ..components import Node, attributes, card, empty, link, pill, table
-from ..format import several, span
-from ..view import incident_page
+from ...core.stages import label
+from ..components import Node, attributes, card, empty, link, pill, status, swatch, table
+from ..format import percent, several, span, times
+from ..incidents_api import INCIDENTS, SILENCES
+from ..view import PART, View, incident_page, service_path
 from .bad_requests import requests_path
-from .incident_care import accept_button, acknowledge_button, end_button, silence_buttons
 from .page import Context, Page, nothing, panel
-from .slo_alerts import incident_path
+
+_MAX_INCIDENTS = 20
+# What rules of an objective say that is not judged: word, shape, why.
+_UNJUDGED: dict[SloState, tuple[str, str, str]] = {
+    "no_data": ("No data", "none", "No request came in the last hour"),
+    "stale": ("Not judged", "stale", "The collector does not work; these are the last burn rates that are known"),
+    "maintenance": ("Paused", "paused", "Nobody is told during planned work, whose requests do not count"),
+}
+# How an incident ended that did not simply go away: word, why.
+_ENDING_WORDS = {
+    "removed": ("Closed", "It is not watched any more"),
+    "no_data": ("Closed", "No data came any more"),
+    "accepted": ("Accepted", "Somebody accepted it as the new normal"),
+}
+_DELIVERY_WORDS = {"waiting": "waits", "sending": "is being sent", "dead": "given up", "superseded": "overtaken"}
+
+
+def rules_card(found: SloStatus) -> Component:
+    """Return each rule with both of its burn rates now, and whether it fires."""
+    head: Sequence[tuple[Node, str]] = (
+        ("State", ""),
+        ("Rule", ""),
+        ("Long", "r"),
+        ("Short", "r"),
+        ("Budget spent", "r hide"),
+    )
+    rows = [_rule(each, found) for each in found.rules]
+    now = html.Span([status(found.state)], className="muted")
+    foot = "A rule fires when both windows burn at its threshold or faster."
+    return card("Multi-window alerts", table(head, rows, "Alert rules"), tools=now, foot=foot, flush=True)
+
+
+def history_card(context: Context, found: SloStatus) -> Component:
+    """Return the incidents, newest first: of this objective, then of the others."""
+    incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
+    if not incidents:
+        return card("Alert history", html.P("No incident so far.", className="muted"))
+    head = (("State", ""), ("What", ""), ("Stage", "hide"), ("Told", "hide"), ("Since", "r"), ("For", "r hide"))
+    rows = [_history_row(context, each) for each in incidents]
+    every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
+    return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
+
+
+def incident_path(view: View, found: Incident) -> str:
+    """Return the address of the service's page at the time of *found*, with the calm before it, about what it was about."""
+    start = found.since - CALM_BEFORE
+    end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
+    keys = {**PART, "env": "environment"}
+    about = {key: found.where[name] for key, name in keys.items() if name in found.where}
+    return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about)
+
+
+def _rule(found: RuleStatus, slo: SloStatus) -> Component:
+    tier = found.tier
+    spent = percent(tier.burn * (tier.long / slo.slo.window))
+    cells = [
+        html.Td(_rule_state(found, slo.state)),
+        html.Td([f"{tier.severity.capitalize()} at ", html.B(times(tier.burn))], className="nowrap"),
+        html.Td(_burn(found.long_burn, tier.burn, tier.long), className="r"),
+        html.Td(_burn(found.short_burn, tier.burn, tier.short), className="r"),
+        html.Td(spent, className="r muted hide", title="Of the budget, within the long window"),
+    ]
+    return html.Tr(cells)
+
+
+def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
+    """Return the state as shape and word: what both windows say, where they say anything."""
+    if slo_state in _UNJUDGED:
+        return _state_pill(*_UNJUDGED[slo_state])
+    burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
+    if found.fires:
+        return _state_pill("Firing", "bad" if found.tier.severity == "page" else "warn")
+    if all(burning):
+        return _state_pill(
+            "Too few", "none", "Both windows burn, but too few requests were bad, or it is too young to tell"
+        )
+    if burning[1]:
+        return _state_pill("Pending", "warn", "The short window burns, the long one does not yet")
+    if burning[0]:
+        return _state_pill("Calming", "none", "The long window still remembers; the short one is calm")
+    return _state_pill("Quiet", "good")
+
+
+def _burn(burn: float, threshold: float, window: timedelta) -> list[Node]:
+    return [html.Span(times(burn), className="b" if burn >= threshold else ""), f" in {span(window)}"]
+
+
+def _history_row(context: Context, found: Incident) -> Component:
+    view = context.view
+    end = found.resolved_at or context.source.now()
+    since = found.since.astimezone(view.zone)
+    href = incident_path(view, found)
+    stage = found.stages[0].stage if found.stages else None
+    whole = view.link(incident_page(found.id))
+    what = [
+        link(found.name, href=whole, className="n", title="Its history"),
+        html.Div(found.headline, className="s wrap"),
+    ]
+    cells = [
+        html.Td(_history_state(found)),
+        html.Td(html.Div(what), className="fits"),
+        html.Td(html.Span([swatch(stage), label(stage)], className="dom") if stage else None, className="hide"),
+        html.Td(_delivery_list(view, found), className="hide"),
+        html.Td(f"{since:%-d %b %H:%M}", className="r muted nowrap", title=f"{found.severity}, {found.id}"),
+        html.Td(span(end - found.since), className="r hide"),
+    ]
+    return html.Tr(cells, **attributes({"data-href": href}))
+
+
+def _history_state(found: Incident) -> Component:
+    if found.state == "open":
+        return _state_pill("Open", "bad" if found.severity == "page" else "warn", found.severity)
+    word, why = _ENDING_WORDS.get(found.ending, ("Resolved", found.severity))
+    return _state_pill(word, "none" if found.ending in _ENDING_WORDS else "good", why)
+
+
+def _delivery_list(view: View, found: Incident) -> Node:
+    """Return what was sent to each channel, and what went wrong with it."""
+    if not found.deliveries:
+        return html.Span("nobody", className="muted", title=found.muted or "The SLO file names no channel for it")
+    return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
+
+
+def _delivery(view: View, found: Delivery) -> Component:
+    at = f"{found.at.astimezone(view.zone):%H:%M}"
+    if found.state == "sent":
+        return html.Div([html.B(found.channel), f" {found.transition} {at}"], className="s")
+    words = (
+        f" {found.transition}: {_DELIVERY_WORDS[found.state]} after {found.attempts} tries"
+        if found.attempts
+        else (f" {found.transition}: {_DELIVERY_WORDS[found.state]}")
+    )
+    kind = "bad" if found.state == "dead" else "muted"
+    return html.Div([html.B(found.channel), html.Span(words, className=kind)], className="s", title=found.error or None)
+
+
+def _state_pill(word: str, shape: str, said: str = "") -> Component:
+    mark = html.I(className=f"dot {shape}")
+    return html.Span([mark, word], className=f"pill {shape}", title=said or None)
+
+
+# For how long a button silences: a look, and a working day.
+_LENGTHS = ("1h", "8h")
+
+
+def acknowledge_button(found: Incident) -> Component | None:
+    """Return the button of whoever looks after *found*; None when somebody does."""
+    if found.acked_by:
+        return None
+    return _button("I look after it", f"{INCIDENTS}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
+
+
+def accept_button(found: Incident) -> Component | None:
+    """Return the button that takes *found* for the new normal; None for what cannot be, such as a broken promise."""
+    if found.kind != "tail":
+        return None
+    what = "Nobody is told of it again unless it gets slower still"
+    return _button("Accept as normal", f"{INCIDENTS}/{quote(found.id, safe='')}/accept", {}, title=what)
+
+
+def silence_buttons(found: Incident) -> list[Component]:
+    """Return the buttons after which nobody is told of *found* for a while."""
+    about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
+    return [_button(f"Silence {length}", SILENCES, {**about, "for": length}) for length in _LENGTHS]
+
+
+def end_button(silence: Silence, what: str) -> Component:
+    """Return the button that ends *silence*, which is about *what*."""
+    return _button("End now", f"{SILENCES}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}")
+
+
+def _button(
+    words: str, to: str, body: Mapping[str, str], *, css: str = "btn", said: str = "", title: str = ""
+) -> Component:
+    data = {"data-to": to, "data-post": json.dumps(body)} | ({"aria-label": said} if said else {})
+    return html.Button(words, className=css, type="button", title=title or None, **attributes(data))
+
 
 _PLACE = "/incidents"
 _TITLE = "Incidents · Stagelens"
 _SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
-_WORDS = {
+_DELIVERY_STATES = {
     "sent": "Accepted",
     "dead": "Given up",
     "superseded": "Overtaken",
@@ -29,14 +215,14 @@ _WORDS = {
     "sending": "Being sent",
 }
 # How an incident ended that did not simply go away.
-_ENDINGS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
+_ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
 
 
 def render(context: Context, name: str | None = None) -> Page:
     """Return the page of the incident *name*, or of all of them."""
     view = context.view
     if name is None:
-        return Page(_TITLE, [("Incidents", None)], _all(context), _PLACE)
+        return Page(_TITLE, [("Incidents", None)], _list_body(context), _PLACE)
     found = context.source.care.incident(name)
     trail: list[tuple[str, str | None]] = [("Incidents", view.link(_PLACE))]
     trail.append((name if found is None else found.name, None))
@@ -44,10 +230,10 @@ def render(context: Context, name: str | None = None) -> Page:
         back = link("All incidents", href=view.link(_PLACE), className="btn pri")
         unknown = nothing("No such incident", "What is over for more than a year is forgotten.", actions=[back])
         return Page(_TITLE, trail, [unknown], _PLACE)
-    return Page(f"{found.service}: {found.name} · {_TITLE}", trail, _one(context, found), _PLACE)
+    return Page(f"{found.service}: {found.name} · {_TITLE}", trail, _incident_body(context, found), _PLACE)
 
 
-def _all(context: Context) -> list[Node]:
+def _list_body(context: Context) -> list[Node]:
     every, silent = context.source.care.incidents(), context.source.care.silences()
     still = [each for each in every if each.state == "open"]
     muted = sum(bool(each.muted) and not each.told_with for each in still)
@@ -80,11 +266,11 @@ def _row(context: Context, found: Incident) -> Component:
         html.Div(found.headline, className="s wrap"),
     ]
     if found.muted:
-        what.append(html.Div(_why(context, found), className="s wrap"))
+        what.append(html.Div(_mute_reason(context, found), className="s wrap"))
     cells = [
-        html.Td(_state(found)),
+        html.Td(_incident_pill(found)),
         html.Td(html.Div(what), className="fits"),
-        html.Td(_looked_after(found), className="hide"),
+        html.Td(_acknowledged_by(found), className="hide"),
         html.Td(_when(context, found.since), className="r muted nowrap hide"),
         html.Td(span(end - found.since), className="r nowrap"),
     ]
@@ -113,7 +299,7 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
     return card("Silences", table(head, rows, "Silences"), sub=several(len(found), "silence"), flush=True)
 
 
-def _one(context: Context, found: Incident) -> list[Node]:
+def _incident_body(context: Context, found: Incident) -> list[Node]:
     return [
         _head(context, found),
         html.P(found.impact, className="says"),
@@ -128,15 +314,15 @@ def _head(context: Context, found: Incident) -> Component:
     said = [
         f"since {_when(context, found.since)}",
         f"{'for' if found.resolved_at else 'open for'} {lasted}",
-        _care(found),
+        _acknowledgement(found),
     ]
     silence = context.source.care.silence_of(found) if found.resolved_at is None else None
     title = html.Div(
         [
-            html.H1([_state(found), found.headline]),
+            html.H1([_incident_pill(found), found.headline]),
             html.P(" · ".join(each for each in said if each), className="sub"),
-            html.P(_silenced(context, silence), className="sub") if silence else None,
-            html.P(_why(context, found), className="sub") if found.muted else None,
+            html.P(_silence_note(context, silence), className="sub") if silence else None,
+            html.P(_mute_reason(context, found), className="sub") if found.muted else None,
         ],
         className="say",
     )
@@ -148,7 +334,7 @@ def _head(context: Context, found: Incident) -> Component:
     return html.Div([title, html.Div([*done, look], className="acts")], className="phead")
 
 
-def _silenced(context: Context, silence: Silence) -> str:
+def _silence_note(context: Context, silence: Silence) -> str:
     """Say until when notifications are silenced: at once, although the evaluator applies it only with its next evaluation."""
     return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
 
@@ -160,7 +346,7 @@ def _history(context: Context, happened: Sequence[Transition]) -> Component:
             [
                 html.Td(_when(context, each.at), className="muted nowrap"),
                 html.Td(pill(each.event.capitalize(), "out")),
-                html.Td(_told(each)),
+                html.Td(_notified_channels(each)),
                 html.Td(each.headline, className="hide wrap"),
             ]
         )
@@ -178,7 +364,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
             [
                 html.Td(each.channel, className="n"),
                 html.Td(each.transition),
-                html.Td(pill(_WORDS[each.state], _SHAPES[each.state])),
+                html.Td(pill(_DELIVERY_STATES[each.state], _SHAPES[each.state])),
                 html.Td(str(each.attempts), className="r hide"),
                 html.Td(_when(context, each.at), className="r muted nowrap"),
                 html.Td(each.error, className="hide wrap"),
@@ -189,7 +375,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
     return card("What was sent", table(head, rows, "What was sent"), flush=True)
 
 
-def _why(context: Context, found: Incident) -> list[Node]:
+def _mute_reason(context: Context, found: Incident) -> list[Node]:
     """Say why nobody is told, with a link to the incident that is told instead."""
     lead = context.source.care.incident(found.told_with) if found.told_with else None
     if lead is None:
@@ -198,19 +384,19 @@ def _why(context: Context, found: Incident) -> list[Node]:
     return ["Told with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
 
 
-def _state(found: Incident) -> Component:
+def _incident_pill(found: Incident) -> Component:
     if found.resolved_at is not None:
-        return pill(*_ENDINGS.get(found.ending, ("Resolved", "good")))
+        return pill(*_ENDING_PILLS.get(found.ending, ("Resolved", "good")))
     return pill(found.severity.capitalize(), "bad" if found.severity == "page" else "warn")
 
 
-def _looked_after(found: Incident) -> Node:
+def _acknowledged_by(found: Incident) -> Node:
     if found.acked_by:
         return found.acked_by
     return html.Span("nobody" if found.resolved_at is None else "", className="muted")
 
 
-def _care(found: Incident) -> str:
+def _acknowledgement(found: Incident) -> str:
     if found.ending == "accepted":
         return f"{found.acked_by} accepted it as the new normal"
     if found.acked_by:
@@ -218,7 +404,7 @@ def _care(found: Incident) -> str:
     return "nobody looks after it" if found.resolved_at is None else ""
 
 
-def _told(each: Transition) -> str:
+def _notified_channels(each: Transition) -> str:
     if each.event in ("acknowledged", "accepted"):
         return f"by {each.note}"
     return each.note or (several(each.told, "channel") if each.told else "nobody")

@@ -12,8 +12,8 @@ from ..components import Node, banner, link
 from ..figures.budget import left_parts
 from ..format import several, span, times
 from ..view import View, slo_path
+from .incidents import history_card, rules_card
 from .page import Context, Page, nothing, panel
-from .slo_alerts import history_card, rules_card
 from .slo_budget import budget_card, burn_card, window_links
 from .slo_objectives import objectives_card, runs_out, slo_tiles
 from .slo_spent import spent_card

@@ -26,9 +26,9 @@ from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.menus import menus
 from stagelens.dashboard.page_data import Outline, children, outline, text
 from stagelens.dashboard.pages.fleet import urgent_first
+from stagelens.dashboard.pages.incidents import incident_path, rules_card
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.slo import finding
-from stagelens.dashboard.pages.slo_alerts import incident_path, rules_card
 from stagelens.dashboard.pages.slo_objectives import runs_out
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side

@@ -20,7 +20,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.events import happenings
 from stagelens.dashboard.pages.fleet import urgent_first
-from stagelens.dashboard.pages.slo_alerts import history_card, rules_card
+from stagelens.dashboard.pages.incidents import history_card, rules_card
 from stagelens.dashboard.pages.slo_objectives import runs_out
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
