@@ -26,8 +26,7 @@ from .collectors import greedy_line
 from .compare_words import short_name
 from .empty import no_data
 from .fleet import KINDS, Row, urgent_first
-from .overview_table import MANY, services_card
-from .overview_timeseries import course_card, happened_card, rates_by_service, released
+from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
 from .page import Context, Page, panel
 from .regressions import Release
 from .slo_status_text import COLOURS, counted, moment, note, worst
@@ -253,8 +252,8 @@ def render(context: Context) -> Page:
     shown = [row for row in rows if _wanted(context, row)]
     below = html.Div(
         [
-            panel("Where the fleet spends its time", lambda: course_card(context, "c8"), "c8"),
-            panel("Deploys and events", lambda: happened_card(context, "c4"), "c4"),
+            panel("Where the fleet spends its time", lambda: stage_time_card(context, "c8"), "c8"),
+            panel("Deploys and events", lambda: events_card(context, "c4"), "c4"),
         ],
         className="grid",
     )
