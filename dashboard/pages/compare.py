@@ -22,7 +22,6 @@ from ..figures.parts import stages_of
 from ..figures.percentile import COLUMNS, percentile_grid
 from ..format import MILLI, duration, enough, needed, percentile, signed_change, whole
 from ..view import service_path
-from .cold import leave_out
 from .compare_blame import QUANTILES, blame_card, signals_card
 from .compare_report import report
 from .compare_words import (
@@ -48,10 +47,9 @@ from .comparison import (
     shifted,
     window_name,
 )
-from .filter_menu import field
 from .page import Context, Page, nothing, panel
 from .regressions import Release, judge_releases
-from .scope_filter import chips, part_menu, part_words, ways_out
+from .scope_filter import chips, field, leave_out, part_menu, part_words, ways_out
 from .service_frame import service_tabs
 
 # The tail beyond holds too few requests for a difference to mean anything.

@@ -14,11 +14,10 @@ from ..components import Node, attributes, link, pill
 from ..format import span
 from ..view import service_path, slo_path
 from .agent_note import agent_note
-from .cold import leave_out
 from .fleet import KINDS, seen_in
 from .measures import measure
 from .page import Context, Page, nothing
-from .scope_filter import chips, nobody, part_menu, part_words, to_blame
+from .scope_filter import chips, leave_out, nobody, part_menu, part_words, to_blame
 from .service_status import status_of
 
 _BUCKET = timedelta(seconds=10)

@@ -10,10 +10,8 @@ from dash.development.base_component import Component
 from ...core.stages import label, position
 from ..components import Node, link_tabs, swatch
 from ..format import axis_duration, percentile
-from .cold import leave_out
-from .filter_menu import field, menu
 from .page import Context
-from .scope_filter import chips, part_menu
+from .scope_filter import chips, field, leave_out, menu, part_menu
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _MOST = 40
