@@ -23,7 +23,7 @@ from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
 from ..dashboard.figures.percentile import PERCENTILES
 from ..dashboard.format import duration, interval, needed, percent, percentile, portion, several, span, whole
-from ..dashboard.pages.measures import smoothed, stages_at
+from ..dashboard.pages.fleet import smoothed, stages_at
 from ..dashboard.pages.trace_baseline import NS
 from ..dashboard.pages.trace_timeline import Scale, in_time, note, span_name
 from ..dashboard.view import trace_name

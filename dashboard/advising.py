@@ -13,7 +13,7 @@ from ..core.stages import OTHER, OVERHEAD, label
 from .costs import by_stage
 from .format import count, duration, percent, times
 from .optimization_catalog import Family, family_of
-from .pages.measures import Measures
+from .pages.fleet import Measures
 
 # What can bring less than this part of the ranked quantity is not worth a card.
 MIN_GAIN = 0.03

@@ -11,7 +11,7 @@ from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
 from .pages.charts import CHARTS
-from .pages.measures import measure
+from .pages.fleet import measure
 from .rendering import view_of
 from .router import context_of
 from .source import Source

@@ -31,8 +31,7 @@ from .advice_facts import (
     only_where,
     quantile_of,
 )
-from .fleet import seen_in
-from .measures import measure
+from .fleet import measure, seen_in
 from .page import Context, Page, nothing, panel
 from .service_frame import service_page
 from .spending import spending

@@ -23,8 +23,7 @@ from ..components import attributes
 from ..format import duration, enough, span
 from ..view import View
 from .comparison import window_name
-from .fleet import seen_in
-from .measures import measure
+from .fleet import measure, seen_in
 from .page import Context
 from .rows import records
 from .spending import mean_stages

@@ -37,8 +37,8 @@ from ..format import (
     span,
     whole,
 )
+from .fleet import measure
 from .hardware import hardware_card
-from .measures import measure
 from .page import Context, Page, panel
 from .scope_filter import part_words
 from .service_frame import service_page

@@ -20,7 +20,7 @@ from ..design_tokens import hue
 from ..figures.parts import safe
 from ..figures.percentile import COLUMNS, coarse, nearest
 from ..format import count, duration, interval, percent, portion
-from .measures import stages_at
+from .fleet import stages_at
 from .rows import records
 from .stalled import explained
 

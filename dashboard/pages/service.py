@@ -41,8 +41,8 @@ from ..format import (
 from ..view import service_path
 from .advice import top_advice
 from .agent_note import agent_cost
+from .fleet import Measures, breakdown, measure, stalls
 from .inspector import inspector
-from .measures import Measures, breakdown, measure, stalls
 from .page import Context, Page, panel
 from .rows import are_ranked, traces_table
 from .scope_filter import whose

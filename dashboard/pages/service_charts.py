@@ -14,7 +14,7 @@ from ..figures.parts import Figure, stages_of
 from ..figures.percentile import COLUMNS, MARKS, coarse, percentile_figure, percentile_grid
 from ..figures.promise import Objective
 from ..format import count, duration, enough, interval, needed, percent, percentile, whole
-from .measures import breakdown, stages_at
+from .fleet import breakdown, stages_at
 from .page import Context
 from .service_times import heat_chart, hidden_in, over_time_chart
 

@@ -14,8 +14,7 @@ from ..components import Node, attributes, link, pill
 from ..format import span
 from ..view import service_path, slo_path
 from .agent_note import agent_note
-from .fleet import KINDS, seen_in
-from .measures import measure
+from .fleet import KINDS, measure, seen_in
 from .page import Context, Page, nothing
 from .scope_filter import chips, leave_out, nobody, part_menu, part_words, to_blame
 from .service_status import status_of

@@ -24,7 +24,7 @@ from ..components import (
 )
 from ..format import TIMES, UNKNOWN, count, duration, needed, percent, percentile, several, whole
 from ..view import service_path
-from .measures import measure
+from .fleet import measure
 from .page import Context, Page, nothing, panel
 from .service_charts import percentile_card
 from .service_frame import service_page

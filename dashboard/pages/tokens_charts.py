@@ -12,7 +12,7 @@ from ..components import card, chart, empty, spoken_stages
 from ..figures.percentile import PERCENTILES, percentile_grid
 from ..figures.tokens import first_token_figure, speed_figure
 from ..format import count, duration, enough, needed, percentile, several, span, whole
-from .measures import smoothed, stages_at
+from .fleet import smoothed, stages_at
 from .page import Context
 from .service_charts import percentile_table, population
 from .token_measures import NO_COUNTS, TIME_COLUMNS, TokenMeasures

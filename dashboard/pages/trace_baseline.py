@@ -10,7 +10,7 @@ from ...core.histogram import Histogram
 from ...store import KeptTrace, Selection
 from ..format import enough
 from ..view import trace_name
-from .measures import stages_at
+from .fleet import stages_at
 from .page import Context
 
 NS = 1e9

@@ -16,7 +16,7 @@ from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, findings
 from stagelens.dashboard.optimization_catalog import families, family_of
 from stagelens.dashboard.pages.advice import top_advice
 from stagelens.dashboard.pages.advice_facts import MOST, advice_count, marks, of_all, of_service
-from stagelens.dashboard.pages.measures import Measures
+from stagelens.dashboard.pages.fleet import Measures
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse

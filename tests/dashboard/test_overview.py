@@ -22,8 +22,7 @@ from stagelens.dashboard.figures.fleet import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.heat import heat_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.pages.fleet import Row, urgent_first
-from stagelens.dashboard.pages.measures import measure
+from stagelens.dashboard.pages.fleet import Row, measure, urgent_first
 from stagelens.dashboard.pages.overview_table import services_card
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.router import context_of, page_of
