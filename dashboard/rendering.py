@@ -13,8 +13,7 @@ from dash.development.base_component import Component
 from .components import Nodes, attributes
 from .menus import menus
 from .pages import collectors
-from .pages.empty import missing
-from .pages.page import Context, Page, nothing
+from .pages.page import Context, Page, missing, nothing
 from .router import page_of
 from .shell import mobile_nav, side, stale_banner, trail
 from .source import Source

@@ -24,10 +24,9 @@ from ..view import incident_page, service_path, slo_path
 from .bad_requests import blamed_stage
 from .collectors import greedy_line
 from .compare_words import short_name
-from .empty import no_data
 from .fleet import KINDS, Row, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
-from .page import Context, Page, panel
+from .page import Context, Page, no_data, panel
 from .regressions import Release
 from .slo_status_text import COLOURS, counted, moment, note, worst
 from .unwatched import unwatched_line

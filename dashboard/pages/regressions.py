@@ -21,8 +21,7 @@ from ..components import Node, attributes, card, link, pill, swatch, table
 from ..format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
 from .compare_words import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
-from .empty import no_data
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, no_data, nothing, panel
 
 # A release that is surely slower by less is listed, and nothing turns red or amber for it. [ratio]
 MATERIAL = 1.1
