@@ -21,9 +21,9 @@ from stagelens.dashboard.components import WORDS
 from stagelens.dashboard.figures.percentile import COLUMNS
 from stagelens.dashboard.format import duration, split_duration
 from stagelens.dashboard.pages.fleet import measure
-from stagelens.dashboard.pages.inspector import inspector
 from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.rows import traces_table
+from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
 from stagelens.dashboard.pages.trace_baseline import Setting
 from stagelens.dashboard.pages.trace_timeline import note
