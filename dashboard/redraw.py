@@ -10,8 +10,8 @@ import logging
 from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
-from .pages.charts import CHARTS
 from .pages.fleet import measure
+from .pages.service_charts import CHARTS
 from .rendering import view_of
 from .router import context_of
 from .source import Source

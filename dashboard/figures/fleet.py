@@ -9,7 +9,7 @@ from ..format import count
 from .parts import Figure, Trace, band, f4, f8, line, stages_of, ticks
 from .time_axis import TimeAxis, gaps_filled
 
-COLUMNS = ("at", "n", "value_seconds")
+FLEET_COLUMNS = ("at", "n", "value_seconds")
 
 
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
@@ -23,7 +23,7 @@ def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     Returns:
         `at` (UTC) and one column a stage; every step of the axis, 0 in those without requests.
     """
-    stages = stages_of(frame, COLUMNS)
+    stages = stages_of(frame, FLEET_COLUMNS)
     steps = gaps_filled(frame, axis)
     rate = steps["n"].fillna(0).to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
     told = steps[stages].fillna(0.0).to_numpy(dtype=float) * rate[:, None]

@@ -19,7 +19,7 @@ from .marks import Alert, alert_marks, release_marks, rough, veils, without_aler
 from .parts import Figure, Trace, band, f4, f8, level, line, marker_rows, safe, stages_of, ticks
 from .time_axis import TimeAxis, gaps_filled
 
-COLUMNS = ("at", "n", "value_seconds")
+OVER_TIME_COLUMNS = ("at", "n", "value_seconds")
 # Where one extreme step would flatten the rest, the axis ends above this quantile of the steps.
 _CEILING_QUANTILE = 0.985
 # Where the stack begins; below it stands the strip of the request rate. [ratio of the plot's height]
@@ -49,7 +49,7 @@ def over_time_figure(
         threshold_seconds: The promise, drawn as a line when it fits. [seconds]
         hidden: Stages to leave out; the axis then fits the others, and the line of the whole latency is not drawn.
     """
-    shown = stages_of(frame, COLUMNS)
+    shown = stages_of(frame, OVER_TIME_COLUMNS)
     stages = [each for each in shown if each not in hidden]
     steps = gaps_filled(frame, axis)
     places, rows = _runs(steps, axis)

@@ -60,9 +60,8 @@ from .fleet import Measures, breakdown, measure, stages_at, stalls
 from .page import Context, Page, panel
 from .rows import are_ranked, records, traces_table
 from .scope_filter import whose
-from .service_charts import grid_frame, percentile_card
+from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import service_page
-from .service_times import heat_card, hidden_in, over_time_card
 from .slo_status_text import burn_note
 from .stalled import explained
 from .suspect_note import suspect_note

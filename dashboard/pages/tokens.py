@@ -26,9 +26,8 @@ from ..format import TIMES, UNKNOWN, count, duration, needed, percent, percentil
 from ..view import service_path
 from .fleet import measure
 from .page import Context, Page, nothing, panel
-from .service_charts import percentile_card
+from .service_charts import over_time_card, percentile_card
 from .service_frame import service_page
-from .service_times import over_time_card
 from .token_measures import TokenMeasures, definition_words, of_window, token_measures, value_at
 from .tokens_charts import first_token_card, first_token_frame, speed_card
 from .tokens_lengths import length_card, pace_card, prompt_card

@@ -22,9 +22,9 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import THIN, UNKNOWN, duration, interval, money
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.page_data import Outline, outline
-from stagelens.dashboard.pages.charts import CHARTS
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.service import around, mixtures, slow_of_each_cause
+from stagelens.dashboard.pages.service_charts import CHARTS
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
