@@ -55,16 +55,14 @@ from ..format import (
 )
 from ..view import service_path
 from .advice import top_advice
-from .agent_note import agent_cost
 from .fleet import Measures, breakdown, measure, stages_at, stalls
 from .page import Context, Page, panel
 from .rows import are_ranked, records, traces_table
 from .scope_filter import whose
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
-from .service_frame import service_page
+from .service_frame import agent_cost, service_page, suspect_note
 from .slo_status_text import burn_note
 from .stalled import explained
-from .suspect_note import suspect_note
 
 _MIN_BAR = 0.6
 # One cause is no mixture: what dominates more requests than this speaks for all, and fewer than this are noise. [ratio]
