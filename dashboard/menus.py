@@ -12,7 +12,7 @@ from .format import span
 from .pages.compare_words import time_range
 from .pages.comparison import asked_pair
 from .pages.page import Context
-from .pages.slo_status_text import worst
+from .pages.service_status import most_urgent
 from .view import COMPARED, WINDOWS, View
 
 _ALL = "All environments"
@@ -102,4 +102,4 @@ def _worst(context: Context, environment: str) -> str:
     states: Sequence[str] = [
         each.state for each in context.slos if not environment or each.slo.environment in (None, environment)
     ]
-    return worst(states)
+    return most_urgent(states)

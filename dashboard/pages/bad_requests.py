@@ -13,7 +13,7 @@ from ...core.stages import label
 from ..format import duration, portion
 from ..view import View, service_path
 from .page import Context
-from .slo_status_text import moment
+from .service_status import clock_or_date
 
 
 def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
@@ -37,7 +37,9 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
     blamed = dominant_growth(growth)
     if blamed is None:
         return "", "No stage stands out in the requests that broke it"
-    return blamed.stage, bad_sentence(blamed, f"since {moment(incident.since, view)}" if incident else in_window(view))
+    return blamed.stage, bad_sentence(
+        blamed, f"since {clock_or_date(incident.since, view)}" if incident else in_window(view)
+    )
 
 
 def in_window(view: View) -> str:

@@ -28,7 +28,7 @@ from .fleet import KINDS, Row, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
 from .page import Context, Page, no_data, panel
 from .regressions import Release
-from .slo_status_text import COLOURS, counted, moment, note, worst
+from .service_status import COLOURS, clock_or_date, most_urgent, state_counts, state_note
 from .unwatched import unwatched_line
 
 _MOST = 3
@@ -79,12 +79,12 @@ def findings(context: Context, rows: list[Row]) -> Component:
 
 def _quiet(rows: list[Row]) -> Component:
     states = [row.slo.state for row in rows if row.slo is not None]
-    promised, others = len(states), ", ".join(counted(states))
+    promised, others = len(states), ", ".join(state_counts(states))
     if not promised:
         return html.Div([dot("healthy"), "No regression found."], className="quiet")
     if others:
         said = f"{states.count('healthy')} of {promised} services with an objective are inside it, {others}."
-        return html.Div([dot(worst(states)), said], className="quiet")
+        return html.Div([dot(most_urgent(states)), said], className="quiet")
     who = "The service with an objective is" if promised == 1 else f"All {promised} services with an objective are"
     all_of_them = f"All {promised} services are" if promised == len(rows) > 1 else who
     inside = "it" if promised == 1 else "their objectives"
@@ -98,7 +98,7 @@ def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
 
 
 def _collector(context: Context, found: SloStatus, number: int) -> Component:
-    text = f"The collector has neither taken in nor rolled up anything {note(found, context.view)}. Until it works again no incident is opened or resolved."
+    text = f"The collector has neither taken in nor rolled up anything {state_note(found, context.view)}. Until it works again no incident is opened or resolved."
     title = "Nobody is watched: the collector stands still"
     about = f"{several(number, 'service')} with an objective"
     href = context.view.link("/settings")
@@ -157,7 +157,7 @@ def _of_incident(row: Row) -> Finding | None:
 
 def _incident(row: Row, found: Incident) -> Component:
     badge = pill("Incident", "bad" if found.severity == "page" else "warn")
-    about = f"{row.service} · since {moment(found.since, row.context.view)}"
+    about = f"{row.service} · since {clock_or_date(found.since, row.context.view)}"
     stage = found.stages[0].stage if found.stages else "overhead"
     href = row.context.view.link(incident_page(found.id))
     return _card(badge, about, found.headline, found.impact or found.worst, stage=stage, href=href)
@@ -165,7 +165,7 @@ def _incident(row: Row, found: Incident) -> Component:
 
 def _when(context: Context) -> str:
     past = context.view.past_end
-    return "now" if past is None else f"at {moment(past, context.view)}"
+    return "now" if past is None else f"at {clock_or_date(past, context.view)}"
 
 
 def _spent(found: SloStatus) -> str:
@@ -335,8 +335,8 @@ def _promised(rows: list[Row]) -> Component | None:
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
         return None
-    said = ", ".join(counted(states))
-    below = html.Span(said or "none at risk", className=_TONES.get(worst(states), "muted") if said else "good")
+    said = ", ".join(state_counts(states))
+    below = html.Span(said or "none at risk", className=_TONES.get(most_urgent(states), "muted") if said else "good")
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 

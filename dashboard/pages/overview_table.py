@@ -42,7 +42,7 @@ from .comparison import window_name
 from .events import Happening, happenings
 from .fleet import KINDS, Row
 from .page import Context
-from .slo_status_text import COLOURS
+from .service_status import COLOURS
 
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8

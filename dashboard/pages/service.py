@@ -61,7 +61,7 @@ from .rows import are_ranked, records, traces_table
 from .scope_filter import whose
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import agent_cost, service_page, suspect_note
-from .slo_status_text import burn_note
+from .service_status import burn_note
 from .stalled import explained
 
 _MIN_BAR = 0.6

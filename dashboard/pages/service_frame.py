@@ -26,8 +26,7 @@ from ..view import service_path, slo_path
 from .fleet import KINDS, measure, seen_in
 from .page import Context, Page, nothing
 from .scope_filter import chips, leave_out, nobody, part_menu, part_words, to_blame
-from .service_status import status_of
-from .slo_status_text import moment
+from .service_status import clock_or_date, status_of
 
 
 def suspect_note(context: Context) -> Component | None:
@@ -100,8 +99,8 @@ def _level_period(context: Context, level: str) -> str:
     course = context.source.ask(context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step)
     begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step
     if ended + max(step, timedelta(seconds=30)) >= min(view.end, context.source.now()):
-        return f"Since {moment(begun, view)}"
-    first, last = moment(begun, view), moment(ended, view)
+        return f"Since {clock_or_date(begun, view)}"
+    first, last = clock_or_date(begun, view), clock_or_date(ended, view)
     return f"From {first} to {last}" if first != last else f"At {first}"
 
 

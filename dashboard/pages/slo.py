@@ -14,11 +14,11 @@ from ..format import several, span, times
 from ..view import View, slo_path
 from .incidents import history_card, rules_card
 from .page import Context, Page, nothing, panel
+from .service_status import state_counts, state_note
 from .slo_budget import budget_card, burn_card, window_links
 from .slo_objectives import objectives_card, runs_out, slo_tiles
 from .slo_spent import spent_card
 from .slo_stages import stages_card
-from .slo_status_text import counted, note
 from .unwatched import no_objectives
 
 _TITLE = "SLOs · Stagelens"
@@ -74,7 +74,7 @@ def finding(view: View, found: SloStatus) -> str:
     """Return how the objective stands, as a sentence."""
     name = found.slo.name
     if found.state == "stale":
-        silence = f"the collector has neither taken in nor rolled up anything {note(found, view)}"
+        silence = f"the collector has neither taken in nor rolled up anything {state_note(found, view)}"
         return f"{name} is not judged: {silence}. {_then(found)}"
     if found.budget_left is None:
         return f"{name} cannot be judged: {found.slo.service} had no request in {span(found.slo.window)}."
@@ -85,7 +85,7 @@ def finding(view: View, found: SloStatus) -> str:
         "spent": f"{name} has spent {share} its error budget",
     }[word]
     if found.state == "maintenance":
-        return f"{budget}. Planned work {note(found, view)}: its requests do not count, and nobody is told."
+        return f"{budget}. Planned work {state_note(found, view)}: its requests do not count, and nobody is told."
     if found.state == "no_data":
         return f"{budget}; no request came in the last hour."
     gone_in = runs_out(found)
@@ -104,7 +104,7 @@ def _then(found: SloStatus) -> str:
 
 
 def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Component:
-    parts = [several(len(found), "objective"), *counted([each.state for each in found])] if found else ["None yet"]
+    parts = [several(len(found), "objective"), *state_counts([each.state for each in found])] if found else ["None yet"]
     title = html.Div([html.H1("Service level objectives"), html.P(" · ".join(parts), className="sub")])
     return html.Div([title, html.Span(className="grow"), windows], className="phead")
 

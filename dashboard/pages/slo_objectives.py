@@ -16,7 +16,7 @@ from ..figures.budget import left_parts
 from ..format import attained, axis_duration, count, span, target, times
 from ..view import View, slo_path
 from .page import Context
-from .slo_status_text import COLOURS, note, state_line, until
+from .service_status import COLOURS, maintenance_end, state_line, state_note
 
 _HELD = ("stale", "maintenance")
 _UNKNOWN = "–"  # noqa: RUF001 - an en dash stands for unknown
@@ -121,9 +121,9 @@ def _pace(view: View, found: SloStatus) -> tuple[str, str, Node]:
     if found.state == "no_data":
         return _UNKNOWN, "", "no request in the last hour"
     if found.state == "stale":
-        return _UNKNOWN, "", f"not judged {note(found, view)}"
+        return _UNKNOWN, "", f"not judged {state_note(found, view)}"
     if found.state == "maintenance" and found.work is not None:
-        return "paused", "", f"planned work {until(found.work, view)}"
+        return "paused", "", f"planned work {maintenance_end(found.work, view)}"
     gone_in = runs_out(found)
     if gone_in is None:
         return "lasts", "", html.Span("the window out", className="good")

@@ -23,7 +23,7 @@ from ..format import count, duration, percent
 from .bad_requests import bad_breakdown, bad_sentence, in_window
 from .page import Context
 from .rows import records
-from .slo_status_text import planned_among
+from .service_status import maintenance_note
 
 _TITLE = "What spent the budget"
 # A bar a click can hit: a third of the steps other charts have.
@@ -72,7 +72,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
         foot=[
             _foot(context, slo, compared, float(frame[UNEXPLAINED].sum()) / bad),
-            planned_among(slo, axis.start, axis.end),
+            maintenance_note(slo, axis.start, axis.end),
         ],
     )
 

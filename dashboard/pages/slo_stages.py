@@ -16,7 +16,7 @@ from ..design_tokens import hue
 from ..format import axis_duration, duration, enough, needed, percentile, several, whole
 from ..view import PART
 from .page import Context
-from .slo_status_text import planned_among
+from .service_status import maintenance_note
 
 _TITLE = "Stage budgets"
 _MAX_VERSIONS = 4
@@ -46,7 +46,7 @@ def stages_card(context: Context, slo: Slo) -> Component:
         text = f"{at} needs {whole(needed(slo.objective))} requests, this window has {whole(split.requests)}."
         return card(_TITLE, empty("Too few requests to judge", text), sub=sub, tools=tools)
     threshold = slo.threshold.total_seconds() if slo.threshold is not None else 0.0
-    foot = [*_conclusion(split, threshold), planned_among(slo, context.axis.start, context.axis.end)]
+    foot = [*_conclusion(split, threshold), maintenance_note(slo, context.axis.start, context.axis.end)]
     return card(_TITLE, _table(split, threshold, at), sub=sub, tools=tools, foot=html.Span(foot))
 
 
