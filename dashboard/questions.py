@@ -12,7 +12,7 @@ from ..core.histogram import Histogram
 from .format import enough
 from .pages.comparison import chosen_pair, compared, newest_pair
 from .pages.page import Context
-from .pages.slo_stages import split_of
+from .pages.slo_spent import split_of
 from .query_params import NOT_FOUND, AskError, needed, percentiles
 from .serialization import columns, rows
 

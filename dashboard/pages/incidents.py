@@ -24,8 +24,8 @@ from ..components import Node, attributes, card, empty, link, pill, status, swat
 from ..format import percent, several, span, times
 from ..incidents_api import INCIDENTS, SILENCES
 from ..view import PART, View, incident_page, service_path
-from .bad_requests import requests_path
 from .page import Context, Page, nothing, panel
+from .slo_spent import requests_path
 
 _MAX_INCIDENTS = 20
 # What rules of an objective say that is not judged: word, shape, why.

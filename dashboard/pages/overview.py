@@ -21,7 +21,6 @@ from ..design_tokens import hue
 from ..figures.budget import left_parts
 from ..format import count, duration, money, percent, percentile, portion, several, signed_change, span, target, times
 from ..view import incident_page, service_path, slo_path
-from .bad_requests import blamed_stage
 from .collectors import greedy_line
 from .compare_words import short_name
 from .fleet import KINDS, Row, urgent_first
@@ -29,7 +28,8 @@ from .overview_table import MANY, events_card, rates_by_service, released, servi
 from .page import Context, Page, no_data, panel
 from .regressions import Release
 from .service_status import COLOURS, clock_or_date, most_urgent, state_counts, state_note
-from .unwatched import unwatched_line
+from .slo import unwatched_line
+from .slo_spent import blamed_stage
 
 _MOST = 3
 # Behind "more" there are so many at most: each costs a few questions.

@@ -1,26 +1,45 @@
-"""Objectives: how much of each budget is left, how fast it burns, what spent it, and what was told to whom."""
+"""Objectives: how much of each budget is left, how fast it burns, what spent it, and what was told to whom.
+
+The promises: all of them in a table by urgency, and the chosen one in a few numbers.
+
+What keeps objectives from being watched: no objective, or a file that cannot be read; on the overview in a line.
+
+The error budget of one objective over its window, and how fast it burns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
+import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.burn_rate.measure import over_time
+from ...alerts.evaluation.burn_rate import FAST, RECENT
+from ...alerts.evaluation.measurement import counted_from
 from ...alerts.evaluation.slo_status import SloStatus
-from ..components import Node, banner, link
-from ..figures.budget import left_parts
-from ..format import several, span, times
+from ...alerts.objectives.slo import Slo
+from ...alerts.objectives.slo_file import EXAMPLE
+from ...alerts.unwatched import unwatched
+from ...core.stages import label
+from ..components import Node, attributes, banner, card, chart, dot, empty, gauge, link, link_tabs, table, tile, tiles
+from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts
+from ..figures.time_axis import STEPS, TimeAxis, step_for
+from ..format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
 from .incidents import history_card, rules_card
 from .page import Context, Page, nothing, panel
-from .service_status import state_counts, state_note
-from .slo_budget import budget_card, burn_card, window_links
-from .slo_objectives import objectives_card, runs_out, slo_tiles
-from .slo_spent import spent_card
-from .slo_stages import stages_card
-from .unwatched import no_objectives
+from .service_status import COLOURS, maintenance_end, state_counts, state_line, state_note
+from .slo_spent import spent_card, stages_card
 
+# The values of `w`, the default first: how much of the budget's window is shown.
+WINDOWS = {"30d": timedelta(days=30), "7d": timedelta(days=7), "1d": timedelta(days=1)}
+_MAX_MARKERS = 6
+_NOT_BURNING = ("stale", "maintenance")
+_UNKNOWN = "–"  # noqa: RUF001 - an en dash stands for unknown
 _TITLE = "SLOs · Stagelens"
 _PLACE = "/slo"
 
@@ -30,7 +49,7 @@ def render(context: Context, name: str | None) -> Page:
     view, source = context.view, context.source
     # A link of a message is about the past: the objectives as they stood then.
     found = context.slos
-    broken = _broken(source.slo_problems(), in_force=bool(found))
+    broken = _file_problems(source.slo_problems(), in_force=bool(found))
     trail: list[tuple[str, str | None]] = [("SLOs", view.link(_PLACE) if name else None)]
     if not found:
         return Page(_TITLE, trail, [_head(found), *broken, no_objectives(context)], _PLACE)
@@ -56,7 +75,7 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
     slo = chosen.slo
     budgets = slo.kind == "latency" and slo.budgets
     return [
-        html.P(finding(context.view, chosen), className="says"),
+        html.P(slo_sentence(context.view, chosen), className="says"),
         html.Div(
             [
                 panel("Objectives", lambda: objectives_card(context, found, chosen), "c4"),
@@ -70,12 +89,12 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
     ]
 
 
-def finding(view: View, found: SloStatus) -> str:
+def slo_sentence(view: View, found: SloStatus) -> str:
     """Return how the objective stands, as a sentence."""
     name = found.slo.name
     if found.state == "stale":
         silence = f"the collector has neither taken in nor rolled up anything {state_note(found, view)}"
-        return f"{name} is not judged: {silence}. {_then(found)}"
+        return f"{name} is not judged: {silence}. {_stale_detail(found)}"
     if found.budget_left is None:
         return f"{name} cannot be judged: {found.slo.service} had no request in {span(found.slo.window)}."
     share, word = left_parts(found.budget_left)
@@ -88,12 +107,12 @@ def finding(view: View, found: SloStatus) -> str:
         return f"{budget}. Planned work {state_note(found, view)}: its requests do not count, and nobody is told."
     if found.state == "no_data":
         return f"{budget}; no request came in the last hour."
-    gone_in = runs_out(found)
+    gone_in = time_to_exhaustion(found)
     pace = f"; at this pace it is gone in {span(gone_in)}" if gone_in else ""
     return f"{budget} and burns at {times(found.burn_1h)} the sustainable pace{pace}."
 
 
-def _then(found: SloStatus) -> str:
+def _stale_detail(found: SloStatus) -> str:
     """Say how a stale objective stood, and what becomes of alerts."""
     held = "Until it works again no incident is opened or resolved."
     if found.budget_left is None:
@@ -109,7 +128,7 @@ def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Compo
     return html.Div([title, html.Span(className="grow"), windows], className="phead")
 
 
-def _broken(problems: Sequence[str], *, in_force: bool) -> list[Node]:
+def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
     """Say what is wrong with the file: each problem has the file and the line in front."""
     if not problems:
         return []
@@ -130,3 +149,304 @@ def _unknown(context: Context, name: str) -> Component:
         text = "It is not watched any more: it was taken out of the SLO file. Its incidents are kept."
         actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
     return nothing(f"No objective called {name}", text, actions=actions)
+
+
+def window_links(view: View, found: SloStatus) -> Component:
+    """Return the links that show the whole window of the budget, or the last days of it."""
+    whole = found.slo.window
+    lengths = {value: length for value, length in WINDOWS.items() if length < whole}
+    options = {"30d": (span(whole), view.here(w=None))}
+    options |= {value: (span(length), view.here(w=value)) for value, length in lengths.items() if value != "30d"}
+    chosen = view.choice("w", *WINDOWS)
+    return link_tabs("Shown part of the budget", options, chosen if chosen in options else "30d")
+
+
+def budget_card(context: Context, found: SloStatus) -> Component:
+    """Return how the budget was spent, with the pace that just lasts and where the present one leads.
+
+    Args:
+        context: Of the service the objective is about.
+        found: The objective.
+    """
+    slo, view = found.slo, context.view
+    title = f"{slo.service}: error budget"
+    since = counted_from(slo, max(view.end - slo.window, context.first_data or view.end - slo.window), view.end)
+    axis, series = _series(context, found, since)
+    if not len(series):
+        return card(title, _no_requests(found), sub=_bad_words(found))
+    # A budget is one of requests, also where their time is what is counted.
+    series = series.assign(bad=series["bad"] * (series["requests"].sum() / series["total"].sum()))
+    allowed = found.bad + found.bad_left
+    before = max(found.bad - float(series["bad"].sum()), 0.0) if axis.start > since else 0.0
+    figure = budget_figure(
+        series,
+        axis,
+        allowed_bad=allowed,
+        window=slo.window,
+        since=since,
+        bad_before=before,
+        exhausted_in=time_to_exhaustion(found),
+        versions=_budget_markers(context, found, axis),
+        told=_shown_events(context, axis),
+    )
+    spoken = f"Of the error budget of {slo.name}, {' is '.join(left_parts(found.budget_left))}."
+    frame = pd.DataFrame(
+        {
+            "time (UTC)": series["at"],
+            "requests": series["requests"],
+            "bad requests": series["bad"],
+            "budget left (%)": 100 * budget_left(series, allowed, before),
+        }
+    )
+    history = view.end - since
+    whole = span(slo.window) if history >= slo.window else f"history of {span(history)}, of {span(slo.window)}"
+    shown = whole if axis.start <= since else f"last {span(axis.end - axis.start)} of {whole}"
+    drawn = chart("budget", figure, spoken, 300, frame=frame)
+    return card(title, drawn, sub=_bad_words(found), tools=html.Span(shown, className="muted"))
+
+
+def burn_card(context: Context, found: SloStatus) -> Component:
+    """Return the burn rate over the page's window, against what the alert rules allow."""
+    slo, axis = found.slo, context.axis
+    # Five minutes must be whole steps, or their line would count six.
+    step = max(each for each in STEPS if each <= axis.step and not FAST % each)
+    series = context.source.ask(over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
+    title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
+    if not len(series):
+        return card(title, empty("No request in this window"), sub=sub)
+    figure = burn_figure(
+        series,
+        replace(axis, step=_step(series, axis)),
+        objective=slo.objective,
+        lines=_burn_lines(found),
+        long=RECENT,
+        short=FAST,
+        versions=context.releases,
+        told=context.events,
+    )
+    spoken = (
+        f"Burn rate of {slo.name}: {times(found.burn_1h)} over the last hour, {times(found.burn_5m)} over five minutes."
+    )
+    frame = pd.DataFrame(
+        {"time (UTC)": series["at"]}
+        | {f"burn rate over {span(each)}": burn_rates(series, each, slo.objective) for each in (RECENT, FAST)}
+    )
+    inside = frame[frame["time (UTC)"] >= axis.start].reset_index(drop=True)
+    return card(title, chart("burn", figure, spoken, 220, frame=inside), sub=sub)
+
+
+def _series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
+    """Return the shown part of the budget's window and its good and bad requests."""
+    view, slo = context.view, found.slo
+    start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
+    axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
+    series = context.source.ask(over_time, context.source.read, slo, start, view.end, axis.step)
+    return replace(axis, step=_step(series, axis)), series
+
+
+def _step(frame: pd.DataFrame, axis: TimeAxis) -> timedelta:
+    seconds = frame.attrs.get("step_seconds")
+    return timedelta(seconds=float(seconds)) if seconds else axis.step
+
+
+def _bad_words(found: SloStatus) -> str:
+    counted = found.slo.indicator
+    limit = "" if counted.threshold_seconds is None else axis_duration(counted.threshold_seconds)
+    return {
+        "latency": f"requests over {limit} or failed",
+        "availability": "failed requests",
+        "ttft": f"requests whose first token took over {limit}",
+        "tpot": f"requests that took over {limit} a token",
+        "stage": f"requests that spent over {limit} in {counted.key}",
+        "coverage": "time of requests that no stage explains",
+        "freshness": f"minutes with data older than {limit}",
+    }[counted.kind]
+
+
+def _no_requests(found: SloStatus) -> Component:
+    return empty(
+        f"No request of {found.slo.service} in {span(found.slo.window)}",
+        "The objective is judged from the first request on. Does a service send under this name?",
+    )
+
+
+def _budget_markers(context: Context, found: SloStatus, axis: TimeAxis) -> dict[datetime, str]:
+    """Return the newest releases in the shown time, and when somebody was alerted, as far as there is room."""
+    rows = context.versions.iloc[1:]
+    seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
+    alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
+    shown = [
+        (at, name)
+        for kind in (seen, alerted)
+        for at, name in sorted(kind.items(), reverse=True)
+        if axis.start < at < axis.end
+    ]
+    return dict(shown[:_MAX_MARKERS])
+
+
+def _shown_events(context: Context, axis: TimeAxis) -> dict[datetime, str]:
+    wider = replace(context.view, query={**context.view.query, "from": str(int(axis.start.timestamp() * 1000))})
+    return Context(wider, context.source, context.service).events
+
+
+def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
+    """Return the sustainable pace and the fastest burn rate that each severity is told of."""
+    lines = [BurnLine(1.0, f"1{TIMES} sustainable", "$faint")]
+    for severity, colour in (("ticket", "$warn"), ("page", "$bad")):
+        burns = [each.tier.burn for each in found.rules if each.tier.severity == severity]
+        if burns and max(burns) > 1:
+            lines.append(BurnLine(max(burns), f"{times(max(burns))} {severity}", colour))
+    return tuple(lines)
+
+
+def unwatched_line(context: Context) -> Component | None:
+    """Return one line with the cure; None where there are objectives, or alerts are no business of this dashboard."""
+    source = context.source
+    if not source.has_alerts:
+        return None
+    if source.slos():
+        problems = source.slo_problems()
+        return _broken_file_line(context, problems) if problems else None
+    why, cure = unwatched(source.slo_file)
+    said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_with_code(cure), ". "]
+    more = link("More", href=context.view.link("/slo"), className="link")
+    return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
+
+
+def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
+    kept = ". What was read before it changed stays in force. "
+    said = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), kept]
+    more = link("More", href=context.view.link("/slo"), className="link")
+    return html.Div([dot("at_risk"), html.Span([*said, more])], className="quiet")
+
+
+def no_objectives(context: Context) -> Component:
+    """Return what stands in place of the objectives."""
+    if not context.source.has_alerts:
+        return nothing(
+            "Alerts do not run beside this dashboard",
+            "Start them with it (stagelens up), and their objectives show here.",
+        )
+    why, cure = unwatched(context.source.slo_file, example="")
+    return nothing(
+        f"Nobody is watched: {why}",
+        html.Span([*_with_code(f"{cure}. For example, to be checked with `stagelens check slo.yaml`:")]),
+        html.Pre(EXAMPLE.rstrip(), className="code mono", tabIndex=0),
+    )
+
+
+def _with_code(text: str) -> Sequence[Node]:
+    """Return *text* with what stands in backquotes set as code."""
+    parts = text.split("`")
+    return [html.Code(part, className="mono") if place % 2 else part for place, part in enumerate(parts) if part]
+
+
+def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:
+    """Return the objectives, the most urgent first, *chosen* lit."""
+    rows = [_objective_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
+    head = (("Objective", ""), ("Budget left", ""), ("Burn 1 h", "r"))
+    return card("Objectives", table(head, rows, "Objectives"), size="c4 beside", flush=True)
+
+
+def objective_words(slo: Slo) -> str:
+    """Return what *slo* promises, as short as a line of a table."""
+    return f"{target(slo.objective)} {_condition(slo, 'under')} · {span(slo.window)}"
+
+
+def time_to_exhaustion(found: SloStatus) -> timedelta | None:
+    """Return when the budget is gone at this pace.
+
+    None where it lasts, because what is spent now is given back a window later, and where nobody knows the pace: while
+    nothing is judged, or requests do not count.
+    """
+    goes_on = found.burn_1h > 1 and found.state not in _NOT_BURNING
+    return found.exhausted_in if goes_on or found.exhausted_in == timedelta() else None
+
+
+def slo_tiles(view: View, found: SloStatus) -> Component:
+    """Return the promise, what was kept of it, the budget, and how long that lasts."""
+    slo = found.slo
+    return tiles(
+        [
+            tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
+            tile("Attained", attained(found.attained), "", _verdict(found)),
+            tile("Error budget", *_left_parts(found), _requests_left(found)),
+            tile("At this pace", *_pace(view, found)),
+        ]
+    )
+
+
+def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component:
+    slo, kind = found.slo, COLOURS.get(found.state, "")
+    href = context.view.link(slo_path(slo.name), w=context.view.text("w"))
+    name = html.Div(
+        [
+            dot(found.state),
+            html.Div(
+                [
+                    link(slo.name, href=href, className="n"),
+                    html.Div(objective_words(slo), className="s"),
+                    # Healthy ones are many: for those who see the circle it says enough.
+                    html.Div(state_line(found, context.view), className="sr" if found.state == "healthy" else "s why"),
+                ]
+            ),
+        ],
+        className="svc",
+    )
+    burn = html.Span(times(found.burn_1h), className=kind) if found.state != "no_data" else _UNKNOWN
+    cells = [html.Td(name, className="fits"), html.Td(_budget_left(found, kind)), html.Td(burn, className="r")]
+    return html.Tr(cells, className="on" if on else "", **attributes({"data-href": href}))
+
+
+def _budget_left(found: SloStatus, kind: str) -> Node:
+    """Return how much of the budget is left as a bar and a number; nothing is left of an overspent one."""
+    if found.budget_left is None:
+        return _UNKNOWN
+    text, word = left_parts(found.budget_left)
+    shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
+    return html.Div([gauge(found.budget_left, kind), shown], className="gauge")
+
+
+def _condition(slo: Slo, than: str) -> str:
+    """Return the condition of the objective, as short as a cell: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
+    if slo.threshold is None:
+        return "explained by stages" if slo.kind == "coverage" else "succeed"
+    about = {"ttft": "TTFT ", "tpot": "a token ", "freshness": "data "}.get(slo.kind, "")
+    about = f"{label(slo.stage)} " if slo.stage else about
+    return f"{about}{than} {axis_duration(slo.threshold.total_seconds())}"
+
+
+def _verdict(found: SloStatus) -> Node:
+    if found.attained is None:
+        return "no request in its window"
+    inside = found.attained >= found.slo.objective
+    said, kind = ("on target", "good") if inside else ("below target", "bad")
+    return html.Span(f"{said} then", className="muted") if found.state == "stale" else html.Span(said, className=kind)
+
+
+def _left_parts(found: SloStatus) -> tuple[str, str]:
+    return (_UNKNOWN, "") if found.budget_left is None else left_parts(found.budget_left)
+
+
+def _requests_left(found: SloStatus) -> Node:
+    if found.budget_left is None:
+        return None
+    if found.bad_left > 0:
+        return f"{count(found.bad_left)} bad requests left"
+    return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
+
+
+def _pace(view: View, found: SloStatus) -> tuple[str, str, Node]:
+    if found.state == "no_data":
+        return _UNKNOWN, "", "no request in the last hour"
+    if found.state == "stale":
+        return _UNKNOWN, "", f"not judged {state_note(found, view)}"
+    if found.state == "maintenance" and found.work is not None:
+        return "paused", "", f"planned work {maintenance_end(found.work, view)}"
+    gone_in = time_to_exhaustion(found)
+    if gone_in is None:
+        return "lasts", "", html.Span("the window out", className="good")
+    if gone_in <= timedelta():
+        kind = "bad" if found.burn_1h > 1 else "muted"
+        return "spent", "", html.Span(f"burning {times(found.burn_1h)}", className=kind)
+    return span(gone_in), "", html.Span("until exhausted", className="bad")

@@ -1,8 +1,14 @@
-"""What spent the budget: bad requests over time by the stage that explains them, and a bad request against a good one."""
+"""What spent the budget: bad requests over time by the stage that explains them, and a bad request against a good one.
+
+The requests that broke an objective, as its card, its page and its incident show them: the same requests, the same stage.
+
+Stage budgets: what each stage took of its part of the threshold, the broken ones first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,22 +16,236 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.evidence import OF_REQUESTS, excess_by_stage, filter_params
+from ...alerts.burn_rate.bad_requests import excess
+from ...alerts.burn_rate.budgets import Split
+from ...alerts.burn_rate.links import part_of
+from ...alerts.evaluation.evidence import CALM_BEFORE, OF_REQUESTS, StageUse, stage_budgets
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
-from ...analysis.comparison import dominant_growth
+from ...alerts.regression.detection import culprit
+from ...analysis.comparison import StageGrowth
 from ...core.stages import label
-from ..components import attributes, card, chart, empty, legend, link, swatch, table
+from ..components import Node, Nodes, attributes, card, chart, empty, legend, link, link_tabs, stage_name, swatch, table
 from ..design_tokens import hue
 from ..figures.spent import COLUMNS, UNEXPLAINED, spent_figure, stages_of
 from ..figures.time_axis import step_for
-from ..format import count, duration, percent
-from .bad_requests import bad_breakdown, bad_sentence, in_window
+from ..format import axis_duration, count, duration, enough, needed, percent, percentile, portion, several, whole
+from ..view import PART, View, service_path
 from .page import Context
 from .rows import records
-from .service_status import maintenance_note
+from .service_status import clock_or_date, maintenance_note
 
-_TITLE = "What spent the budget"
+_BUDGETS_TITLE = "Stage budgets"
+_MAX_VERSIONS = 4
+# So many broken budgets are named in a sentence.
+_MAX_NAMED = 3
+
+
+def split_of(context: Context, slo: Slo) -> Split | None:
+    """Return how the requests of the window spent the budgets of *slo*: of the version, model and route the address names."""
+    asked, axis = _narrowed(context, slo), context.axis
+    return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
+
+
+def stages_card(context: Context, slo: Slo) -> Component:
+    """Return what each stage took of its budget.
+
+    Args:
+        context: Of the service the objective is about.
+        slo: The objective; it has budgets, and a threshold that they split.
+    """
+    split, at = split_of(context, slo), percentile(slo.objective)
+    tools = _versions(context, slo)
+    if split is None:
+        return card(_BUDGETS_TITLE, empty("No request in this window"), tools=tools)
+    sub = f"in the requests at {at}, of {several(split.requests, 'request')}"
+    if not enough(split.requests, slo.objective):
+        text = f"{at} needs {whole(needed(slo.objective))} requests, this window has {whole(split.requests)}."
+        return card(_BUDGETS_TITLE, empty("Too few requests to judge", text), sub=sub, tools=tools)
+    threshold = slo.threshold.total_seconds() if slo.threshold is not None else 0.0
+    foot = [*_conclusion(split, threshold), maintenance_note(slo, context.axis.start, context.axis.end)]
+    return card(_BUDGETS_TITLE, _budget_table(split, threshold, at), sub=sub, tools=tools, foot=html.Span(foot))
+
+
+def _narrowed(context: Context, slo: Slo) -> Slo:
+    """Return *slo* about the part the address names, where it is not about one part only itself."""
+    part = {PART[key]: value for key, value in context.view.part.items() if key != "cold"}
+    return replace(slo, **{name: value for name, value in part.items() if getattr(slo, name) is None})
+
+
+def _versions(context: Context, slo: Slo) -> Node:
+    """Return links to one version each, the newest first, where there is a choice."""
+    view, chosen = context.view, context.view.part.get("v", "")
+    rows = context.versions
+    seen = [str(name) for name, n in zip(rows["version"], rows["requests"], strict=True) if n > 0][::-1]
+    if slo.version is not None or (len(seen) < 2 and not chosen):  # noqa: PLR2004 - one is no choice
+        return None
+    shown = (
+        seen[:_MAX_VERSIONS] if not chosen or chosen in seen[:_MAX_VERSIONS] else [chosen, *seen[: _MAX_VERSIONS - 1]]
+    )
+    options = {"": ("All versions", view.here(v=None))} | {each: (each, view.here(v=each)) for each in shown}
+    return link_tabs("Version of the stage budgets", options, chosen)
+
+
+def _conclusion(split: Split, threshold: float) -> list[Node]:
+    """Say which budgets were broken, by how much, and whether what has no budget is to blame beside them."""
+    said = _broken_budgets(split.broken) if split.broken else _kept_budgets(split.uses)
+    left = _unassigned(split, threshold)
+    if split.seconds > threshold and split.rest_seconds > left:
+        rest = f"{duration(split.rest_seconds)}, and the budgets leave them {axis_duration(left)}"
+        said.append(f". Stages without a budget took {rest}")
+    return [*said, "."]
+
+
+def _broken_budgets(uses: Sequence[StageUse]) -> list[Node]:
+    said: list[Node] = []
+    for use in uses[:_MAX_NAMED]:
+        said += ["; " if said else None, html.B(label(use.stage)), f" broke its budget: {_amount(use)}"]
+    return [*said, f", and {len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else said
+
+
+def _kept_budgets(uses: Sequence[StageUse]) -> list[Node]:
+    nearest = max(uses, key=lambda use: use.seconds / use.budget_seconds)
+    if len(uses) == 1:
+        return [f"{label(nearest.stage)} kept its budget: {_amount(nearest)}"]
+    return [f"Every stage kept its budget; {label(nearest.stage)} is nearest to it: {_amount(nearest)}"]
+
+
+def _amount(use: StageUse) -> str:
+    return f"{duration(use.seconds)} of {axis_duration(use.budget_seconds)}"
+
+
+def _unassigned(split: Split, threshold: float) -> float:
+    """Return what the budgets leave of the threshold to the other stages; they never add up to more than it."""
+    return max(0.0, threshold - sum(use.budget_seconds for use in split.uses))
+
+
+def _budget_table(split: Split, threshold: float, at: str) -> Component:
+    # A mark at the very end would be cut in half.
+    widest = 1.01 * max(max(use.seconds, use.budget_seconds) for use in split.uses)
+    head: Sequence[tuple[Node, str]] = (
+        ("Stage", "w1"),
+        ("Budget", "r w2"),
+        (at, "r w2"),
+        ("mean", "r w2 hide"),
+        ("Over or under", "r w3"),
+        ("", "hide"),
+    )
+    rows = [_budget_row(use, widest) for use in split.uses]
+    rest = (_unassigned(split, threshold), split.rest_seconds, split.rest_mean_seconds)
+    foot = [
+        _sum("Without a budget", *rest, "What the budgets leave of the threshold is theirs"),
+        _sum("Whole request", threshold, split.seconds, split.mean_seconds, "The threshold of the objective"),
+    ]
+    return table(head, rows, _BUDGETS_TITLE, css="insp budgets", foot=foot)
+
+
+def _budget_row(use: StageUse, widest: float) -> Component:
+    cells = [
+        html.Th(stage_name(use.stage), scope="row"),
+        html.Td(axis_duration(use.budget_seconds), className="r"),
+        html.Td(duration(use.seconds), className="r now"),
+        html.Td(duration(use.mean_seconds), className="r hide"),
+        html.Td(_deviation(use.seconds, use.budget_seconds), className="r"),
+        html.Td(_bar(use, widest), className="hide"),
+    ]
+    return html.Tr(cells)
+
+
+def _bar(use: StageUse, widest: float) -> Component:
+    """Return what was taken as a bar, the budget as a mark on it; the numbers stand beside it."""
+    marks = [
+        html.I(style={"width": f"{100 * use.seconds / widest:.1f}%"}),
+        html.Span(className="lim", style={"left": f"{100 * use.budget_seconds / widest:.1f}%"}),
+    ]
+    return html.Span(marks, className=f"dv st-{hue(use.stage)}", title=f"The line is the budget of {label(use.stage)}")
+
+
+def _sum(name: str, budget: float, seconds: float, mean: float, said: str) -> Component:
+    cells = [
+        html.Th(name, scope="row"),
+        html.Td(axis_duration(budget), className="r", title=said),
+        html.Td(duration(seconds), className="r"),
+        html.Td(duration(mean), className="r hide"),
+        html.Td(_deviation(seconds, budget), className="r"),
+        html.Td(className="hide"),
+    ]
+    return html.Tr(cells)
+
+
+def _deviation(seconds: float, budget: float) -> Nodes:
+    by = duration(abs(seconds - budget))
+    return (
+        html.Span(f"{by} over", className="bad b") if seconds > budget else html.Span(f"{by} under", className="muted")
+    )
+
+
+def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
+    """Return what `Reader.bad_breakdown` does: the mean stage times of requests that broke *slo*, and of those that kept it."""
+    source = context.source
+    return source.ask(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
+
+
+def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
+    """Return the stage to blame for an objective in trouble, and a sentence about it; "" where there is none.
+
+    While an incident is open it is that of the incident; else that of the requests of the window that broke the objective.
+    """
+    if slo.stage is not None:
+        return slo.stage, f"The objective is about {label(slo.stage)}"
+    if slo.kind != "latency":
+        return "", ""
+    view = context.view
+    incident = next((each for each in context.open_incidents if each.name == slo.name), None)
+    growth = incident.stages if incident else excess(bad_breakdown(context, slo, view.start, view.end))
+    blamed = culprit(growth)
+    if blamed is None:
+        return "", "No stage stands out in the requests that broke it"
+    return blamed.stage, bad_sentence(
+        blamed, f"since {clock_or_date(incident.since, view)}" if incident else in_window(view)
+    )
+
+
+def in_window(view: View) -> str:
+    """Return the window of the address within a sentence: `in the last 6 h`."""
+    words = view.window_label
+    return f"in the {words[0].lower()}{words[1:]}" if words.startswith("Last") else f"from {words}"
+
+
+def bad_sentence(blamed: StageGrowth, when: str) -> str:
+    """Say what bad requests spend more time in, *when*.
+
+    >>> bad_sentence(StageGrowth("queue", 0.424, 0.95), "since 11:20").replace("\u202f", " ")
+    'Bad requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
+    """
+    more = f"{duration(blamed.seconds)} more in {label(blamed.stage)}"
+    return f"Bad requests {when} spend {more}, {portion(blamed.share)} of the excess"
+
+
+def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:
+    """Return the address of the retained requests that broke *slo*, with the calm before it.
+
+    Args:
+        view: The address.
+        slo: The objective.
+        began: When the trouble began.
+        end: When it was over; None while it goes on.
+    """
+    window = {"from_": str(int((began - CALM_BEFORE).timestamp() * 1000))}
+    if end is not None:
+        window["to"] = str(int(end.timestamp() * 1000))
+    why: dict[str, str] = {}
+    if slo.kind == "latency" and slo.threshold_seconds is not None:
+        why = {"min": f"{slo.threshold_seconds * 1000:g}ms"}
+    elif slo.kind == "availability":
+        why = {"err": "1"}
+    elif slo.stage is not None:
+        why = {"dom": slo.stage}
+    environment = {"env": slo.environment} if slo.environment else {}
+    return view.link(service_path(slo.service, "traces"), **part_of(slo), **why, **environment, **window)
+
+
+_SPENT_TITLE = "What spent the budget"
 # A bar a click can hit: a third of the steps other charts have.
 _COARSER = 3
 _LEGEND, _MIN_SHARE = 4, 0.02
@@ -42,17 +262,21 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     if slo.stage is not None:
         said = f"This objective is about {label(slo.stage)}: each bad request spent too long in it"
         return card(
-            _TITLE, empty(said, actions=[_dominated(context, slo)]), sub=f"an objective about {label(slo.stage)}"
+            _SPENT_TITLE,
+            empty(said, actions=[_dominated_link(context, slo)]),
+            sub=f"an objective about {label(slo.stage)}",
         )
     if slo.kind not in OF_REQUESTS:
-        return card(_TITLE, empty("Stages are blamed for whole requests only"), sub=f"an objective about {slo.kind}")
+        return card(
+            _SPENT_TITLE, empty("Stages are blamed for whole requests only"), sub=f"an objective about {slo.kind}"
+        )
     step = step_for((axis.end - axis.start) * _COARSER)
     chosen = slo.select(axis.start, axis.end)
     frame = source.ask(source.read.bad_over_time, chosen, slo.threshold_seconds, step)
     bad = float(frame["bad"].sum()) if len(frame) else 0.0
     if not bad:
         none = "No bad request in this window" if len(frame) else "No request in this window"
-        return card(_TITLE, empty(none), sub="bad requests by stage")
+        return card(_SPENT_TITLE, empty(none), sub="bad requests by stage")
     compared = bad_breakdown(context, slo, axis.start, axis.end)
     stages = stages_of(frame)
     spent = {stage: float(frame[stage].sum()) for stage in stages}
@@ -60,15 +284,15 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     figure = spent_figure(
         frame,
         context.axis_of(frame),
-        lambda stage, at: _traces(context, slo, stage, at, context.axis_of(frame).step),
+        lambda stage, at: _traces_path(context, slo, stage, at, context.axis_of(frame).step),
         versions=context.releases,
         told=context.events,
     )
-    drawn = chart("spent", figure, _spoken(spent, bad), 220, frame=_table(frame))
+    drawn = chart("spent", figure, _spent_words(spent, bad), 220, frame=_spent_table(frame))
     return card(
-        _TITLE,
+        _SPENT_TITLE,
         [drawn, _excess(records(compared))],
-        sub=f"{count(bad)} bad requests, {_inside(context)}",
+        sub=f"{count(bad)} bad requests, {_window_words(context)}",
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
         foot=[
             _foot(context, slo, compared, float(frame[UNEXPLAINED].sum()) / bad),
@@ -77,17 +301,17 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     )
 
 
-def _dominated(context: Context, slo: Slo) -> Component:
-    href = _traces(context, slo, slo.stage or "", context.axis.start, context.axis.end - context.axis.start)
+def _dominated_link(context: Context, slo: Slo) -> Component:
+    href = _traces_path(context, slo, slo.stage or "", context.axis.start, context.axis.end - context.axis.start)
     return link(f"Requests that {label(slo.stage or '')} dominates", href=href, className="btn")
 
 
-def _inside(context: Context) -> str:
+def _window_words(context: Context) -> str:
     words = context.view.window_label
     return f"{words[0].lower()}{words[1:]}"
 
 
-def _traces(context: Context, slo: Slo, stage: str, at: datetime, step: timedelta) -> str:
+def _traces_path(context: Context, slo: Slo, stage: str, at: datetime, step: timedelta) -> str:
     start, end = max(at, context.axis.start), min(at + step, context.axis.end)
     moments = {"from_": str(int(start.timestamp() * 1000)), "to": str(int(end.timestamp() * 1000))}
     # What no stage explains has failed.
@@ -95,7 +319,7 @@ def _traces(context: Context, slo: Slo, stage: str, at: datetime, step: timedelt
     return context.view.link("/traces", svc=context.service, **filter_params(slo), **why, **moments)
 
 
-def _spoken(spent: Mapping[str, float], bad: float) -> str:
+def _spent_words(spent: Mapping[str, float], bad: float) -> str:
     largest = sorted(spent.items(), key=lambda pair: -pair[1])[:3]
     shares = ", ".join(f"{label(stage)} {percent(number / bad)}" for stage, number in largest)
     return f"{count(bad)} bad requests by the stage that explains them: {shares or 'no stage stands out'}."
@@ -110,7 +334,7 @@ def _foot(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float
     return html.Span(" ".join(said) or "No stage stands out in the requests that broke it.")
 
 
-def _table(frame: pd.DataFrame) -> pd.DataFrame:
+def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
     names = {"at": "time (UTC)", "bad": "bad requests", UNEXPLAINED: "no stage stands out"}
     names |= {stage: f"{label(stage)} (requests)" for stage in stages_of(frame)}
     return frame[[*COLUMNS, *stages_of(frame)]].rename(columns=names)
@@ -121,13 +345,13 @@ def _excess(rows: list[dict[str, Any]]) -> Component:
     widest = max((abs(float(each["excess_seconds"])) for each in shown), default=0.0) or 1e-9
     return table(
         (("Stage", "w1"), ("good", "r w2"), ("bad", "r w2"), ("more", "")),
-        [_row(each, widest) for each in shown],
+        [_excess_row(each, widest) for each in shown],
         "Mean stage times of good and bad requests",
         css="insp",
     )
 
 
-def _row(record: dict[str, Any], widest: float) -> Component:
+def _excess_row(record: dict[str, Any], widest: float) -> Component:
     stage, excess = str(record["stage"]), float(record["excess_seconds"])
     width = max(0.6, abs(excess) / widest * 100)
     bar = html.I(className="less" if excess < 0 else "", style={"width": f"{width:.1f}%"})

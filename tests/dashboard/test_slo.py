@@ -28,8 +28,7 @@ from stagelens.dashboard.page_data import Outline, children, outline, text
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.incidents import incident_path, rules_card
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.slo import finding
-from stagelens.dashboard.pages.slo_objectives import runs_out
+from stagelens.dashboard.pages.slo import slo_sentence, time_to_exhaustion
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
@@ -309,10 +308,10 @@ def test_a_calm_objective_lasts(source: Source) -> None:
     found = status_of(source, "calm-latency")
     slow = replace(found, burn_1h=0.9, exhausted_in=timedelta(days=34))
 
-    assert runs_out(slow) is None
-    assert runs_out(replace(slow, burn_1h=1.1)) == timedelta(days=34)
-    assert runs_out(replace(slow, exhausted_in=timedelta())) == timedelta()
-    assert "gone in" not in finding(parse("/slo", "", NOW), slow)
+    assert time_to_exhaustion(slow) is None
+    assert time_to_exhaustion(replace(slow, burn_1h=1.1)) == timedelta(days=34)
+    assert time_to_exhaustion(replace(slow, exhausted_in=timedelta())) == timedelta()
+    assert "gone in" not in slo_sentence(parse("/slo", "", NOW), slow)
     assert "lasts the window out" in shown(source, "/slo/calm-latency")
 
 

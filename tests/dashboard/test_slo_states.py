@@ -21,7 +21,7 @@ from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.events import happenings
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.incidents import history_card, rules_card
-from stagelens.dashboard.pages.slo_objectives import runs_out
+from stagelens.dashboard.pages.slo import time_to_exhaustion
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import side
@@ -106,7 +106,7 @@ def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
 
     assert found.burn_1h > 1
     assert {row[0] for row in rules} == {"Not judged"}
-    assert runs_out(replace(found, exhausted_in=timedelta(hours=3))) is None
+    assert time_to_exhaustion(replace(found, exhausted_in=timedelta(hours=3))) is None
     assert "– not judged since 12:00" in said  # noqa: RUF001 - an en dash stands for unknown
     assert "gone in" not in said
 
