@@ -28,9 +28,19 @@ from .fleet import measure
 from .page import Context, Page, nothing, panel
 from .service_charts import over_time_card, percentile_card
 from .service_frame import service_page
-from .token_measures import TokenMeasures, definition_words, of_window, token_measures, value_at
-from .tokens_charts import first_token_card, first_token_frame, speed_card
-from .tokens_lengths import length_card, pace_card, prompt_card
+from .tokens_charts import (
+    TokenMeasures,
+    definition_words,
+    first_token_card,
+    first_token_frame,
+    length_card,
+    measures_of_window,
+    pace_card,
+    prompt_card,
+    speed_card,
+    token_measures,
+    value_at,
+)
 
 _GLOSSARY = {
     "TTFT": "time to first token: from the arrival of a request to its first token.",
@@ -46,7 +56,7 @@ def render(context: Context) -> Page:
 
 
 def _body(context: Context) -> list[Node]:
-    measures = of_window(context)
+    measures = measures_of_window(context)
     if not (measures.definitions or measures.put_out.count or measures.taken_in.count):
         return [_no_streams(context)]
     cards: list[tuple[str, Callable[[], Component], str]] = [

@@ -1,21 +1,251 @@
-"""Two cards of the tokens page: the way to the first token, and speed under load."""
+"""Two cards of the tokens page: the way to the first token, and speed under load.
+
+What the length of a text does: to the time to the first token, to the pace, and how long answers are.
+
+What the tokens of a selection were like in a few numbers, by one definition at a time.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.histogram import Histogram
+from ...core.names import (
+    DEFINITIONS,
+    FIRST_TOKEN,
+    FIRST_TOKEN_BY_INPUT,
+    OUTPUT_TOKEN,
+    OUTPUT_TOKEN_BY_OUTPUT,
+    STREAM_GAP,
+    TOKENS,
+    TOKENS_IN,
+    TOKENS_OUT,
+)
 from ...store import Reader, Selection
-from ..components import card, chart, empty, spoken_stages
+from ..components import Node, card, chart, empty, gauge, spoken_stages, table
 from ..figures.percentile import PERCENTILES, percentile_grid
-from ..figures.tokens import first_token_figure, speed_figure
-from ..format import count, duration, enough, needed, percentile, several, span, whole
+from ..figures.tokens import band_figure, first_token_figure, speed_figure
+from ..format import TIMES, UNKNOWN, count, duration, enough, needed, percent, percentile, several, span, whole
+from ..source import Source
 from .fleet import smoothed, stages_at
 from .page import Context
 from .service_charts import percentile_table, population
-from .token_measures import NO_COUNTS, TIME_COLUMNS, TokenMeasures
+
+# What tables call the columns of times.
+TIME_COLUMNS = {"n": "requests", "p50_seconds": "p50 (s)", "p99_seconds": "p99 (s)"}
+NO_COUNTS = (
+    "Agents read token counts from generate of transformers and from what model servers answer; "
+    "who sends inference.tokens over OTLP is counted too."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMeasures:
+    """The answers of a selection that came token by token.
+
+    Args:
+        definition: How their times were measured; "" where nothing was.
+        definitions: Requests by definition.
+        first: Time to the first token. [seconds]
+        pace: Mean time from one token to the next of each request. [seconds]
+        gap: The longest wait of each request for a next part. [seconds]
+        taken_in: Tokens of the prompts, whatever the definition. [tokens]
+        put_out: Tokens of the answers, whatever the definition. [tokens]
+    """
+
+    definition: str
+    definitions: Mapping[str, int]
+    first: Histogram
+    pace: Histogram
+    gap: Histogram
+    taken_in: Histogram
+    put_out: Histogram
+
+    @property
+    def timed(self) -> int:
+        """How many requests were measured by the chosen definition."""
+        return self.definitions.get(self.definition, 0)
+
+    @property
+    def otherwise(self) -> int:
+        """How many were measured by another one, and are in no time of this page."""
+        return sum(self.definitions.values()) - self.timed
+
+
+def token_measures(source: Source, selection: Selection | None, definition: str | None) -> TokenMeasures:
+    """Return the measures of *selection* by *definition*, or by the one most requests were measured by; of None, empty ones."""
+    found = {
+        metric: source.ask(source.read.streams, selection, metric) if selection else {}
+        for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS)
+    }
+    definitions = {name: each.count for name, each in (found[FIRST_TOKEN] or found[OUTPUT_TOKEN]).items()}
+    commonest = max(definitions, key=lambda name: (definitions[name], name), default="")
+    chosen = definition if definition is not None and (definition in definitions or not definitions) else commonest
+    timed = (found[metric].get(chosen, Histogram()) for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP))
+    counted = (found[TOKENS].get(kind, Histogram()) for kind in (TOKENS_IN, TOKENS_OUT))
+    return TokenMeasures(chosen, definitions, *timed, *counted)
+
+
+def measures_of_window(context: Context) -> TokenMeasures:
+    """Return the measures of the window, by the definition the address names."""
+    return token_measures(context.source, context.selection, context.view.text("by"))
+
+
+def value_at(histogram: Histogram, quantile: float) -> float | None:
+    """Return the value at *quantile*; None where too few requests stand above it."""
+    found = histogram.quantile(quantile) if enough(histogram.count, quantile) else None
+    return found.value if found else None
+
+
+def definition_words(definition: str) -> str:
+    """Say how a time by *definition* was measured."""
+    return DEFINITIONS.get(definition, f"by a definition of its own, {definition}")
+
+
+# One decimal shows no less. [ratio]
+_SMALL_SHARE = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class BandChart:
+    """What a chart over bands is drawn with: its name, what the bands count, and a colour token."""
+
+    name: str
+    unit: str
+    colour: str
+
+
+_PROMPTS = BandChart("first-token-by-input", "prompt tokens", "$ink")
+_ANSWERS = BandChart("output-token-by-output", "answer tokens", "$st.decode")
+
+
+def prompt_card(context: Context, measures: TokenMeasures) -> Component:
+    """Return the time to the first token by the length of the prompt."""
+    found = context.source.ask(
+        context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, measures.definition
+    )
+    return _band_card("TTFT by prompt length", found, measures.taken_in, _PROMPTS)
+
+
+def pace_card(context: Context, measures: TokenMeasures) -> Component:
+    """Return the time from token to token by the length of the answer."""
+    found = context.source.ask(
+        context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
+    )
+    return _band_card("TPOT by answer length", found, measures.put_out, _ANSWERS)
+
+
+def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, look: BandChart) -> Component:
+    rows = [
+        {"band": band, "n": each.count, "p50_seconds": value_at(each, 0.5), "p99_seconds": value_at(each, 0.99)}
+        for band, each in found.items()
+        if enough(each.count, 0.5)
+    ]
+    n = sum(each.count for each in found.values())
+    if not rows:
+        few = empty("Too few requests", f"{several(n, 'request')} so far; a band needs {needed(0.5)}.")
+        return card(title, few if n else _no_lengths(counted), size="c4")
+    frame = pd.DataFrame(rows).astype({"p50_seconds": float, "p99_seconds": float})
+    medians = frame["p50_seconds"].to_numpy(float)
+    bands = list(frame["band"])
+    spoken = (
+        f"{title}: median {duration(float(medians[0]))} at {bands[0]} {look.unit}, "
+        f"{duration(float(medians[-1]))} at {bands[-1]}."
+    )
+    tells = frame["p99_seconds"].notna().any()
+    foot = None if tells else f"p99 needs {whole(needed(0.99))} requests in a band."
+    table_of = frame.rename(columns={"band": look.unit, **TIME_COLUMNS})
+    return card(
+        title,
+        chart(look.name, band_figure(frame, look.colour, look.unit), spoken, 280, frame=table_of),
+        sub=f"{count(n)} requests",
+        foot=foot,
+        size="c4",
+    )
+
+
+def _no_lengths(counted: Histogram) -> Component:
+    if not counted.count:
+        return empty("No token counts", NO_COUNTS)
+    return empty("No length beside the time", "No series that is timed in this way alone told its tokens too.")
+
+
+def length_card(measures: TokenMeasures) -> Component:
+    """Return how long answers are, and whether the tail is longer answers or slower tokens."""
+    title, counted = "Answer length", measures.put_out
+    if not counted.count:
+        return card(title, empty("No token counts", NO_COUNTS), size="c4")
+    rows = requests_by_length(counted)
+    widest = max(rows.values())
+    body = [
+        html.Tr(
+            [
+                html.Th(band, scope="row", className="r num"),
+                html.Td(gauge(n / widest), className="fill"),
+                html.Td(_share(n / counted.count), className="r num"),
+                html.Td(count(n), className="r num muted"),
+            ]
+        )
+        for band, n in rows.items()
+    ]
+    head: list[tuple[Node, str]] = [
+        ("Tokens", "r"),
+        (html.Span("Bar", className="sr"), "fill"),
+        ("Share", "r"),
+        ("Requests", "r"),
+    ]
+    listed = table(head, body, "Answers by their number of tokens", css="lengths")
+    return card(title, listed, sub=_length_summary(counted), foot=tail_words(measures), size="c4", flush=True)
+
+
+def requests_by_length(counted: Histogram) -> dict[str, int]:
+    """Return requests by a doubling of tokens; a power of two ends a band, as it ends a bucket of the histogram: 9 to 16.
+
+    >>> list(lengths(Histogram(0, {-1: 1, 0: 2, 1: 5})).values())
+    [1, 2, 5]
+    """
+    coarse = Histogram(counted.scale, dict(counted.buckets))
+    coarse.downscale(min(0, counted.scale))
+    whole_band = {power: coarse.buckets.get(power, 0) for power in range(min(coarse.buckets), max(coarse.buckets) + 1)}
+    return {_length_range(2.0**power, 2.0 ** (power + 1)): n for power, n in whole_band.items()}
+
+
+def _length_range(low: float, high: float) -> str:
+    first, last = int(low) + 1, int(high)
+    return f"{last}" if first >= last else f"{first}{UNKNOWN}{last}"
+
+
+def _share(ratio: float) -> str:
+    return f"< {percent(_SMALL_SHARE, 1)}" if 0 < ratio < _SMALL_SHARE else percent(ratio, 1)
+
+
+def _length_summary(counted: Histogram) -> str:
+    usual, long = value_at(counted, 0.5), value_at(counted, 0.99)
+    if usual is None:
+        return several(counted.count, "request")
+    tail = f", p99 {count(round(long))}" if long is not None else ""
+    return f"p50 {count(round(usual))}{tail} tokens"
+
+
+def tail_words(measures: TokenMeasures) -> str | None:
+    """Say whether slow requests have longer answers or slower tokens: which of the two grows more from p50 to p99."""
+    values = [value_at(each, quantile) for each in (measures.put_out, measures.pace) for quantile in (0.5, 0.99)]
+    if None in values or not all(values):
+        return None
+    usual_length, long, usual_pace, slow = (float(each or 0) for each in values)
+    longer, slower = long / usual_length, slow / usual_pace
+    cause = "longer answers" if longer > slower else "slower tokens"
+    return (
+        f"From p50 to p99 answers get {count(longer)}{TIMES} longer and tokens {count(slower)}{TIMES} slower: "
+        f"the tail is {cause}."
+    )
+
 
 # A group of steps tells p99; with fewer requests in all, groups tell the median only.
 _GROUP, _MEDIAN_GROUP = 1200, 40
@@ -78,10 +308,10 @@ def _too_few_first_tokens(frame: pd.DataFrame, measures: TokenMeasures) -> Compo
             f"All {several(left_out, 'request')} come from series that know several definitions. Give each way of answering "
             "its own route, then each has its own chart.",
         )
-    return empty("Too few first tokens", _so_far(measures.first.count, 0.5))
+    return empty("Too few first tokens", _requests_needed(measures.first.count, 0.5))
 
 
-def _so_far(n: int, quantile: float) -> str:
+def _requests_needed(n: int, quantile: float) -> str:
     return f"{whole(n)} so far in this window; {percentile(quantile)} needs {whole(needed(quantile))}."
 
 
@@ -95,7 +325,7 @@ def speed_card(context: Context, measures: TokenMeasures) -> Component:
     steps, width = int(frame.attrs["steps"]), frame.attrs["step_seconds"]
     if groups < _LEAST_GROUPS or steps < _LEAST_STEPS or len(frame) < _LEAST_GROUPS:
         return card(title, _too_few_steps(measures, steps), size="c6")
-    shown = _told(frame)
+    shown = _reliable_p99(frame)
     first, last = shown.iloc[0], shown.iloc[-1]
     spoken = (
         f"With {count(first['load'])} requests decoding together a token takes {duration(first['p50_seconds'])} and "
@@ -120,7 +350,7 @@ def _groups(requests: int) -> int:
     return min(_MOST_MEDIAN_GROUPS, requests // _MEDIAN_GROUP)
 
 
-def _told(frame: pd.DataFrame) -> pd.DataFrame:
+def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
     """Return *frame* without the p99 that too few requests tell."""
     tells = np.array([enough(int(each), 0.99) for each in frame["n"]], dtype=bool)
     return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))

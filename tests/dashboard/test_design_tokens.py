@@ -21,9 +21,14 @@ from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.format import duration
 from stagelens.dashboard.page_data import Outline, outline
-from stagelens.dashboard.pages.token_measures import of_window, token_measures, value_at
-from stagelens.dashboard.pages.tokens_charts import first_token_frame
-from stagelens.dashboard.pages.tokens_lengths import lengths, tail_words
+from stagelens.dashboard.pages.tokens_charts import (
+    first_token_frame,
+    measures_of_window,
+    requests_by_length,
+    tail_words,
+    token_measures,
+    value_at,
+)
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
@@ -108,7 +113,7 @@ def outlined(source: Source, address: str = PAGE) -> Outline:
 def waited(source: Source, address: str) -> str:
     """Return the median time to the first token of a view, as pages write it."""
     path, _, search = address.partition("?")
-    measures = of_window(context_of(parse(path, search, NOW), source))
+    measures = measures_of_window(context_of(parse(path, search, NOW), source))
     return duration(value_at(measures.first, 0.5)).replace("\u202f", " ")
 
 
@@ -126,7 +131,7 @@ def test_the_page_begins_with_who_makes_readers_wait(source: Source) -> None:
 def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
     """They are asked in two ways and must be one number."""
     context = context_of(parse(PAGE, "", NOW), source)
-    measures = of_window(context)
+    measures = measures_of_window(context)
     frame = first_token_frame(context, measures)
     p99 = float(frame[frame["percentile"] == 0.99]["value_seconds"].iloc[0])
 
@@ -150,7 +155,7 @@ def test_every_chart_tells_its_numbers(source: Source) -> None:
 def test_the_lengths_of_answers_are_all_answers(source: Source) -> None:
     """The bars are of every request that told how many tokens it put out."""
     rows = next(each.rows for each in outlined(source).tables if each.name == "Answers by their number of tokens")
-    n = of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
+    n = measures_of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
 
     assert len(rows) >= 5
     assert n > 5000
@@ -243,11 +248,11 @@ def test_a_length_is_in_the_band_that_is_named_by_its_bounds(sizes: list[int]) -
     for each in sizes:
         counted.record(each)
     expected: dict[str, int] = {}
-    for name in lengths(counted):
+    for name in requests_by_length(counted):
         low, _, high = name.partition("\N{EN DASH}")
         expected[name] = sum(int(low) <= each <= int(high or low) for each in sizes)
 
-    assert lengths(counted) == expected
+    assert requests_by_length(counted) == expected
     assert sum(expected.values()) == len(sizes)
 
 
@@ -256,7 +261,7 @@ def test_a_length_is_in_the_band_that_is_named_by_its_bounds(sizes: list[int]) -
 )
 def test_the_tail_is_longer_answers_or_slower_tokens(store: Store, longest: int, slowest: float, cause: str) -> None:
     """Whichever grows more from the median to p99; without p99 there is no such sentence."""
-    usual = of_window(context_of(parse(PAGE, "", NOW), written(store, [Answer()])))
+    usual = measures_of_window(context_of(parse(PAGE, "", NOW), written(store, [Answer()])))
     length, pace = Histogram(), Histogram()
     for share in np.linspace(0, 1, 2000):
         length.record(100 if share < 0.98 else longest)
