@@ -62,7 +62,7 @@ from .scope_filter import whose
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
-from .stalled import explained
+from .stalled import stall_sentence
 
 _MIN_BAR = 0.6
 # One cause is no mixture: what dominates more requests than this speaks for all, and fewer than this are noise. [ratio]
@@ -162,7 +162,7 @@ def _held_up(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     known = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
     seconds = records(known.reindex(frame["percentile"], fill_value=0.0))
     told = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
-    return [explained(each, float(value), _named(float(quantile))) for each, value, quantile in told]
+    return [stall_sentence(each, float(value), _named(float(quantile))) for each, value, quantile in told]
 
 
 def _named(quantile: float) -> str:

@@ -13,7 +13,7 @@ _NS = 1e9
 _NOTICED = 0.01
 
 
-def by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
+def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
     """Return what held stages up by cause, the worst first; what explains next to nothing of *whole* is left out.
 
     Args:
@@ -29,7 +29,7 @@ def by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, 
     return {cause: found[cause] for cause in worst if sum(found[cause].values()) >= _NOTICED * whole}
 
 
-def explained(seconds: Mapping[str, float], whole: float, named: str) -> str:
+def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> str:
     r"""Say what held requests up, a sentence for each cause; "" where nothing did.
 
     Args:
@@ -42,17 +42,17 @@ def explained(seconds: Mapping[str, float], whole: float, named: str) -> str:
     >>> explained({"loop:queue": 0.2}, 0.5, "p99"), explained({"gc:forward": 0.001}, 0.5, "p99")
     ('A stalled event loop explains 200\u202fms of p99, in Queue.', '')
     """
-    return " ".join(_sentence(cause, stages, named) for cause, stages in by_cause(seconds, whole).items())
+    return " ".join(_cause_sentence(cause, stages, named) for cause, stages in stalls_by_cause(seconds, whole).items())
 
 
-def _sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
+def _cause_sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
     most = min(stages, key=lambda stage: (-stages[stage], position(stage)))
     whole, most_of_it = duration(sum(stages.values())), duration(stages[most])
     part = "" if whole == most_of_it else f"{most_of_it} of it "
     return f"{STALL_CAUSES[cause].told} {whole} of {named}, {part}in {label(most)}."
 
 
-def of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
+def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     """Return what held up the request that has these *attributes* at its root, in seconds as in `by_cause`.
 
     >>> of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
@@ -70,7 +70,7 @@ def of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
 _HAPPENED = ("Switches", "Page faults", "Allocator retries")
 
 
-def around(attributes: Mapping[str, object]) -> dict[str, str]:
+def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
     r"""Return what the whole process went through around the request that has these *attributes* at its root.
 
     >>> around({"stagelens.around": 1_000_000_000, "stagelens.around.switches": 340})
@@ -83,7 +83,7 @@ def around(attributes: Mapping[str, object]) -> dict[str, str]:
     return {name: f"{n} of the process in {duration(length / _NS)}" for name, n in told if isinstance(n, int)}
 
 
-def marked(attributes: Mapping[str, object]) -> list[str]:
+def span_stalls(attributes: Mapping[str, object]) -> list[str]:
     r"""Return what held up the span that has these *attributes*.
 
     >>> marked({"stagelens.stall.gc": 3_000_000})

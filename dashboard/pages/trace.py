@@ -1,9 +1,14 @@
-"""One kept request as a waterfall, beside the median request of its service and drawn to the same scale."""
+"""One kept request as a waterfall, beside the median request of its service and drawn to the same scale.
+
+Why a kept request was as slow as it was: the stages that took more than they usually do, and both requests to scale.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from dash import html
 from dash.development.base_component import Component
@@ -11,16 +16,65 @@ from dash.development.base_component import Component
 from ...core.names import REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
 from ...store import KeptTrace
-from ..components import Node, attributes, card, link, link_tabs, pill
-from ..format import rank, span
+from ..components import Node, attributes, card, link, link_tabs, pill, stage_bar
+from ..format import duration, percent, rank, span, split_duration, times
 from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, nothing, panel
 from .rows import traces_table
-from .stalled import around as around_it
-from .trace_baseline import NS, Setting, around, neighbours, rank_of, setting_of
+from .stalled import process_counters as around_it
+from .stalled import stall_sentence, stalls_of_trace
+from .trace_baseline import NS, TraceBaseline, neighbours, rank_of, requests_around, trace_baseline
 from .trace_lanes import lanes
 from .trace_timeline import RARE, timeline
-from .trace_verdict import verdict
+
+
+def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
+    """Return the sentence and the two bars."""
+    stages = {stage: value / NS for stage, value in found.stages_ns.items()}
+    seconds = found.duration_ns / NS
+    number, unit = split_duration(seconds)
+    median = setting.median_seconds
+    against: list[Node] = []
+    if median:
+        slower = seconds > median
+        against = [
+            html.Span(
+                f" · {times(seconds / median)} the median",
+                className="bad" if slower and seconds > 2 * median else "muted",
+            )
+        ]
+    longest = max(seconds, median) or 1.0
+    bars: list[Node] = ["This request", stage_bar(stages, tall=True, scale=seconds / longest)]
+    if median:
+        bars += [f"Median request, {duration(median)}", stage_bar(setting.median, scale=median / longest)]
+    said = [
+        html.Span([number, html.Small(unit)], className="total"),
+        *against,
+        html.Div([*_causes(stages, setting), _stall_words(found)], className="muted x"),
+    ]
+    return html.Div([html.Div(said, className="say"), html.Div(bars, className="scale")], className="verdict")
+
+
+def _stall_words(found: KeptTrace) -> str:
+    said = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / NS, "the request")
+    return f" {said}" if said else ""
+
+
+def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
+    """Name the stages that took most of what this request took more than the median one."""
+    total = sum(stages.values()) or 1.0
+    excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
+    said: list[Any] = []
+    for stage in excess[:2]:
+        share = stages[stage] / total
+        if share < 0.1:  # noqa: PLR2004 - less is no cause
+            continue
+        usual = setting.usual(stage)
+        said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]
+        if usual and stages[stage] > 1.5 * usual:
+            said.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
+    return [*said, "."] if said else ["No stage stands out."]
+
 
 # A W3C trace id or at least eight digits of it, or that and the root's span id: one request of several in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
@@ -42,7 +96,7 @@ def render(context: Context, trace_id: str) -> Page:
         return Page("Trace · Stagelens", [*trail, (trace_id[:12], None)], [_not_kept(context, trace_id)], "/traces")
     service = found.series.service
     trail += [(service, view.link("/traces", svc=service)), (found.trace_id[:8], None)]
-    setting = setting_of(context, found)
+    setting = trace_baseline(context, found)
     near = neighbours(context, found)
     body: list[Node] = [
         _head(context, found, setting, near),
@@ -59,7 +113,7 @@ def render(context: Context, trace_id: str) -> Page:
     return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
 
 
-def _in_time(context: Context, found: KeptTrace, setting: Setting) -> Component:
+def _in_time(context: Context, found: KeptTrace, setting: TraceBaseline) -> Component:
     view = context.view
     chosen = view.choice("y", "stages", "lanes")
     options = {"stages": ("Stages", view.here(y=None)), "lanes": ("Lanes", view.here(y="lanes"))}
@@ -96,7 +150,7 @@ def _rank_badge(value: float | None) -> Component | None:
     return pill(rank(value), "bad" if value >= RARE else "")
 
 
-def _head(context: Context, found: KeptTrace, setting: Setting, near: tuple[str | None, str | None]) -> Component:
+def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tuple[str | None, str | None]) -> Component:
     view, series = context.view, found.series
     at = datetime.fromtimestamp(found.started_ns / NS, UTC).astimezone(view.zone)
     title: list[Node] = [
@@ -174,7 +228,7 @@ def _age(found: KeptTrace) -> str:
 
 def _more(context: Context, found: KeptTrace) -> Component:
     source = context.source
-    frame = source.ask(source.read.exemplars, around(found), limit=7, dominant=found.dominant)
+    frame = source.ask(source.read.exemplars, requests_around(found), limit=7, dominant=found.dominant)
     frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)
     more = link("All traces →", href=context.view.link("/traces", svc=found.series.service), className="link")
     if not len(frame):

@@ -14,12 +14,12 @@ from .fleet import stages_at
 from .page import Context
 
 NS = 1e9
-_AROUND = timedelta(hours=6)
-_MIN_JUDGED = 20
+_BASELINE_RANGE = timedelta(hours=6)
+_MIN_REQUESTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TraceBaseline:
     """What the request is compared with.
 
     Args:
@@ -35,7 +35,7 @@ class Setting:
     def usual(self, stage: str) -> float | None:
         """Return the median of the stage's own time; None when too few requests had it."""
         own = self.stages.get(stage)
-        if own is None or own.count < _MIN_JUDGED:
+        if own is None or own.count < _MIN_REQUESTS:
             return None
         median = own.quantile(0.5)
         return median.value if median else None
@@ -46,24 +46,24 @@ class Setting:
         return sum(self.median.values())
 
 
-def around(found: KeptTrace) -> Selection:
+def requests_around(found: KeptTrace) -> Selection:
     """Return the requests of its service around *found*."""
     at = datetime.fromtimestamp(found.started_ns / NS, UTC)
-    return Selection(at - _AROUND, at + _AROUND, service=found.series.service)
+    return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
 
 
-def setting_of(context: Context, found: KeptTrace) -> Setting:
+def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
     """Return what *found* is compared with."""
-    source, near = context.source, around(found)
+    source, near = context.source, requests_around(found)
     frame = source.ask(source.read.breakdown, near, (0.5,))
     median = stages_at(frame, 0) if len(frame) and enough(int(frame.attrs.get("requests", 0)), 0.5) else {}
-    return Setting(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
+    return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
 
 
 def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
     """Return the kept requests before and after this one in the order of the list, slowest first."""
     source = context.source
-    frame = source.ask(source.read.exemplars, around(found), limit=100)
+    frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
     listed = [
         trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
     ]
@@ -76,7 +76,7 @@ def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | No
 
 def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
     """Return which share of the requests took no longer; None when there are too few to say."""
-    if histogram is None or histogram.count < _MIN_JUDGED:
+    if histogram is None or histogram.count < _MIN_REQUESTS:
         return None
     share = histogram.fraction_below(seconds)
     return share.value if share else None

@@ -16,8 +16,8 @@ from ..components import Node, attributes, card, swatch, table
 from ..design_tokens import hue
 from ..figures.parts import ticks
 from ..format import axis_duration, duration, rank
-from .stalled import marked
-from .trace_baseline import NS, Setting, rank_of
+from .stalled import span_stalls
+from .trace_baseline import NS, TraceBaseline, rank_of
 
 # From here on a rank is worth the colour of trouble.
 RARE = 0.99
@@ -93,7 +93,7 @@ def bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
     return html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}, **more)
 
 
-def timeline(found: KeptTrace, setting: Setting, tools: Node) -> Component:
+def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
     """Return the card with a lane for each recorded interval; *tools* stand at its right."""
     scale = Scale.of(found)
     head: list[tuple[Node, str]] = [
@@ -110,7 +110,7 @@ def timeline(found: KeptTrace, setting: Setting, tools: Node) -> Component:
     )
 
 
-def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Setting) -> Component:
+def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: TraceBaseline) -> Component:
     stage = str(span["stage"])
     left, width = scale.place(span)
     parts: list[Component] = [bar(span, scale)]
@@ -141,7 +141,7 @@ def _beside(said: str, left: float, width: float) -> Component:
     return html.Span(said, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
-def _overhead_row(found: KeptTrace, setting: Setting, scale: Scale) -> list[Component]:
+def _overhead_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
     """The time nobody claimed has no interval of its own."""
     seconds = found.stages_ns.get(OVERHEAD, 0) / NS
     if not seconds:
@@ -184,7 +184,7 @@ def note(span: Mapping[str, Any]) -> str:
         if key in {MODEL, BATCH_SIZE, DEVICE}
     ]
     part = filter(None, [_PARTS.get(str(attributes.get(PART)))])
-    return " · ".join([*marked(attributes), *part, *facts, *timed])
+    return " · ".join([*span_stalls(attributes), *part, *facts, *timed])
 
 
 def _foot(found: KeptTrace) -> Node:

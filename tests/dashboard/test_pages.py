@@ -25,7 +25,7 @@ from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace_baseline import Setting
+from stagelens.dashboard.pages.trace_baseline import TraceBaseline
 from stagelens.dashboard.pages.trace_timeline import note
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
@@ -272,7 +272,7 @@ def test_a_stage_is_compared_with_its_own_median() -> None:
     load = Histogram()
     for _ in range(30):
         load.record(2.0)
-    setting = Setting(Histogram(), {"load": load}, {"forward": 0.02})
+    setting = TraceBaseline(Histogram(), {"load": load}, {"forward": 0.02})
 
     assert setting.usual("load") == pytest.approx(2.0, rel=0.02)
     assert setting.usual("queue") is None
