@@ -23,9 +23,17 @@ from .page import Context, Page, nothing, panel
 from .rows import traces_table
 from .stalled import process_counters as around_it
 from .stalled import stall_sentence, stalls_of_trace
-from .trace_baseline import NS, TraceBaseline, neighbours, rank_of, requests_around, trace_baseline
-from .trace_lanes import lanes
-from .trace_timeline import RARE, timeline
+from .trace_timeline import (
+    NS,
+    RARE,
+    TraceBaseline,
+    lanes,
+    neighbours,
+    rank_of,
+    requests_around,
+    timeline,
+    trace_baseline,
+)
 
 
 def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:

@@ -1,23 +1,173 @@
-"""The stages of one kept request in time: a lane each, with what is usual for the stage as a dashed outline."""
+"""The stages of one kept request in time: a lane each, with what is usual for the stage as a dashed outline.
+
+What one kept request is judged against: what its service did around it.
+
+Who was busy when: the same request by where its work ran, so that what overlaps is seen side by side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.histogram import Histogram
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
 from ...core.stages import OVERHEAD, label
-from ...store import KeptTrace
-from ..components import Node, attributes, card, swatch, table
+from ...store import KeptTrace, Selection
+from ..components import Node, attributes, card, legend, swatch, table
 from ..design_tokens import hue
 from ..figures.parts import ticks
-from ..format import axis_duration, duration, rank
+from ..format import axis_duration, duration, enough, percent, rank
+from ..view import trace_name
+from .fleet import stages_at
+from .page import Context
 from .stalled import span_stalls
-from .trace_baseline import NS, TraceBaseline, rank_of
+
+_GPU, _CPU, _WIRE, _WAITING, _ELSEWHERE = "GPU", "CPU", "Network", "Waiting", "Other services"
+_ORDER = (_WIRE, _WAITING, _CPU, _GPU, _ELSEWHERE)
+_BY_STAGE = {"network": _WIRE, "queue": _WAITING, "dependency": _ELSEWHERE}
+# Stages that run where the model does; the others of a request run on the CPU whatever its device is.
+_ON_THE_DEVICE = {"forward", "prefill", "decode", "h2d", "d2h"}
+
+
+def lanes(found: KeptTrace, tools: Node) -> Component:
+    """Return the card with one lane for each place; *tools* stand at its right."""
+    scale = Scale.of(found)
+    held: dict[str, list[dict[str, Any]]] = {}
+    for span in spans_by_start(found):
+        held.setdefault(lane_of(span, found.series.device), []).append(span)
+    head: list[tuple[Node, str]] = [("Where", "w-name"), (scale.head(), "lane"), ("Busy", "r w-time")]
+    shown = [each for each in _ORDER if each in held]
+    rows = [_lane_row(name, held[name], scale) for name in shown]
+    body = table(head, rows, "Where the request was in time", css="wf")
+    stages = legend({str(span["stage"]) for span in found.spans if span["stage"]})
+    return card("Lanes", body, sub=_gpu_words(held, scale), tools=tools, foot=stages, size="c8", flush=True)
+
+
+def lane_of(span: Mapping[str, Any], device: str) -> str:
+    """Return where *span* ran, of a request whose model is on *device*.
+
+    >>> lane_of({"stage": "forward", "attributes": {}}, "cuda:0"), lane_of({"stage": "tokenize"}, "cuda:0")
+    ('GPU', 'CPU')
+    """
+    stage = str(span["stage"])
+    if stage in _BY_STAGE:
+        return _BY_STAGE[stage]
+    facts = dict(span.get("attributes") or {})
+    if facts.get(TIMING) in {"reported", "averaged"}:
+        return _ELSEWHERE
+    where = str(facts.get(DEVICE) or (device if stage in _ON_THE_DEVICE else "")).lower()
+    is_gpu = facts.get(TIMING) == "gpu" or where.startswith(("cuda", "gpu", "tensorrt", "rocm", "mps"))
+    return _GPU if is_gpu else _CPU
+
+
+def busy_ns(spans: list[dict[str, Any]]) -> int:
+    """Return how long at least one of *spans* ran, in nanoseconds."""
+    total, reached = 0, 0
+    for span in sorted(spans, key=lambda each: int(each["start_ns"])):
+        start = max(int(span["start_ns"]), reached)
+        end = int(span["start_ns"]) + int(span["duration_ns"])
+        total += max(end - start, 0)
+        reached = max(reached, end)
+    return total
+
+
+def _lane_row(name: str, spans: list[dict[str, Any]], scale: Scale) -> Component:
+    bars = [span_bar(span, scale, className=f"st-{hue(str(span['stage']))}", title=_span_title(span)) for span in spans]
+    return html.Tr(
+        [
+            html.Th(name, scope="row"),
+            html.Td(html.Div(bars, className="in", style={"--tick": f"{scale.tick:.3f}%"}), className="lane"),
+            html.Td(duration(busy_ns(spans) / NS), className="r"),
+        ],
+        **attributes({"data-lane": name}),
+    )
+
+
+def _span_title(span: Mapping[str, Any]) -> str:
+    parts = (span_name(span), duration(float(span["duration_ns"]) / NS), span_note(span))
+    return " · ".join(part for part in parts if part)
+
+
+def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
+    if _GPU not in held:
+        return "where the work ran"
+    return f"the GPU was busy {percent(busy_ns(held[_GPU]) / NS / scale.whole)} of the time"
+
+
+NS = 1e9
+_BASELINE_RANGE = timedelta(hours=6)
+_MIN_REQUESTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TraceBaseline:
+    """What the request is compared with.
+
+    Args:
+        latency: The latency of the requests around it.
+        stages: Each stage's own time in them.
+        median: The stages of the median request: stage to seconds.
+    """
+
+    latency: Histogram
+    stages: Mapping[str, Histogram]
+    median: dict[str, float]
+
+    def usual(self, stage: str) -> float | None:
+        """Return the median of the stage's own time; None when too few requests had it."""
+        own = self.stages.get(stage)
+        if own is None or own.count < _MIN_REQUESTS:
+            return None
+        median = own.quantile(0.5)
+        return median.value if median else None
+
+    @property
+    def median_seconds(self) -> float:
+        """The latency of the median request; zero when there is none."""
+        return sum(self.median.values())
+
+
+def requests_around(found: KeptTrace) -> Selection:
+    """Return the requests of its service around *found*."""
+    at = datetime.fromtimestamp(found.started_ns / NS, UTC)
+    return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
+
+
+def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
+    """Return what *found* is compared with."""
+    source, near = context.source, requests_around(found)
+    frame = source.ask(source.read.breakdown, near, (0.5,))
+    median = stages_at(frame, 0) if len(frame) and enough(int(frame.attrs.get("requests", 0)), 0.5) else {}
+    return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
+
+
+def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
+    """Return the kept requests before and after this one in the order of the list, slowest first."""
+    source = context.source
+    frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
+    listed = [
+        trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
+    ]
+    own = trace_name(found.trace_id, found.span_id)
+    if own not in listed:
+        return None, None
+    at = listed.index(own)
+    return (listed[at - 1] if at else None), (listed[at + 1] if at + 1 < len(listed) else None)
+
+
+def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
+    """Return which share of the requests took no longer; None when there are too few to say."""
+    if histogram is None or histogram.count < _MIN_REQUESTS:
+        return None
+    share = histogram.fraction_below(seconds)
+    return share.value if share else None
+
 
 # From here on a rank is worth the colour of trouble.
 RARE = 0.99
@@ -82,12 +232,12 @@ class Scale:
         )
 
 
-def in_time(found: KeptTrace) -> list[dict[str, Any]]:
+def spans_by_start(found: KeptTrace) -> list[dict[str, Any]]:
     """Return the spans of *found* by their start."""
     return sorted(found.spans, key=lambda each: int(each["start_ns"]))
 
 
-def bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
+def span_bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
     """Return one span as a bar on a lane."""
     left, width = scale.place(span)
     return html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}, **more)
@@ -102,7 +252,7 @@ def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
         ("Time", "r w-time"),
         ("Rank", "r w-rank hide"),
     ]
-    rows = [_lane(span, scale, found, setting) for span in in_time(found)]
+    rows = [_lane(span, scale, found, setting) for span in spans_by_start(found)]
     rows += _overhead_row(found, setting, scale)
     body = table(head, rows, "Stages of the request in time", css="wf")
     return card(
@@ -113,17 +263,17 @@ def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
 def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: TraceBaseline) -> Component:
     stage = str(span["stage"])
     left, width = scale.place(span)
-    parts: list[Component] = [bar(span, scale)]
+    parts: list[Component] = [span_bar(span, scale)]
     usual = setting.usual(stage)
     if usual:
         ghost = {"left": f"{left:.2f}%", "width": f"{min(usual / scale.whole * 100, 100 - left):.2f}%"}
         parts.append(html.I(className="gh", style=ghost, title=f"median {duration(usual)}"))
-    said = note(span)
+    said = span_note(span)
     if said:
-        parts.append(_beside(said, left, width))
+        parts.append(_bar_note(said, left, width))
     place = rank_of(setting.stages.get(stage), found.stages_ns.get(stage, 0) / NS)
     measured = Measured(float(span["duration_ns"]) / NS, place, main=stage == found.dominant)
-    return _row(stage, span_name(span), parts, scale.tick, measured)
+    return _timeline_row(stage, span_name(span), parts, scale.tick, measured)
 
 
 def span_name(span: Mapping[str, Any]) -> str:
@@ -132,7 +282,7 @@ def span_name(span: Mapping[str, Any]) -> str:
     return " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
 
 
-def _beside(said: str, left: float, width: float) -> Component:
+def _bar_note(said: str, left: float, width: float) -> Component:
     """Return a note behind its bar, or before it, or on a bar that leaves room on neither side; places in percent."""
     if left + width < _MIDDLE:
         return html.Span(said, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
@@ -149,11 +299,11 @@ def _overhead_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> lis
     place = rank_of(setting.stages.get(OVERHEAD), seconds)
     between = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
-        _row(OVERHEAD, label(OVERHEAD), [between], scale.tick, Measured(seconds, place)),
+        _timeline_row(OVERHEAD, label(OVERHEAD), [between], scale.tick, Measured(seconds, place)),
     ]
 
 
-def _row(stage: str, shown: str, parts: Sequence[Component], tick: float, measured: Measured) -> Component:
+def _timeline_row(stage: str, shown: str, parts: Sequence[Component], tick: float, measured: Measured) -> Component:
     rare = measured.rank is not None and measured.rank >= RARE
     return html.Tr(
         [
@@ -174,7 +324,7 @@ _TIMED = {"reported": "as its server says", "averaged": "as its server says, on 
 _PARTS = {"body": "reading the answer", "rest": "what its server leaves of the call"}
 
 
-def note(span: Mapping[str, Any]) -> str:
+def span_note(span: Mapping[str, Any]) -> str:
     """Return what is written beside a span: what held it up, which part it is, its model, batch and device, and how it was timed."""
     attributes = dict(span.get("attributes") or {})
     timed = [_TIMED.get(str(attributes[TIMING]), f"timed by {attributes[TIMING]}")] if TIMING in attributes else []

@@ -24,7 +24,7 @@ from .service_frame import service_page
 from .trace_filters import filters
 
 _LIMIT = 50
-_QUANTILES = (0.5, 0.99)
+_RANK_QUANTILES = (0.5, 0.99)
 # The keys of the address that leave requests out.
 _FILTERS = ("svc", *PART, "dom", "err", "min", "max", "at")
 _BECAUSE = {
@@ -98,7 +98,7 @@ def _among_all(context: Context, frame: pd.DataFrame) -> Component:
     marked = [{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in records(frame)]
     figure = heat_figure(
         cells,
-        source.ask(source.read.quantiles_over_time, selection, _QUANTILES, step),
+        source.ask(source.read.quantiles_over_time, selection, _RANK_QUANTILES, step),
         context.axis_of(cells),
         exemplars=marked,
         versions=context.releases if context.service else None,

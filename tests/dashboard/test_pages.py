@@ -25,8 +25,7 @@ from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace_baseline import TraceBaseline
-from stagelens.dashboard.pages.trace_timeline import note
+from stagelens.dashboard.pages.trace_timeline import TraceBaseline, span_note
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.dashboard.shell import stale_banner
@@ -508,10 +507,10 @@ def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
         "stagelens.timing": "gpu",
     }
 
-    assert note({"attributes": attributes}) == f"GC pause {duration(0.003)} · resnet50 · batch 8 · timed by gpu"
-    assert note({"attributes": {"stagelens.timing": "reported"}}) == "as its server says"
-    assert note({"attributes": {"stagelens.part": "body"}}) == "reading the answer"
-    assert note({}) == ""
+    assert span_note({"attributes": attributes}) == f"GC pause {duration(0.003)} · resnet50 · batch 8 · timed by gpu"
+    assert span_note({"attributes": {"stagelens.timing": "reported"}}) == "as its server says"
+    assert span_note({"attributes": {"stagelens.part": "body"}}) == "reading the answer"
+    assert span_note({}) == ""
 
 
 @pytest.mark.parametrize(

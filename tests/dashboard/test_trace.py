@@ -20,8 +20,7 @@ from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.pages.page import Page
-from stagelens.dashboard.pages.trace_lanes import busy_ns, lane_of
-from stagelens.dashboard.pages.trace_timeline import Scale
+from stagelens.dashboard.pages.trace_timeline import Scale, busy_ns, lane_of
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.trace_file import as_otlp
