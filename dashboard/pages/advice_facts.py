@@ -33,78 +33,7 @@ _KEPT = timedelta(days=400)
 _SNOOZED = "snoozed until "
 # A comparison of less says nothing.
 _SHORTEST = timedelta(minutes=10)
-
 State = Literal["open", "dismissed", "snoozed", "done"]
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What was done last.
-
-    Args:
-        state: What.
-        at: When.
-        until: Until when it is put off; None for the others.
-    """
-
-    state: State
-    at: datetime
-    until: datetime | None = None
-
-    def hides(self, now: datetime) -> bool:
-        """Say whether the advice is out of sight at *now*."""
-        return self.state in ("dismissed", "done") or (self.until is not None and now < self.until)
-
-
-def marks(context: Context) -> dict[tuple[str, str], Mark]:
-    """Return what was done last, by service and key of the advice."""
-    # By the day, so that the answer is asked for once a revision and not once a moment.
-    today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    read = context.source.read
-    found = context.source.ask(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
-    newest: dict[tuple[str, str], Mark] = {}
-    for row in records(found):
-        newest.setdefault((str(row["service"]), str(row["key"])), _mark(str(row["text"]), row["at"].to_pydatetime()))
-    return newest
-
-
-def buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
-    """Return what can be done with *finding*: put it out of sight in one of three ways, or bring it back."""
-    name = f"{finding.words[0]}, {finding.facts.service}"
-    if mark is not None and mark.hides(now):
-        return html.Div([_button("Show again", "open", finding, name)], className="acts")
-    until = (now + SNOOZE).astimezone(UTC).replace(second=0, microsecond=0).isoformat()
-    made = [
-        _button("Done", "done", finding, name),
-        _button(f"Snooze {span(SNOOZE)}", f"{_SNOOZED}{until}", finding, name),
-        _button("Dismiss", "dismissed", finding, name),
-    ]
-    return html.Div(made, className="acts")
-
-
-def before_and_after(view: View, service: str, mark: Mark) -> str:
-    """Return the address that compares as long a time before *mark* as has passed since, at most the window."""
-    length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
-    before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
-    return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
-
-
-def _mark(text: str, at: datetime) -> Mark:
-    if text.startswith(_SNOOZED):
-        try:
-            until = datetime.fromisoformat(text.removeprefix(_SNOOZED))
-        except ValueError:
-            return Mark("open", at)
-        return Mark("snoozed", at, until if until.tzinfo else until.replace(tzinfo=UTC))
-    return Mark(text, at) if text in ("dismissed", "done") else Mark("open", at)
-
-
-def _button(words: str, text: str, finding: Finding, name: str) -> Component:
-    told = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
-    said = {"data-post": json.dumps(told), "aria-label": f"{words}: {name}"}
-    return html.Button(words, className="btn", type="button", **attributes(said))
-
-
 # Of all services the list has what takes at least this part of what it is ranked by, one piece each.
 WORTH = 0.2
 # More are asked what-if about than anybody reads.
@@ -114,71 +43,6 @@ _ALONE = 2.0
 # A percentile that falls by less if nobody spends more than the median in a stage is not raised by some requests only. [ratio]
 _EVEN = 0.01
 _MAX_ROUTES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """How far a percentile could get.
-
-    Args:
-        name: Which: `p99`.
-        before: As it is. [seconds]
-        usual: If nobody spent more in the stage than its median. [seconds]
-        without: If the stage took no time at all: nobody gets further. [seconds]
-    """
-
-    name: str
-    before: float
-    usual: float
-    without: float
-
-    @property
-    def usual_gain(self) -> float:
-        """How much it falls if nobody spends more than the median in the stage, as a ratio."""
-        return 1 - self.usual / self.before if self.before else 0.0
-
-    @property
-    def ceiling(self) -> float:
-        """The most it can fall, as a ratio."""
-        return 1 - self.without / self.before if self.before else 0.0
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether it falls if nobody spends more than the median: else only a faster stage lowers it."""
-        return self.usual_gain > _EVEN
-
-    @property
-    def gain(self) -> float:
-        """How much it falls without a faster stage where that is something; else the most it can fall."""
-        return self.usual_gain if self.is_uneven else self.ceiling
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A finding, how far it could get, and what was done with it.
-
-    Args:
-        finding: The finding.
-        reach: None where too few requests tell of the percentile.
-        mark: None where nobody did anything.
-    """
-
-    finding: Finding
-    reach: Reach | None
-    mark: Mark | None
-
-    def gain(self, rank: str) -> float:
-        """Return how much can be gained of what *rank* names, as a ratio."""
-        return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
-
-    def ceiling(self, rank: str) -> float:
-        """Return the most that can be gained of it."""
-        return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
-
-    def order(self, rank: str) -> tuple[bool, float]:
-        """Return what sorts advice: what is long for some requests only comes first, then the largest gain."""
-        uneven = rank != "cost" and self.reach is not None and self.reach.is_uneven
-        return not uneven, -self.gain(rank)
 
 
 def of_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
@@ -301,3 +165,136 @@ def _tail(context: Context, selection: Selection, stage: str) -> float | None:
     spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
     found = spent.quantile(0.99) if spent is not None and enough(spent.count, 0.99) else None
     return found.value if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was done last.
+
+    Args:
+        state: What.
+        at: When.
+        until: Until when it is put off; None for the others.
+    """
+
+    state: State
+    at: datetime
+    until: datetime | None = None
+
+    def hides(self, now: datetime) -> bool:
+        """Say whether the advice is out of sight at *now*."""
+        return self.state in ("dismissed", "done") or (self.until is not None and now < self.until)
+
+
+def marks(context: Context) -> dict[tuple[str, str], Mark]:
+    """Return what was done last, by service and key of the advice."""
+    # By the day, so that the answer is asked for once a revision and not once a moment.
+    today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    read = context.source.read
+    found = context.source.ask(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
+    newest: dict[tuple[str, str], Mark] = {}
+    for row in records(found):
+        newest.setdefault((str(row["service"]), str(row["key"])), _mark(str(row["text"]), row["at"].to_pydatetime()))
+    return newest
+
+
+def buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
+    """Return what can be done with *finding*: put it out of sight in one of three ways, or bring it back."""
+    name = f"{finding.words[0]}, {finding.facts.service}"
+    if mark is not None and mark.hides(now):
+        return html.Div([_button("Show again", "open", finding, name)], className="acts")
+    until = (now + SNOOZE).astimezone(UTC).replace(second=0, microsecond=0).isoformat()
+    made = [
+        _button("Done", "done", finding, name),
+        _button(f"Snooze {span(SNOOZE)}", f"{_SNOOZED}{until}", finding, name),
+        _button("Dismiss", "dismissed", finding, name),
+    ]
+    return html.Div(made, className="acts")
+
+
+def before_and_after(view: View, service: str, mark: Mark) -> str:
+    """Return the address that compares as long a time before *mark* as has passed since, at most the window."""
+    length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
+    before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
+    return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
+
+
+def _mark(text: str, at: datetime) -> Mark:
+    if text.startswith(_SNOOZED):
+        try:
+            until = datetime.fromisoformat(text.removeprefix(_SNOOZED))
+        except ValueError:
+            return Mark("open", at)
+        return Mark("snoozed", at, until if until.tzinfo else until.replace(tzinfo=UTC))
+    return Mark(text, at) if text in ("dismissed", "done") else Mark("open", at)
+
+
+def _button(words: str, text: str, finding: Finding, name: str) -> Component:
+    told = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
+    said = {"data-post": json.dumps(told), "aria-label": f"{words}: {name}"}
+    return html.Button(words, className="btn", type="button", **attributes(said))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a percentile could get.
+
+    Args:
+        name: Which: `p99`.
+        before: As it is. [seconds]
+        usual: If nobody spent more in the stage than its median. [seconds]
+        without: If the stage took no time at all: nobody gets further. [seconds]
+    """
+
+    name: str
+    before: float
+    usual: float
+    without: float
+
+    @property
+    def usual_gain(self) -> float:
+        """How much it falls if nobody spends more than the median in the stage, as a ratio."""
+        return 1 - self.usual / self.before if self.before else 0.0
+
+    @property
+    def ceiling(self) -> float:
+        """The most it can fall, as a ratio."""
+        return 1 - self.without / self.before if self.before else 0.0
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether it falls if nobody spends more than the median: else only a faster stage lowers it."""
+        return self.usual_gain > _EVEN
+
+    @property
+    def gain(self) -> float:
+        """How much it falls without a faster stage where that is something; else the most it can fall."""
+        return self.usual_gain if self.is_uneven else self.ceiling
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A finding, how far it could get, and what was done with it.
+
+    Args:
+        finding: The finding.
+        reach: None where too few requests tell of the percentile.
+        mark: None where nobody did anything.
+    """
+
+    finding: Finding
+    reach: Reach | None
+    mark: Mark | None
+
+    def gain(self, rank: str) -> float:
+        """Return how much can be gained of what *rank* names, as a ratio."""
+        return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
+
+    def ceiling(self, rank: str) -> float:
+        """Return the most that can be gained of it."""
+        return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
+
+    def order(self, rank: str) -> tuple[bool, float]:
+        """Return what sorts advice: what is long for some requests only comes first, then the largest gain."""
+        uneven = rank != "cost" and self.reach is not None and self.reach.is_uneven
+        return not uneven, -self.gain(rank)

@@ -49,270 +49,9 @@ _ALONE = 0.9
 # A step that the window cuts is shorter than it says.
 _WHOLE = 0.95
 _BUCKET = timedelta(seconds=10)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What one version was seen to serve.
-
-    Args:
-        version: Its name.
-        steps: Columns at (UTC), n (requests), rate (requests a second), latency (the percentile, seconds); only steps that
-            it served alone, that the window does not cut, and that have requests enough for the percentile.
-        step: How wide a step is.
-        curve: The curve, or why there is none.
-        capacity: None without a curve or without a threshold.
-    """
-
-    version: str
-    steps: pd.DataFrame
-    step: timedelta
-    curve: Curve | Refusal
-    capacity: Capacity | None
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """The version the page is about, and the one before.
-
-    Args:
-        now: The version of the address, else the newest with requests in the window.
-        before: The one before it, over as long a time up to its last request; None where there is none.
-        quantile: The percentile that counts: what the objective promises, else p99.
-        threshold_seconds: What the objective promises for it; None without an objective about latency.
-    """
-
-    now: Load
-    before: Load | None
-    quantile: float
-    threshold_seconds: float | None
-
-    @property
-    def name(self) -> str:
-        """The name of the percentile."""
-        return percentile(self.quantile)
-
-
-def loads_of(context: Context) -> Loads:
-    """Return what the version of *context* and the one before were seen to serve."""
-    promise, threshold = context.promise, context.threshold_seconds
-    quantile = promise.slo.objective if promise else 0.99
-    versions = context.versions
-    names = [str(each) for each in versions["version"]]
-    served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]
-    chosen = context.view.part.get("v") or (served or names)[-1]
-    at = names.index(chosen) if chosen in names else len(names) - 1
-    first = max(context.axis.start, _moment(versions["first_seen"].iloc[at]))
-    now = _load(context, names[at], (first, context.view.end), quantile, threshold)
-    before = None
-    if at > 0:
-        last = min(_moment(versions["last_seen"].iloc[at - 1]) + _BUCKET, context.view.end)
-        first = max(last - (context.view.end - context.view.start), _moment(versions["first_seen"].iloc[at - 1]))
-        before = _load(context, names[at - 1], (first, last), quantile, threshold) if first < last else None
-    return Loads(now, before if before is not None and len(before.steps) else None, quantile, threshold)
-
-
-def why_none(load: Load, quantile: float) -> str:
-    """Say why no curve was fitted, and what would help."""
-    if isinstance(load.curve, Curve):
-        return ""
-    if len(load.steps) >= MIN_STEPS:
-        return f"{load.curve.text}."
-    takes = f"{percentile(quantile)} takes {whole(needed(quantile))} requests, here {span(load.step)}"
-    return f"{load.curve.text}: {takes}. A longer window has more steps."
-
-
-def _load(
-    context: Context, version: str, window: tuple[datetime, datetime], quantile: float, threshold: float | None
-) -> Load:
-    source, (start, end) = context.source, window
-    selection = replace(context.selection, start=start, end=end, version=version)
-    requests = measure(source, selection).requests
-    step = _step(end - start, requests, quantile)
-    name = percentile(quantile)
-    own = source.ask(source.read.quantiles_over_time, selection, (quantile,), step)
-    everyone = source.ask(source.read.quantiles_over_time, replace(selection, version=None), (quantile,), step)
-    real = timedelta(seconds=float(own.attrs.get("step_seconds") or step.total_seconds()))
-    axis = TimeAxis(start, end, real, context.view.zone)
-    found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
-    covered = axis.covered_seconds(found["at"])
-    kept = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
-    kept &= found["n"] * (1 - quantile) >= MIN_REQUESTS_ABOVE - 1e-9
-    if context.view.live and len(found) and end == context.view.end:
-        # Agents have not sent all of the newest step yet.
-        kept &= found["at"] < found["at"].max()
-    steps = found.loc[kept, ["at", "n"]].reset_index(drop=True)
-    steps["rate"] = steps["n"] / real.total_seconds()
-    steps["latency"] = found.loc[kept, name].to_numpy(dtype=float)
-    rate, latency = (steps[each].to_numpy(dtype=float) for each in ("rate", "latency"))
-    curve = fit(rate, latency)
-    room = capacity(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
-    return Load(version, steps, real, curve, room)
-
-
-def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
-    """Return the finest step that cuts *length* into at most 120 and has requests enough for the percentile, usually."""
-    # Half as many again: at night there are fewer than on average.
-    wanted = 1.5 * needed(quantile) / max(requests / length.total_seconds(), 1e-9)
-    enough = next((step for step in STEPS if step.total_seconds() >= wanted), STEPS[-1])
-    return max(step_for(length), enough)
-
-
-def _moment(at: object) -> datetime:
-    return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas' own timestamps, typed as object
-
-
-def arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rates and latencies of *load*."""
-    return load.steps["rate"].to_numpy(dtype=float), load.steps["latency"].to_numpy(dtype=float)
-
-
 # A band with fewer runs than that says little of itself.
 _MIN_RUNS = 20
 _MODEL = ("forward", "prefill")
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """The requests whose batch was of one size, about.
-
-    Args:
-        name: The band: `8-15`.
-        smallest: Of its sizes. [count]
-        largest: Of its sizes; the last band has no end, and says its start here. [count]
-        runs: How long the model ran for its requests. [seconds]
-    """
-
-    name: str
-    smallest: int
-    largest: int
-    runs: Histogram
-
-    @property
-    def size(self) -> float:
-        """The middle of its sizes."""
-        return (self.smallest + self.largest) / 2
-
-    @property
-    def mean_seconds(self) -> float:
-        """The mean time of a run."""
-        return self.runs.sum / self.runs.count
-
-    @property
-    def each_seconds(self) -> float:
-        """How much of a run's time one of its requests takes."""
-        return self.mean_seconds / self.size
-
-
-def bands_of(context: Context) -> list[Band]:
-    """Return the bands that requests of the window ran in, smallest first."""
-    found = context.source.ask(context.source.read.batches, context.selection)
-    return [_band(name, runs) for name, runs in found.items() if runs.count]
-
-
-def batch_tile(context: Context) -> Component:
-    """Return how many items a request's run had on average, and between which bounds that is sure."""
-    bands = bands_of(context)
-    if not bands:
-        return tile("Batch size", UNKNOWN, "", "no request told one")
-    total = sum(each.runs.count for each in bands)
-    mean, low, high = (
-        sum(weigh(each) * each.runs.count for each in bands) / total
-        for weigh in (lambda band: band.size, lambda band: band.smallest, lambda band: band.largest)
-    )
-    below = f"{count(low)} to {count(high)}, kept in bands" if high > low else f"{count(total)} requests"
-    return tile("Batch size", count(mean), f"up to {bands[-1].largest}", below)
-
-
-def best_batch_tile(context: Context, loads: Loads) -> Component:
-    """Return the size with the least model time a request whose runs still leave room inside the objective."""
-    name, bands = "Best batch in SLO", bands_of(context)
-    if not bands:
-        return tile(name, UNKNOWN, "", "no request told a size")
-    if loads.threshold_seconds is None:
-        return tile(name, UNKNOWN, "", "needs an objective")
-    room = _room(context, loads.threshold_seconds)
-    if room is None:
-        return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
-    fitting = [each for each in bands if (slow := _slow(each, loads.quantile)) is not None and slow <= room]
-    if not fitting:
-        return tile(name, UNKNOWN, "", "none that ran fits")
-    best = min(fitting, key=lambda each: each.each_seconds)
-    usual = sum(each.runs.sum / each.size for each in bands) / sum(each.runs.count for each in bands)
-    saved = 1 - best.each_seconds / usual
-    return tile(name, best.name.replace("-", "–"), "", f"est. {MINUS}{percent(saved)} model time")  # noqa: RUF001 - from one to another
-
-
-def batch_card(context: Context, size: str) -> Component:
-    """Return what a run takes by batch size, above what that makes for one request, in money where a price says so."""
-    bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
-    if not bands:
-        why = "Shown when the model says how many items it ran at once."
-        return card("Batch size", empty("No batch size known", why), size=size)
-    hourly, currency = _replica_hour(context)
-    run = {each.name: each.mean_seconds for each in bands}
-    if hourly is None:
-        below = {each.name: each.each_seconds for each in bands}
-        written, name = [duration(each) for each in below.values()], "of it, one request"
-    else:
-        below = {each.name: hourly / HOUR_SECONDS * each.each_seconds * MILLION for each in bands}
-        written, name = [money(each, currency) for each in below.values()], "cost per 1 M, replicas always busy"
-    stage = _stage(context)
-    figure = batch_figure(run, below, stage, written, name)
-    unit = f"cost per 1 M requests ({currency})" if hourly is not None else "model time of a request (seconds)"
-    frame = pd.DataFrame(
-        {
-            "batch size": [each.name for each in bands],
-            "requests": [each.runs.count for each in bands],
-            "mean time of a run (seconds)": list(run.values()),
-            unit: list(below.values()),
-        }
-    )
-    spoken = f"A batch of {bands[0].name} runs {duration(bands[0].mean_seconds)}, one of {bands[-1].name} {duration(bands[-1].mean_seconds)}; for one request that is {written[0]} and {written[-1]}."
-    foot = (
-        None
-        if hourly is not None
-        else "With per_replica_hour and replicas in the file of prices, this shows what it costs."
-    )
-    return card(
-        "Batch size", chart("batch", figure, spoken, 400, frame=frame), sub=f"{label(stage)} by size", foot=foot and html.Span(foot), size=size
-    )  # fmt: skip
-
-
-def _band(name: str, runs: Histogram) -> Band:
-    first, _, last = name.removesuffix("+").partition("-")
-    return Band(name, int(first), int(last or first), runs)
-
-
-def _slow(band: Band, quantile: float) -> float | None:
-    """Return the time of a slow run of *band*; None where too few tell of it."""
-    found = band.runs.quantile(quantile) if enough(band.runs.count, quantile) else None
-    return found.value if found else None
-
-
-def _room(context: Context, threshold: float) -> float | None:
-    """Return how long the model may run at p99, with all other stages as they are there; None where p99 is not known."""
-    measures = measure(context.source, context.selection)
-    if measures.p99 is None:
-        return None
-    return threshold - sum(seconds for stage, seconds in measures.tail_stages.items() if stage not in _MODEL)
-
-
-def _stage(context: Context) -> str:
-    """Return which of the two stages of a model takes more here."""
-    spent = measure(context.source, context.selection).median_stages
-    return max(_MODEL, key=lambda stage: spent.get(stage, 0.0))
-
-
-def _replica_hour(context: Context) -> tuple[float | None, str]:
-    costs, environment = context.source.costs, context.view.text("env")
-    if costs is None:
-        return None, ""
-    whole, replicas = (
-        costs.per_hour(context.service or "", environment),
-        costs.replicas(context.service or "", environment),
-    )
-    return (whole / replicas if whole is not None and replicas else None), costs.currency
 
 
 def render(context: Context) -> Page:
@@ -505,3 +244,262 @@ def _frame(loads: Loads) -> pd.DataFrame:
     return whole.rename(
         columns={"at": "time (UTC)", "n": "requests", "rate": "rate (requests/s)", "latency": f"{loads.name} (seconds)"}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one version was seen to serve.
+
+    Args:
+        version: Its name.
+        steps: Columns at (UTC), n (requests), rate (requests a second), latency (the percentile, seconds); only steps that
+            it served alone, that the window does not cut, and that have requests enough for the percentile.
+        step: How wide a step is.
+        curve: The curve, or why there is none.
+        capacity: None without a curve or without a threshold.
+    """
+
+    version: str
+    steps: pd.DataFrame
+    step: timedelta
+    curve: Curve | Refusal
+    capacity: Capacity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The version the page is about, and the one before.
+
+    Args:
+        now: The version of the address, else the newest with requests in the window.
+        before: The one before it, over as long a time up to its last request; None where there is none.
+        quantile: The percentile that counts: what the objective promises, else p99.
+        threshold_seconds: What the objective promises for it; None without an objective about latency.
+    """
+
+    now: Load
+    before: Load | None
+    quantile: float
+    threshold_seconds: float | None
+
+    @property
+    def name(self) -> str:
+        """The name of the percentile."""
+        return percentile(self.quantile)
+
+
+def loads_of(context: Context) -> Loads:
+    """Return what the version of *context* and the one before were seen to serve."""
+    promise, threshold = context.promise, context.threshold_seconds
+    quantile = promise.slo.objective if promise else 0.99
+    versions = context.versions
+    names = [str(each) for each in versions["version"]]
+    served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]
+    chosen = context.view.part.get("v") or (served or names)[-1]
+    at = names.index(chosen) if chosen in names else len(names) - 1
+    first = max(context.axis.start, _moment(versions["first_seen"].iloc[at]))
+    now = _load(context, names[at], (first, context.view.end), quantile, threshold)
+    before = None
+    if at > 0:
+        last = min(_moment(versions["last_seen"].iloc[at - 1]) + _BUCKET, context.view.end)
+        first = max(last - (context.view.end - context.view.start), _moment(versions["first_seen"].iloc[at - 1]))
+        before = _load(context, names[at - 1], (first, last), quantile, threshold) if first < last else None
+    return Loads(now, before if before is not None and len(before.steps) else None, quantile, threshold)
+
+
+def why_none(load: Load, quantile: float) -> str:
+    """Say why no curve was fitted, and what would help."""
+    if isinstance(load.curve, Curve):
+        return ""
+    if len(load.steps) >= MIN_STEPS:
+        return f"{load.curve.text}."
+    takes = f"{percentile(quantile)} takes {whole(needed(quantile))} requests, here {span(load.step)}"
+    return f"{load.curve.text}: {takes}. A longer window has more steps."
+
+
+def _load(
+    context: Context, version: str, window: tuple[datetime, datetime], quantile: float, threshold: float | None
+) -> Load:
+    source, (start, end) = context.source, window
+    selection = replace(context.selection, start=start, end=end, version=version)
+    requests = measure(source, selection).requests
+    step = _step(end - start, requests, quantile)
+    name = percentile(quantile)
+    own = source.ask(source.read.quantiles_over_time, selection, (quantile,), step)
+    everyone = source.ask(source.read.quantiles_over_time, replace(selection, version=None), (quantile,), step)
+    real = timedelta(seconds=float(own.attrs.get("step_seconds") or step.total_seconds()))
+    axis = TimeAxis(start, end, real, context.view.zone)
+    found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
+    covered = axis.covered_seconds(found["at"])
+    kept = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
+    kept &= found["n"] * (1 - quantile) >= MIN_REQUESTS_ABOVE - 1e-9
+    if context.view.live and len(found) and end == context.view.end:
+        # Agents have not sent all of the newest step yet.
+        kept &= found["at"] < found["at"].max()
+    steps = found.loc[kept, ["at", "n"]].reset_index(drop=True)
+    steps["rate"] = steps["n"] / real.total_seconds()
+    steps["latency"] = found.loc[kept, name].to_numpy(dtype=float)
+    rate, latency = (steps[each].to_numpy(dtype=float) for each in ("rate", "latency"))
+    curve = fit(rate, latency)
+    room = capacity(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
+    return Load(version, steps, real, curve, room)
+
+
+def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
+    """Return the finest step that cuts *length* into at most 120 and has requests enough for the percentile, usually."""
+    # Half as many again: at night there are fewer than on average.
+    wanted = 1.5 * needed(quantile) / max(requests / length.total_seconds(), 1e-9)
+    enough = next((step for step in STEPS if step.total_seconds() >= wanted), STEPS[-1])
+    return max(step_for(length), enough)
+
+
+def _moment(at: object) -> datetime:
+    return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas' own timestamps, typed as object
+
+
+def arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rates and latencies of *load*."""
+    return load.steps["rate"].to_numpy(dtype=float), load.steps["latency"].to_numpy(dtype=float)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The requests whose batch was of one size, about.
+
+    Args:
+        name: The band: `8-15`.
+        smallest: Of its sizes. [count]
+        largest: Of its sizes; the last band has no end, and says its start here. [count]
+        runs: How long the model ran for its requests. [seconds]
+    """
+
+    name: str
+    smallest: int
+    largest: int
+    runs: Histogram
+
+    @property
+    def size(self) -> float:
+        """The middle of its sizes."""
+        return (self.smallest + self.largest) / 2
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean time of a run."""
+        return self.runs.sum / self.runs.count
+
+    @property
+    def each_seconds(self) -> float:
+        """How much of a run's time one of its requests takes."""
+        return self.mean_seconds / self.size
+
+
+def bands_of(context: Context) -> list[Band]:
+    """Return the bands that requests of the window ran in, smallest first."""
+    found = context.source.ask(context.source.read.batches, context.selection)
+    return [_band(name, runs) for name, runs in found.items() if runs.count]
+
+
+def batch_tile(context: Context) -> Component:
+    """Return how many items a request's run had on average, and between which bounds that is sure."""
+    bands = bands_of(context)
+    if not bands:
+        return tile("Batch size", UNKNOWN, "", "no request told one")
+    total = sum(each.runs.count for each in bands)
+    mean, low, high = (
+        sum(weigh(each) * each.runs.count for each in bands) / total
+        for weigh in (lambda band: band.size, lambda band: band.smallest, lambda band: band.largest)
+    )
+    below = f"{count(low)} to {count(high)}, kept in bands" if high > low else f"{count(total)} requests"
+    return tile("Batch size", count(mean), f"up to {bands[-1].largest}", below)
+
+
+def best_batch_tile(context: Context, loads: Loads) -> Component:
+    """Return the size with the least model time a request whose runs still leave room inside the objective."""
+    name, bands = "Best batch in SLO", bands_of(context)
+    if not bands:
+        return tile(name, UNKNOWN, "", "no request told a size")
+    if loads.threshold_seconds is None:
+        return tile(name, UNKNOWN, "", "needs an objective")
+    room = _room(context, loads.threshold_seconds)
+    if room is None:
+        return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
+    fitting = [each for each in bands if (slow := _slow(each, loads.quantile)) is not None and slow <= room]
+    if not fitting:
+        return tile(name, UNKNOWN, "", "none that ran fits")
+    best = min(fitting, key=lambda each: each.each_seconds)
+    usual = sum(each.runs.sum / each.size for each in bands) / sum(each.runs.count for each in bands)
+    saved = 1 - best.each_seconds / usual
+    return tile(name, best.name.replace("-", "–"), "", f"est. {MINUS}{percent(saved)} model time")  # noqa: RUF001 - from one to another
+
+
+def batch_card(context: Context, size: str) -> Component:
+    """Return what a run takes by batch size, above what that makes for one request, in money where a price says so."""
+    bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
+    if not bands:
+        why = "Shown when the model says how many items it ran at once."
+        return card("Batch size", empty("No batch size known", why), size=size)
+    hourly, currency = _replica_hour(context)
+    run = {each.name: each.mean_seconds for each in bands}
+    if hourly is None:
+        below = {each.name: each.each_seconds for each in bands}
+        written, name = [duration(each) for each in below.values()], "of it, one request"
+    else:
+        below = {each.name: hourly / HOUR_SECONDS * each.each_seconds * MILLION for each in bands}
+        written, name = [money(each, currency) for each in below.values()], "cost per 1 M, replicas always busy"
+    stage = _stage(context)
+    figure = batch_figure(run, below, stage, written, name)
+    unit = f"cost per 1 M requests ({currency})" if hourly is not None else "model time of a request (seconds)"
+    frame = pd.DataFrame(
+        {
+            "batch size": [each.name for each in bands],
+            "requests": [each.runs.count for each in bands],
+            "mean time of a run (seconds)": list(run.values()),
+            unit: list(below.values()),
+        }
+    )
+    spoken = f"A batch of {bands[0].name} runs {duration(bands[0].mean_seconds)}, one of {bands[-1].name} {duration(bands[-1].mean_seconds)}; for one request that is {written[0]} and {written[-1]}."
+    foot = (
+        None
+        if hourly is not None
+        else "With per_replica_hour and replicas in the file of prices, this shows what it costs."
+    )
+    return card(
+        "Batch size", chart("batch", figure, spoken, 400, frame=frame), sub=f"{label(stage)} by size", foot=foot and html.Span(foot), size=size
+    )  # fmt: skip
+
+
+def _band(name: str, runs: Histogram) -> Band:
+    first, _, last = name.removesuffix("+").partition("-")
+    return Band(name, int(first), int(last or first), runs)
+
+
+def _slow(band: Band, quantile: float) -> float | None:
+    """Return the time of a slow run of *band*; None where too few tell of it."""
+    found = band.runs.quantile(quantile) if enough(band.runs.count, quantile) else None
+    return found.value if found else None
+
+
+def _room(context: Context, threshold: float) -> float | None:
+    """Return how long the model may run at p99, with all other stages as they are there; None where p99 is not known."""
+    measures = measure(context.source, context.selection)
+    if measures.p99 is None:
+        return None
+    return threshold - sum(seconds for stage, seconds in measures.tail_stages.items() if stage not in _MODEL)
+
+
+def _stage(context: Context) -> str:
+    """Return which of the two stages of a model takes more here."""
+    spent = measure(context.source, context.selection).median_stages
+    return max(_MODEL, key=lambda stage: spent.get(stage, 0.0))
+
+
+def _replica_hour(context: Context) -> tuple[float | None, str]:
+    costs, environment = context.source.costs, context.view.text("env")
+    if costs is None:
+        return None, ""
+    whole, replicas = (
+        costs.per_hour(context.service or "", environment),
+        costs.replicas(context.service or "", environment),
+    )
+    return (whole / replicas if whole is not None and replicas else None), costs.currency

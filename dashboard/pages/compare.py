@@ -57,190 +57,9 @@ _LAST_DELTA = 0.995
 _MEDIAN = 0.5
 # A stage with less of the change is not spoken of.
 _SAID = 0.05
-
-
-def delta_card(context: Context, pair: Pair) -> Component:
-    """Return what B adds to A at each percentile, by stage."""
-    title, sub = "What B adds, by percentile", "B minus A, split by stage; parts sum to the line"
-    frames = _frames(context, pair)
-    if frames is None:
-        return card(title, _few(context, pair), size="c7")
-    a, b = (each[each["percentile"] <= _LAST_DELTA].reset_index(drop=True) for each in frames)
-    table = change_table(a, b)
-    total = float(b["value_seconds"].iloc[-1] - a["value_seconds"].iloc[-1])
-    last = {each: float(_ms(b, each).iloc[-1] - _ms(a, each).iloc[-1]) * MILLI for each in stages_of(b, COLUMNS)}
-    causes = spoken_stages({each: seconds for each, seconds in last.items() if abs(seconds) >= abs(total) * _SAID}, 2)
-    at = percentile(float(b["percentile"].iloc[-1]))
-    name_a, name_b = side_names(context, pair)
-    spoken = (
-        f"What {name_b} adds to {name_a} at each percentile, split by stage: "
-        f"{duration(total, sign=True)} at {at}" + (f", most of it {causes}." if causes else ".")
-    )
-    return card(title, chart("delta", delta_figure(a, b), spoken, 330, frame=table), sub=sub, size="c7")
-
-
-def both_card(context: Context, pair: Pair) -> Component:
-    """Return the latency of A and B by percentile."""
-    frames = _frames(context, pair)
-    if frames is None:
-        return card("Latency by percentile", _few(context, pair), size="c7")
-    a, b = frames
-    name_a, name_b = side_names(context, pair)
-    # The time of a window is too long for the room beside the plot, the pickers say it.
-    known = lives_of(context)
-    beside = (name_a if pair.a_name in known else "", name_b if pair.b_name in known else "")
-    figure = both_figure(a, b, names=beside)
-    at, before, after = (each.iloc[-1] for each in (b["percentile"], a["value_seconds"], b["value_seconds"]))
-    spoken = (
-        f"Latency of {name_a} and {name_b} by percentile on a logarithmic scale, at {percentile(float(at))} "
-        f"{duration(float(before))} and {duration(float(after))}, {signed_change(float(after / before - 1) if before else None)}."
-    )
-    made = chart("both", figure, spoken, 290, frame=both_table(a, b))
-    return card("Latency by percentile", made, sub="log scale", size="c7")
-
-
-def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the first chart: percentile, both latencies, the change, and that of each stage."""
-    stages = [*dict.fromkeys([*stages_of(b, COLUMNS), *stages_of(a, COLUMNS)])]
-    made = {"percentile": b["percentile"] * 100, "A (ms)": _ms(a, "value_seconds"), "B (ms)": _ms(b, "value_seconds")}
-    made["change (ms)"] = made["B (ms)"] - made["A (ms)"]
-    made |= {f"{label(each)} (ms)": _ms(b, each) - _ms(a, each) for each in stages}
-    return pd.DataFrame(made)
-
-
-def both_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the second chart: percentile, each latency, and the band it is sure to lie in."""
-    made = {"percentile": b["percentile"] * 100}
-    for name, frame in (("A", a), ("B", b)):
-        for text, column in ((name, "value"), (f"{name} at least", "low"), (f"{name} at most", "high")):
-            made[f"{text} (ms)"] = _ms(frame, f"{column}_seconds")
-    return pd.DataFrame(made)
-
-
-def _ms(frame: pd.DataFrame, column: str) -> pd.Series[float]:
-    found = frame[column] if column in frame.columns else pd.Series(0.0, index=frame.index)
-    return found.astype(float) / MILLI
-
-
-def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    source, least = context.source, fewest(context, pair)
-    grid = percentile_grid(least)
-    if not grid or not enough(least, _MEDIAN):
-        return None
-    return source.ask(source.read.breakdown, pair.a, grid), source.ask(source.read.breakdown, pair.b, grid)
-
-
-def _few(context: Context, pair: Pair) -> Component:
-    said = f"p50 needs {needed(_MEDIAN)} requests on both sides, one has {whole(fewest(context, pair))}."
-    return empty("Too few requests", said)
-
-
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 # A menu is no history: the newest versions, the others can be typed.
 _MAX_VERSIONS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the address calls both sides, known or not; "" for one it says nothing of."""
-
-    a: str
-    b: str
-
-
-def head(context: Context, pair: Pair | None) -> Component:
-    """Return the title and both pickers."""
-    view = context.view
-    names = Names(pair.a_name, pair.b_name) if pair else Names(view.text("a") or "", view.text("b") or "")
-    about = html.P([html.B(context.service, className="b"), " · two versions, or two windows"], className="sub")
-    note = compared_times(context, pair) if pair else ""
-    left = html.Div([html.H1("Compare"), about, html.P(note, className="sub") if note else None])
-    tools: list[Node] = [
-        _picker(context, "A", names, pair.a if pair else None, _presets_a(context, pair)),
-        html.Span("→", className="muted"),
-        _picker(context, "B", names, pair.b if pair else None, _presets_b(context)),
-    ]
-    if names.a and names.b:
-        tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
-    tools += [part_menu(context, "r"), leave_out(context), *chips(context, ("m", "r", "cold"))]
-    return html.Div([left, html.Span(className="grow"), html.Div(tools, className="pick")], className="phead")
-
-
-def window_links(context: Context) -> list[Component]:
-    """Return buttons to what can be compared without a second version, for a page that has nothing else to show."""
-    start, end = context.axis.start, context.view.end
-    middle = start + (end - start) / 2
-    earlier, later = window_name(start, middle), window_name(middle, end)
-    halves = link("Later half with the earlier", href=context.view.here(a=earlier, b=later), className="btn pri")
-    rest = [link(text, href=href, className="btn") for text, href in _presets_a(context, None, with_requests=True)]
-    return [halves, *rest]
-
-
-def _picker(
-    context: Context, side: str, names: Names, compared: Selection | None, presets: list[tuple[str, str]]
-) -> Component:
-    name = names.a if side == "A" else names.b
-    entries: list[Node] = [html.Div("Versions", className="zone")]
-    entries += [_version(context, side, each, names) for each in _offered(context)]
-    entries.append(html.Div("Windows", className="zone"))
-    entries += [link(text, href=href, className="btn ghost") for text, href in presets]
-    entries.append(field(side.lower(), "", EXAMPLE))
-    return html.Details(
-        [_summary(context, side, name, compared), html.Div(entries, className="pop")], className="menu side-menu"
-    )
-
-
-def _summary(context: Context, side: str, name: str, compared: Selection | None) -> Component:
-    """Return the closed menu: what the side is, and the time that is compared of it."""
-    chosen = compared or (selection(context, name) if name else None)
-    title, when = (
-        side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not kept" if name else "")
-    )
-    parts: list[Node] = [html.Span(side, className="kbd"), html.B(title, className="t", title=name)]
-    parts += [html.Span(when, className="muted hide") if when else None, html.I(className="ic ic-down")]
-    return html.Summary(parts, className="btn")
-
-
-def _offered(context: Context) -> list[str]:
-    return list(lives_of(context))[::-1][:_MAX_VERSIONS]
-
-
-def _version(context: Context, side: str, version: str, names: Names) -> Component:
-    now = version == (names.a if side == "A" else names.b)
-    href = context.view.here(a=version, b=names.b) if side == "A" else context.view.here(a=names.a, b=version)
-    current = attributes({"aria-current": "true"}) if now else {}
-    chosen = selection(context, version)
-    when = side_name(context, version, chosen)[1] if chosen else ""
-    return link(
-        [html.Span(short_name(version), title=version), html.Span(when, className="muted")],
-        href=href,
-        className="btn ghost",
-        **current,
-    )
-
-
-def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = False) -> list[tuple[str, str]]:
-    """Return what B, or the window of the page, may be held against: text and address; only what has requests, if asked."""
-    later = pair.b if pair else context.selection
-    name = pair.b_name if pair else window_name(later.start, later.end)
-    lengths = {
-        "Time before, as long": later.end - later.start,
-        "Same time yesterday": _DAY,
-        "Same time last week": _WEEK,
-    }
-    pairs = {text: shifted(context, later, back, name) for text, back in lengths.items()}
-    shown = {text: each for text, each in pairs.items() if not with_requests or fewest(context, each)}
-    return [(text, context.view.here(a=each.a_name, b=each.b_name)) for text, each in shown.items()]
-
-
-def _presets_b(context: Context) -> list[tuple[str, str]]:
-    """Return the window of the page, with the time before it: B against which A cannot have been meant."""
-    window = context.selection
-    name = window_name(window.start, window.end)
-    made = shifted(context, window, window.end - window.start, name)
-    return [(context.view.window_label, context.view.here(a=made.a_name, b=made.b_name))]
-
-
 _PLACE = "/regressions"
 _REPORT = "report"
 
@@ -363,3 +182,180 @@ def _choice(context: Context, service: str, release: Release | None) -> Componen
         html.Td(pill(*verdict_badge(release.context, release.comparison)), className="r"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
+
+
+def delta_card(context: Context, pair: Pair) -> Component:
+    """Return what B adds to A at each percentile, by stage."""
+    title, sub = "What B adds, by percentile", "B minus A, split by stage; parts sum to the line"
+    frames = _frames(context, pair)
+    if frames is None:
+        return card(title, _few(context, pair), size="c7")
+    a, b = (each[each["percentile"] <= _LAST_DELTA].reset_index(drop=True) for each in frames)
+    table = change_table(a, b)
+    total = float(b["value_seconds"].iloc[-1] - a["value_seconds"].iloc[-1])
+    last = {each: float(_ms(b, each).iloc[-1] - _ms(a, each).iloc[-1]) * MILLI for each in stages_of(b, COLUMNS)}
+    causes = spoken_stages({each: seconds for each, seconds in last.items() if abs(seconds) >= abs(total) * _SAID}, 2)
+    at = percentile(float(b["percentile"].iloc[-1]))
+    name_a, name_b = side_names(context, pair)
+    spoken = (
+        f"What {name_b} adds to {name_a} at each percentile, split by stage: "
+        f"{duration(total, sign=True)} at {at}" + (f", most of it {causes}." if causes else ".")
+    )
+    return card(title, chart("delta", delta_figure(a, b), spoken, 330, frame=table), sub=sub, size="c7")
+
+
+def both_card(context: Context, pair: Pair) -> Component:
+    """Return the latency of A and B by percentile."""
+    frames = _frames(context, pair)
+    if frames is None:
+        return card("Latency by percentile", _few(context, pair), size="c7")
+    a, b = frames
+    name_a, name_b = side_names(context, pair)
+    # The time of a window is too long for the room beside the plot, the pickers say it.
+    known = lives_of(context)
+    beside = (name_a if pair.a_name in known else "", name_b if pair.b_name in known else "")
+    figure = both_figure(a, b, names=beside)
+    at, before, after = (each.iloc[-1] for each in (b["percentile"], a["value_seconds"], b["value_seconds"]))
+    spoken = (
+        f"Latency of {name_a} and {name_b} by percentile on a logarithmic scale, at {percentile(float(at))} "
+        f"{duration(float(before))} and {duration(float(after))}, {signed_change(float(after / before - 1) if before else None)}."
+    )
+    made = chart("both", figure, spoken, 290, frame=both_table(a, b))
+    return card("Latency by percentile", made, sub="log scale", size="c7")
+
+
+def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of the first chart: percentile, both latencies, the change, and that of each stage."""
+    stages = [*dict.fromkeys([*stages_of(b, COLUMNS), *stages_of(a, COLUMNS)])]
+    made = {"percentile": b["percentile"] * 100, "A (ms)": _ms(a, "value_seconds"), "B (ms)": _ms(b, "value_seconds")}
+    made["change (ms)"] = made["B (ms)"] - made["A (ms)"]
+    made |= {f"{label(each)} (ms)": _ms(b, each) - _ms(a, each) for each in stages}
+    return pd.DataFrame(made)
+
+
+def both_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of the second chart: percentile, each latency, and the band it is sure to lie in."""
+    made = {"percentile": b["percentile"] * 100}
+    for name, frame in (("A", a), ("B", b)):
+        for text, column in ((name, "value"), (f"{name} at least", "low"), (f"{name} at most", "high")):
+            made[f"{text} (ms)"] = _ms(frame, f"{column}_seconds")
+    return pd.DataFrame(made)
+
+
+def _ms(frame: pd.DataFrame, column: str) -> pd.Series[float]:
+    found = frame[column] if column in frame.columns else pd.Series(0.0, index=frame.index)
+    return found.astype(float) / MILLI
+
+
+def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    source, least = context.source, fewest(context, pair)
+    grid = percentile_grid(least)
+    if not grid or not enough(least, _MEDIAN):
+        return None
+    return source.ask(source.read.breakdown, pair.a, grid), source.ask(source.read.breakdown, pair.b, grid)
+
+
+def _few(context: Context, pair: Pair) -> Component:
+    said = f"p50 needs {needed(_MEDIAN)} requests on both sides, one has {whole(fewest(context, pair))}."
+    return empty("Too few requests", said)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the address calls both sides, known or not; "" for one it says nothing of."""
+
+    a: str
+    b: str
+
+
+def head(context: Context, pair: Pair | None) -> Component:
+    """Return the title and both pickers."""
+    view = context.view
+    names = Names(pair.a_name, pair.b_name) if pair else Names(view.text("a") or "", view.text("b") or "")
+    about = html.P([html.B(context.service, className="b"), " · two versions, or two windows"], className="sub")
+    note = compared_times(context, pair) if pair else ""
+    left = html.Div([html.H1("Compare"), about, html.P(note, className="sub") if note else None])
+    tools: list[Node] = [
+        _picker(context, "A", names, pair.a if pair else None, _presets_a(context, pair)),
+        html.Span("→", className="muted"),
+        _picker(context, "B", names, pair.b if pair else None, _presets_b(context)),
+    ]
+    if names.a and names.b:
+        tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
+    tools += [part_menu(context, "r"), leave_out(context), *chips(context, ("m", "r", "cold"))]
+    return html.Div([left, html.Span(className="grow"), html.Div(tools, className="pick")], className="phead")
+
+
+def window_links(context: Context) -> list[Component]:
+    """Return buttons to what can be compared without a second version, for a page that has nothing else to show."""
+    start, end = context.axis.start, context.view.end
+    middle = start + (end - start) / 2
+    earlier, later = window_name(start, middle), window_name(middle, end)
+    halves = link("Later half with the earlier", href=context.view.here(a=earlier, b=later), className="btn pri")
+    rest = [link(text, href=href, className="btn") for text, href in _presets_a(context, None, with_requests=True)]
+    return [halves, *rest]
+
+
+def _picker(
+    context: Context, side: str, names: Names, compared: Selection | None, presets: list[tuple[str, str]]
+) -> Component:
+    name = names.a if side == "A" else names.b
+    entries: list[Node] = [html.Div("Versions", className="zone")]
+    entries += [_version(context, side, each, names) for each in _offered(context)]
+    entries.append(html.Div("Windows", className="zone"))
+    entries += [link(text, href=href, className="btn ghost") for text, href in presets]
+    entries.append(field(side.lower(), "", EXAMPLE))
+    return html.Details(
+        [_summary(context, side, name, compared), html.Div(entries, className="pop")], className="menu side-menu"
+    )
+
+
+def _summary(context: Context, side: str, name: str, compared: Selection | None) -> Component:
+    """Return the closed menu: what the side is, and the time that is compared of it."""
+    chosen = compared or (selection(context, name) if name else None)
+    title, when = (
+        side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not kept" if name else "")
+    )
+    parts: list[Node] = [html.Span(side, className="kbd"), html.B(title, className="t", title=name)]
+    parts += [html.Span(when, className="muted hide") if when else None, html.I(className="ic ic-down")]
+    return html.Summary(parts, className="btn")
+
+
+def _offered(context: Context) -> list[str]:
+    return list(lives_of(context))[::-1][:_MAX_VERSIONS]
+
+
+def _version(context: Context, side: str, version: str, names: Names) -> Component:
+    now = version == (names.a if side == "A" else names.b)
+    href = context.view.here(a=version, b=names.b) if side == "A" else context.view.here(a=names.a, b=version)
+    current = attributes({"aria-current": "true"}) if now else {}
+    chosen = selection(context, version)
+    when = side_name(context, version, chosen)[1] if chosen else ""
+    return link(
+        [html.Span(short_name(version), title=version), html.Span(when, className="muted")],
+        href=href,
+        className="btn ghost",
+        **current,
+    )
+
+
+def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = False) -> list[tuple[str, str]]:
+    """Return what B, or the window of the page, may be held against: text and address; only what has requests, if asked."""
+    later = pair.b if pair else context.selection
+    name = pair.b_name if pair else window_name(later.start, later.end)
+    lengths = {
+        "Time before, as long": later.end - later.start,
+        "Same time yesterday": _DAY,
+        "Same time last week": _WEEK,
+    }
+    pairs = {text: shifted(context, later, back, name) for text, back in lengths.items()}
+    shown = {text: each for text, each in pairs.items() if not with_requests or fewest(context, each)}
+    return [(text, context.view.here(a=each.a_name, b=each.b_name)) for text, each in shown.items()]
+
+
+def _presets_b(context: Context) -> list[tuple[str, str]]:
+    """Return the window of the page, with the time before it: B against which A cannot have been meant."""
+    window = context.selection
+    name = window_name(window.start, window.end)
+    made = shifted(context, window, window.end - window.start, name)
+    return [(context.view.window_label, context.view.here(a=made.a_name, b=made.b_name))]

@@ -27,55 +27,6 @@ _LONGER_PROMPTS = "the traffic changed"
 _DIMENSION_NAMES = {"route": "route", "model": "model", "status": "status", "device": "device", "batch": "batch of"}
 # Traffic moves by a tenth without a reason.
 TRAFFIC_NOISE = 0.1
-
-
-def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
-    """Return the frame of `read.mix`."""
-    return asked(context, context.source.read.mix, pair.a, pair.b)
-
-
-def confounder(context: Context, pair: Pair) -> str:
-    """Return what differs beside the code, to follow "Slower, but"; "" where nothing does."""
-    frame = request_mix(context, pair)
-    changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
-    said = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
-    return said or (_LONGER_PROMPTS if abs(prompt_growth(context, pair) or 0.0) > TRAFFIC_NOISE else "")
-
-
-def mix_sentence(context: Context, pair: Pair) -> str:
-    """Return how the mix changed, or that it did not; "" where too little is known."""
-    frame = request_mix(context, pair)
-    parts = [
-        f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
-        f"{percent(float(each['a_share']))} → {percent(float(each['b_share']))} of requests"
-        for each in records(frame)
-        if each["changed"]
-    ]
-    longer = prompt_growth(context, pair)
-    if longer is not None and abs(longer) > TRAFFIC_NOISE:
-        parts.append(f"median prompt {signed_change(longer)}")
-    if not parts:
-        return "traffic mix unchanged" if len(frame) else ""
-    return "changed too: " + ", ".join(parts)
-
-
-def prompt_growth(context: Context, pair: Pair) -> float | None:
-    """Return by how much the median prompt grew, None where nobody counts tokens."""
-    sides = [median_value(token_histograms(context, pair)[index].get(TOKENS_IN)) for index in (0, 1)]
-    return ratio_of(sides[1], sides[0])
-
-
-def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]:
-    """Return the tokens a request of A and of B has: by type, input or output."""
-    return [asked(context, context.source.read.streams, side, TOKENS) for side in (pair.a, pair.b)]
-
-
-def median_value(counted: Histogram | None) -> float | None:
-    """Return the middle value, None without any."""
-    found = counted.quantile(0.5) if counted else None
-    return None if found is None else found.value
-
-
 VERDICT_WORDS: dict[Kind, tuple[str, str]] = {
     "regression": ("Regression", "bad"),
     "improvement": ("Improvement", "good"),
@@ -210,3 +161,50 @@ def time_range(side: Selection, zone: tzinfo) -> str:
     start, end = side.start.astimezone(zone), side.end.astimezone(zone)
     last = f"{end:%H:%M}" if start.date() == end.date() else day(end)
     return f"{day(start)} – {last}"  # noqa: RUF001 - a dash between two times
+
+
+def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
+    """Return the frame of `read.mix`."""
+    return asked(context, context.source.read.mix, pair.a, pair.b)
+
+
+def confounder(context: Context, pair: Pair) -> str:
+    """Return what differs beside the code, to follow "Slower, but"; "" where nothing does."""
+    frame = request_mix(context, pair)
+    changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
+    said = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
+    return said or (_LONGER_PROMPTS if abs(prompt_growth(context, pair) or 0.0) > TRAFFIC_NOISE else "")
+
+
+def mix_sentence(context: Context, pair: Pair) -> str:
+    """Return how the mix changed, or that it did not; "" where too little is known."""
+    frame = request_mix(context, pair)
+    parts = [
+        f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
+        f"{percent(float(each['a_share']))} → {percent(float(each['b_share']))} of requests"
+        for each in records(frame)
+        if each["changed"]
+    ]
+    longer = prompt_growth(context, pair)
+    if longer is not None and abs(longer) > TRAFFIC_NOISE:
+        parts.append(f"median prompt {signed_change(longer)}")
+    if not parts:
+        return "traffic mix unchanged" if len(frame) else ""
+    return "changed too: " + ", ".join(parts)
+
+
+def prompt_growth(context: Context, pair: Pair) -> float | None:
+    """Return by how much the median prompt grew, None where nobody counts tokens."""
+    sides = [median_value(token_histograms(context, pair)[index].get(TOKENS_IN)) for index in (0, 1)]
+    return ratio_of(sides[1], sides[0])
+
+
+def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]:
+    """Return the tokens a request of A and of B has: by type, input or output."""
+    return [asked(context, context.source.read.streams, side, TOKENS) for side in (pair.a, pair.b)]
+
+
+def median_value(counted: Histogram | None) -> float | None:
+    """Return the middle value, None without any."""
+    found = counted.quantile(0.5) if counted else None
+    return None if found is None else found.value

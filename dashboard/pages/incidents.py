@@ -41,169 +41,8 @@ _ENDING_WORDS = {
     "accepted": ("Accepted", "Somebody accepted it as the new normal"),
 }
 _DELIVERY_WORDS = {"waiting": "waits", "sending": "is being sent", "dead": "given up", "superseded": "overtaken"}
-
-
-def rules_card(found: SloStatus) -> Component:
-    """Return each rule with both of its burn rates now, and whether it fires."""
-    head: Sequence[tuple[Node, str]] = (
-        ("State", ""),
-        ("Rule", ""),
-        ("Long", "r"),
-        ("Short", "r"),
-        ("Budget spent", "r hide"),
-    )
-    rows = [_rule(each, found) for each in found.rules]
-    now = html.Span([status(found.state)], className="muted")
-    foot = "A rule fires when both windows burn at its threshold or faster."
-    return card("Multi-window alerts", table(head, rows, "Alert rules"), tools=now, foot=foot, flush=True)
-
-
-def history_card(context: Context, found: SloStatus) -> Component:
-    """Return the incidents, newest first: of this objective, then of the others."""
-    incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
-    if not incidents:
-        return card("Alert history", html.P("No incident so far.", className="muted"))
-    head = (("State", ""), ("What", ""), ("Stage", "hide"), ("Told", "hide"), ("Since", "r"), ("For", "r hide"))
-    rows = [_history_row(context, each) for each in incidents]
-    every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
-    return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
-
-
-def incident_path(view: View, found: Incident) -> str:
-    """Return the address of the service's page at the time of *found*, with the calm before it, about what it was about."""
-    start = found.since - CALM_BEFORE
-    end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
-    keys = {**PART, "env": "environment"}
-    about = {key: found.where[name] for key, name in keys.items() if name in found.where}
-    return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about)
-
-
-def _rule(found: RuleStatus, slo: SloStatus) -> Component:
-    tier = found.tier
-    spent = percent(tier.burn * (tier.long / slo.slo.window))
-    cells = [
-        html.Td(_rule_state(found, slo.state)),
-        html.Td([f"{tier.severity.capitalize()} at ", html.B(times(tier.burn))], className="nowrap"),
-        html.Td(_burn(found.long_burn, tier.burn, tier.long), className="r"),
-        html.Td(_burn(found.short_burn, tier.burn, tier.short), className="r"),
-        html.Td(spent, className="r muted hide", title="Of the budget, within the long window"),
-    ]
-    return html.Tr(cells)
-
-
-def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
-    """Return the state as shape and word: what both windows say, where they say anything."""
-    if slo_state in _UNJUDGED:
-        return _state_pill(*_UNJUDGED[slo_state])
-    burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
-    if found.fires:
-        return _state_pill("Firing", "bad" if found.tier.severity == "page" else "warn")
-    if all(burning):
-        return _state_pill(
-            "Too few", "none", "Both windows burn, but too few requests were bad, or it is too young to tell"
-        )
-    if burning[1]:
-        return _state_pill("Pending", "warn", "The short window burns, the long one does not yet")
-    if burning[0]:
-        return _state_pill("Calming", "none", "The long window still remembers; the short one is calm")
-    return _state_pill("Quiet", "good")
-
-
-def _burn(burn: float, threshold: float, window: timedelta) -> list[Node]:
-    return [html.Span(times(burn), className="b" if burn >= threshold else ""), f" in {span(window)}"]
-
-
-def _history_row(context: Context, found: Incident) -> Component:
-    view = context.view
-    end = found.resolved_at or context.source.now()
-    since = found.since.astimezone(view.zone)
-    href = incident_path(view, found)
-    stage = found.stages[0].stage if found.stages else None
-    whole = view.link(incident_page(found.id))
-    what = [
-        link(found.name, href=whole, className="n", title="Its history"),
-        html.Div(found.headline, className="s wrap"),
-    ]
-    cells = [
-        html.Td(_history_state(found)),
-        html.Td(html.Div(what), className="fits"),
-        html.Td(html.Span([swatch(stage), label(stage)], className="dom") if stage else None, className="hide"),
-        html.Td(_delivery_list(view, found), className="hide"),
-        html.Td(f"{since:%-d %b %H:%M}", className="r muted nowrap", title=f"{found.severity}, {found.id}"),
-        html.Td(span(end - found.since), className="r hide"),
-    ]
-    return html.Tr(cells, **attributes({"data-href": href}))
-
-
-def _history_state(found: Incident) -> Component:
-    if found.state == "open":
-        return _state_pill("Open", "bad" if found.severity == "page" else "warn", found.severity)
-    word, why = _ENDING_WORDS.get(found.ending, ("Resolved", found.severity))
-    return _state_pill(word, "none" if found.ending in _ENDING_WORDS else "good", why)
-
-
-def _delivery_list(view: View, found: Incident) -> Node:
-    """Return what was sent to each channel, and what went wrong with it."""
-    if not found.deliveries:
-        return html.Span("nobody", className="muted", title=found.muted or "The SLO file names no channel for it")
-    return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
-
-
-def _delivery(view: View, found: Delivery) -> Component:
-    at = f"{found.at.astimezone(view.zone):%H:%M}"
-    if found.state == "sent":
-        return html.Div([html.B(found.channel), f" {found.transition} {at}"], className="s")
-    words = (
-        f" {found.transition}: {_DELIVERY_WORDS[found.state]} after {found.attempts} tries"
-        if found.attempts
-        else (f" {found.transition}: {_DELIVERY_WORDS[found.state]}")
-    )
-    kind = "bad" if found.state == "dead" else "muted"
-    return html.Div([html.B(found.channel), html.Span(words, className=kind)], className="s", title=found.error or None)
-
-
-def _state_pill(word: str, shape: str, said: str = "") -> Component:
-    mark = html.I(className=f"dot {shape}")
-    return html.Span([mark, word], className=f"pill {shape}", title=said or None)
-
-
 # For how long a button silences: a look, and a working day.
 _LENGTHS = ("1h", "8h")
-
-
-def acknowledge_button(found: Incident) -> Component | None:
-    """Return the button of whoever looks after *found*; None when somebody does."""
-    if found.acked_by:
-        return None
-    return _button("I look after it", f"{INCIDENTS}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
-
-
-def accept_button(found: Incident) -> Component | None:
-    """Return the button that takes *found* for the new normal; None for what cannot be, such as a broken promise."""
-    if found.kind != "tail":
-        return None
-    what = "Nobody is told of it again unless it gets slower still"
-    return _button("Accept as normal", f"{INCIDENTS}/{quote(found.id, safe='')}/accept", {}, title=what)
-
-
-def silence_buttons(found: Incident) -> list[Component]:
-    """Return the buttons after which nobody is told of *found* for a while."""
-    about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
-    return [_button(f"Silence {length}", SILENCES, {**about, "for": length}) for length in _LENGTHS]
-
-
-def end_button(silence: Silence, what: str) -> Component:
-    """Return the button that ends *silence*, which is about *what*."""
-    return _button("End now", f"{SILENCES}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}")
-
-
-def _button(
-    words: str, to: str, body: Mapping[str, str], *, css: str = "btn", said: str = "", title: str = ""
-) -> Component:
-    data = {"data-to": to, "data-post": json.dumps(body)} | ({"aria-label": said} if said else {})
-    return html.Button(words, className=css, type="button", title=title or None, **attributes(data))
-
-
 _PLACE = "/incidents"
 _TITLE = "Incidents · Stagelens"
 _SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
@@ -416,3 +255,160 @@ def _matchers(silence: Silence) -> str:
 
 def _when(context: Context, at: datetime) -> str:
     return f"{at.astimezone(context.view.zone):%-d %b %H:%M}"
+
+
+def rules_card(found: SloStatus) -> Component:
+    """Return each rule with both of its burn rates now, and whether it fires."""
+    head: Sequence[tuple[Node, str]] = (
+        ("State", ""),
+        ("Rule", ""),
+        ("Long", "r"),
+        ("Short", "r"),
+        ("Budget spent", "r hide"),
+    )
+    rows = [_rule(each, found) for each in found.rules]
+    now = html.Span([status(found.state)], className="muted")
+    foot = "A rule fires when both windows burn at its threshold or faster."
+    return card("Multi-window alerts", table(head, rows, "Alert rules"), tools=now, foot=foot, flush=True)
+
+
+def history_card(context: Context, found: SloStatus) -> Component:
+    """Return the incidents, newest first: of this objective, then of the others."""
+    incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
+    if not incidents:
+        return card("Alert history", html.P("No incident so far.", className="muted"))
+    head = (("State", ""), ("What", ""), ("Stage", "hide"), ("Told", "hide"), ("Since", "r"), ("For", "r hide"))
+    rows = [_history_row(context, each) for each in incidents]
+    every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
+    return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
+
+
+def incident_path(view: View, found: Incident) -> str:
+    """Return the address of the service's page at the time of *found*, with the calm before it, about what it was about."""
+    start = found.since - CALM_BEFORE
+    end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
+    keys = {**PART, "env": "environment"}
+    about = {key: found.where[name] for key, name in keys.items() if name in found.where}
+    return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about)
+
+
+def _rule(found: RuleStatus, slo: SloStatus) -> Component:
+    tier = found.tier
+    spent = percent(tier.burn * (tier.long / slo.slo.window))
+    cells = [
+        html.Td(_rule_state(found, slo.state)),
+        html.Td([f"{tier.severity.capitalize()} at ", html.B(times(tier.burn))], className="nowrap"),
+        html.Td(_burn(found.long_burn, tier.burn, tier.long), className="r"),
+        html.Td(_burn(found.short_burn, tier.burn, tier.short), className="r"),
+        html.Td(spent, className="r muted hide", title="Of the budget, within the long window"),
+    ]
+    return html.Tr(cells)
+
+
+def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
+    """Return the state as shape and word: what both windows say, where they say anything."""
+    if slo_state in _UNJUDGED:
+        return _state_pill(*_UNJUDGED[slo_state])
+    burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
+    if found.fires:
+        return _state_pill("Firing", "bad" if found.tier.severity == "page" else "warn")
+    if all(burning):
+        return _state_pill(
+            "Too few", "none", "Both windows burn, but too few requests were bad, or it is too young to tell"
+        )
+    if burning[1]:
+        return _state_pill("Pending", "warn", "The short window burns, the long one does not yet")
+    if burning[0]:
+        return _state_pill("Calming", "none", "The long window still remembers; the short one is calm")
+    return _state_pill("Quiet", "good")
+
+
+def _burn(burn: float, threshold: float, window: timedelta) -> list[Node]:
+    return [html.Span(times(burn), className="b" if burn >= threshold else ""), f" in {span(window)}"]
+
+
+def _history_row(context: Context, found: Incident) -> Component:
+    view = context.view
+    end = found.resolved_at or context.source.now()
+    since = found.since.astimezone(view.zone)
+    href = incident_path(view, found)
+    stage = found.stages[0].stage if found.stages else None
+    whole = view.link(incident_page(found.id))
+    what = [
+        link(found.name, href=whole, className="n", title="Its history"),
+        html.Div(found.headline, className="s wrap"),
+    ]
+    cells = [
+        html.Td(_history_state(found)),
+        html.Td(html.Div(what), className="fits"),
+        html.Td(html.Span([swatch(stage), label(stage)], className="dom") if stage else None, className="hide"),
+        html.Td(_delivery_list(view, found), className="hide"),
+        html.Td(f"{since:%-d %b %H:%M}", className="r muted nowrap", title=f"{found.severity}, {found.id}"),
+        html.Td(span(end - found.since), className="r hide"),
+    ]
+    return html.Tr(cells, **attributes({"data-href": href}))
+
+
+def _history_state(found: Incident) -> Component:
+    if found.state == "open":
+        return _state_pill("Open", "bad" if found.severity == "page" else "warn", found.severity)
+    word, why = _ENDING_WORDS.get(found.ending, ("Resolved", found.severity))
+    return _state_pill(word, "none" if found.ending in _ENDING_WORDS else "good", why)
+
+
+def _delivery_list(view: View, found: Incident) -> Node:
+    """Return what was sent to each channel, and what went wrong with it."""
+    if not found.deliveries:
+        return html.Span("nobody", className="muted", title=found.muted or "The SLO file names no channel for it")
+    return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
+
+
+def _delivery(view: View, found: Delivery) -> Component:
+    at = f"{found.at.astimezone(view.zone):%H:%M}"
+    if found.state == "sent":
+        return html.Div([html.B(found.channel), f" {found.transition} {at}"], className="s")
+    words = (
+        f" {found.transition}: {_DELIVERY_WORDS[found.state]} after {found.attempts} tries"
+        if found.attempts
+        else (f" {found.transition}: {_DELIVERY_WORDS[found.state]}")
+    )
+    kind = "bad" if found.state == "dead" else "muted"
+    return html.Div([html.B(found.channel), html.Span(words, className=kind)], className="s", title=found.error or None)
+
+
+def _state_pill(word: str, shape: str, said: str = "") -> Component:
+    mark = html.I(className=f"dot {shape}")
+    return html.Span([mark, word], className=f"pill {shape}", title=said or None)
+
+
+def acknowledge_button(found: Incident) -> Component | None:
+    """Return the button of whoever looks after *found*; None when somebody does."""
+    if found.acked_by:
+        return None
+    return _button("I look after it", f"{INCIDENTS}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
+
+
+def accept_button(found: Incident) -> Component | None:
+    """Return the button that takes *found* for the new normal; None for what cannot be, such as a broken promise."""
+    if found.kind != "tail":
+        return None
+    what = "Nobody is told of it again unless it gets slower still"
+    return _button("Accept as normal", f"{INCIDENTS}/{quote(found.id, safe='')}/accept", {}, title=what)
+
+
+def silence_buttons(found: Incident) -> list[Component]:
+    """Return the buttons after which nobody is told of *found* for a while."""
+    about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
+    return [_button(f"Silence {length}", SILENCES, {**about, "for": length}) for length in _LENGTHS]
+
+
+def end_button(silence: Silence, what: str) -> Component:
+    """Return the button that ends *silence*, which is about *what*."""
+    return _button("End now", f"{SILENCES}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}")
+
+
+def _button(
+    words: str, to: str, body: Mapping[str, str], *, css: str = "btn", said: str = "", title: str = ""
+) -> Component:
+    data = {"data-to": to, "data-post": json.dumps(body)} | ({"aria-label": said} if said else {})
+    return html.Button(words, className=css, type="button", title=title or None, **attributes(data))

@@ -46,113 +46,17 @@ from .service_status import COLOURS
 
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8
-
-
-def rates_by_service(context: Context) -> dict[str, list[float]]:
-    """Return the requests a second of each service in every step of the window, 0 where it has none.
-
-    Without the newest step where the window ends now: agents have not sent all of it yet.
-    """
-    view, axis = context.view, context.axis
-    frame = context.source.ask(
-        context.source.read.fleet_over_time, view.start, view.end, axis.step, environment=view.text("env")
-    )
-    if frame.empty:
-        return {}
-    steps = frame.pivot_table(index="service", columns="at", values="n", aggfunc="sum", fill_value=0)
-    axis = context.axis_of(frame)
-    rates = steps.to_numpy(dtype=float) / axis.covered_seconds(steps.columns)
-    whole = rates[:, :-1] if context.unfinished(steps.columns, axis) else rates
-    return {str(name): values for name, values in zip(steps.index, whole.tolist(), strict=True)}
-
-
-def stage_time_card(context: Context, size: str) -> Component:
-    """Return in which stages the requests of all services are, over time."""
-    title, source = "Where the fleet spends its time", context.source
-    frame = source.ask(source.read.breakdown_over_time, context.selection, None, context.axis.step)
-    axis = context.axis_of(frame)
-    busy = busy_seconds(frame.iloc[:-1] if context.unfinished(frame["at"], axis) else frame, axis)
-    if not len(busy):
-        return card(title, empty("Too early to tell", "The first whole step is not over yet."), size=size)
-    spent = {str(stage): float(busy[stage].mean()) for stage in busy.columns.drop("at")}
-    heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
-    total = sum(spent.values())
-    said = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy[:3]) if total else "none"
-    spoken = f"Time of all services by stage: {count(total)} seconds a second on average; {said}."
-    drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=_busy_table(busy))
-    sub = html.Span("busy seconds per second", title=f"{_BUSY_HINT} Each {span(axis.step)}.")
-    return card(title, drawn, sub=sub, tools=html.Span(legend(heavy), className="hide"), size=size)
-
-
 _BUSY_HINT = "All services together: how many requests are in a stage at a time, on average."
-
-
-def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
-    return busy.rename(columns={"at": "time (UTC)"} | {name: f"{label(str(name))} (s/s)" for name in busy.columns[1:]})
-
-
-def events_card(context: Context, size: str) -> Component:
-    """Return releases, incidents and what pipelines told, newest first."""
-    # What was done with advice changes no service.
-    found = [each for each in happenings(context) if each.kind != "advice"]
-    more = link("All events", href=context.view.link("/events"), className="link")
-    if not found:
-        quiet = empty("Nothing happened", "No release, no incident and no event in this window.")
-        return card("Deploys and events", quiet, tools=more, size=size)
-    lines = [_event_line(context, each) for each in found[:_MAX_EVENTS]]
-    left = f"and {len(found) - _MAX_EVENTS} more" if len(found) > _MAX_EVENTS else None
-    return card("Deploys and events", html.Ul(lines, className="log"), tools=more, foot=left, size=size)
-
-
-def released(context: Context) -> pd.DataFrame:
-    """Return the versions first seen in the window: service, version, first_seen; the first of a service is no release."""
-    view = context.view
-    known = context.source.ask(context.source.read.releases, view.text("env"))
-    later = known[known.duplicated("service")]
-    return later[(later["first_seen"] >= view.start) & (later["first_seen"] < view.end)]
-
-
-def _event_line(context: Context, told: Happening) -> Component:
-    zone = context.view.zone
-    at = told.at.astimezone(zone)
-    clock = f"{at:%H:%M}" if at.date() == context.view.end.astimezone(zone).date() else f"{at:%-d %b}"
-    what: list[Node] = [html.B(told.service, className="b"), " ", told.title] if told.service else [told.title]
-    return html.Li(
-        [
-            html.Time(clock, title=f"{at:%-d %b %Y %H:%M:%S}"),
-            link(what, href=told.href, className="t", title=told.text or told.title),
-            pill(told.badge, told.shape),
-        ]
-    )
-
-
 # More services than this are grouped and can be filtered.
 MANY = 30
 _A_PAGE = 50
 _MAX_BUSIEST = 6
 _DEFAULT = "burn"
 _TROUBLED = ("burning", "at_risk")
-
 Value = float | str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column.
-
-    Args:
-        title: Its head.
-        value: What it is sorted by; None where it is unknown, which comes last.
-        cell: What it shows of a service.
-        css: The class of head and cells.
-        rising: Whether its first order begins with the smallest.
-    """
-
-    title: str
-    value: Callable[[Row], Value]
-    cell: Callable[[Row], Nodes]
-    css: str = "r hide"
-    rising: bool = False
+_TROUBLE = "Needs attention"
+_GROUPS = (_TROUBLE, *KINDS.values())
+_UNKNOWN = html.Span(UNKNOWN, className="muted")
 
 
 def services_card(context: Context, rows: Sequence[Row]) -> Component:
@@ -251,10 +155,6 @@ def _group(row: Row) -> str:
     return _TROUBLE if row.state in _TROUBLED else KINDS[row.seen.kind]
 
 
-_TROUBLE = "Needs attention"
-_GROUPS = (_TROUBLE, *KINDS.values())
-
-
 def _line(row: Row, columns: dict[str, Column]) -> Component:
     cells = [html.Td(column.cell(row), className=column.css) for column in columns.values()]
     return html.Tr(cells, **attributes({"data-href": _path(row)}))
@@ -330,9 +230,6 @@ def _burn(row: Row) -> Node:
     return link(times(found.burn_1h), href=_slo_path(row), className=f"b {_colour(row)}" if _colour(row) else "")
 
 
-_UNKNOWN = html.Span(UNKNOWN, className="muted")
-
-
 def _slo_path(row: Row) -> str:
     return row.context.view.link(slo_path(row.slo.slo.name) if row.slo else "/slo")
 
@@ -389,3 +286,97 @@ def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
     view = context.view
     options = {str(each): (str(each), view.here(n=str(each) if each > 1 else None)) for each in range(1, pages + 1)}
     return [f"{first} to {last} of {number}", html.Span(className="grow"), link_tabs("Page", options, str(page))]
+
+
+def rates_by_service(context: Context) -> dict[str, list[float]]:
+    """Return the requests a second of each service in every step of the window, 0 where it has none.
+
+    Without the newest step where the window ends now: agents have not sent all of it yet.
+    """
+    view, axis = context.view, context.axis
+    frame = context.source.ask(
+        context.source.read.fleet_over_time, view.start, view.end, axis.step, environment=view.text("env")
+    )
+    if frame.empty:
+        return {}
+    steps = frame.pivot_table(index="service", columns="at", values="n", aggfunc="sum", fill_value=0)
+    axis = context.axis_of(frame)
+    rates = steps.to_numpy(dtype=float) / axis.covered_seconds(steps.columns)
+    whole = rates[:, :-1] if context.unfinished(steps.columns, axis) else rates
+    return {str(name): values for name, values in zip(steps.index, whole.tolist(), strict=True)}
+
+
+def stage_time_card(context: Context, size: str) -> Component:
+    """Return in which stages the requests of all services are, over time."""
+    title, source = "Where the fleet spends its time", context.source
+    frame = source.ask(source.read.breakdown_over_time, context.selection, None, context.axis.step)
+    axis = context.axis_of(frame)
+    busy = busy_seconds(frame.iloc[:-1] if context.unfinished(frame["at"], axis) else frame, axis)
+    if not len(busy):
+        return card(title, empty("Too early to tell", "The first whole step is not over yet."), size=size)
+    spent = {str(stage): float(busy[stage].mean()) for stage in busy.columns.drop("at")}
+    heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
+    total = sum(spent.values())
+    said = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy[:3]) if total else "none"
+    spoken = f"Time of all services by stage: {count(total)} seconds a second on average; {said}."
+    drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=_busy_table(busy))
+    sub = html.Span("busy seconds per second", title=f"{_BUSY_HINT} Each {span(axis.step)}.")
+    return card(title, drawn, sub=sub, tools=html.Span(legend(heavy), className="hide"), size=size)
+
+
+def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
+    return busy.rename(columns={"at": "time (UTC)"} | {name: f"{label(str(name))} (s/s)" for name in busy.columns[1:]})
+
+
+def events_card(context: Context, size: str) -> Component:
+    """Return releases, incidents and what pipelines told, newest first."""
+    # What was done with advice changes no service.
+    found = [each for each in happenings(context) if each.kind != "advice"]
+    more = link("All events", href=context.view.link("/events"), className="link")
+    if not found:
+        quiet = empty("Nothing happened", "No release, no incident and no event in this window.")
+        return card("Deploys and events", quiet, tools=more, size=size)
+    lines = [_event_line(context, each) for each in found[:_MAX_EVENTS]]
+    left = f"and {len(found) - _MAX_EVENTS} more" if len(found) > _MAX_EVENTS else None
+    return card("Deploys and events", html.Ul(lines, className="log"), tools=more, foot=left, size=size)
+
+
+def released(context: Context) -> pd.DataFrame:
+    """Return the versions first seen in the window: service, version, first_seen; the first of a service is no release."""
+    view = context.view
+    known = context.source.ask(context.source.read.releases, view.text("env"))
+    later = known[known.duplicated("service")]
+    return later[(later["first_seen"] >= view.start) & (later["first_seen"] < view.end)]
+
+
+def _event_line(context: Context, told: Happening) -> Component:
+    zone = context.view.zone
+    at = told.at.astimezone(zone)
+    clock = f"{at:%H:%M}" if at.date() == context.view.end.astimezone(zone).date() else f"{at:%-d %b}"
+    what: list[Node] = [html.B(told.service, className="b"), " ", told.title] if told.service else [told.title]
+    return html.Li(
+        [
+            html.Time(clock, title=f"{at:%-d %b %Y %H:%M:%S}"),
+            link(what, href=told.href, className="t", title=told.text or told.title),
+            pill(told.badge, told.shape),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Args:
+        title: Its head.
+        value: What it is sorted by; None where it is unknown, which comes last.
+        cell: What it shows of a service.
+        css: The class of head and cells.
+        rising: Whether its first order begins with the smallest.
+    """
+
+    title: str
+    value: Callable[[Row], Value]
+    cell: Callable[[Row], Nodes]
+    css: str = "r hide"
+    rising: bool = False

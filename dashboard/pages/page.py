@@ -27,9 +27,7 @@ from ..source import Source
 from ..view import PART, View
 
 T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
-
 # The first version ever seen is no release, it is where the history begins.
 _MAX_MARKERS = 4
 _BUCKET = timedelta(seconds=10)
@@ -37,6 +35,18 @@ _BUCKET = timedelta(seconds=10)
 _SILENT = timedelta(minutes=2)
 # Longer names of events are cut on charts; the page of events has them whole.
 _MAX_NAME = 24
+_INSTALL = "pip install stagelens"
+_RUN = "stagelens run -- uvicorn app:app"
+_BY_HAND = """import stagelens
+
+with stagelens.request("classify"):
+    with stagelens.stage("preprocess"):
+        batch = resize(image)
+    with stagelens.stage("forward"):
+        scores = model(batch)"""
+_DEMO = "make demo"
+# Where agents send by default.
+_PORT = 4318
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,20 +271,6 @@ def _short(name: str) -> str:
 
 def _python(at: object) -> datetime:
     return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas' own timestamps, typed as object
-
-
-_INSTALL = "pip install stagelens"
-_RUN = "stagelens run -- uvicorn app:app"
-_BY_HAND = """import stagelens
-
-with stagelens.request("classify"):
-    with stagelens.stage("preprocess"):
-        batch = resize(image)
-    with stagelens.stage("forward"):
-        scores = model(batch)"""
-_DEMO = "make demo"
-# Where agents send by default.
-_PORT = 4318
 
 
 def no_data(context: Context) -> list[Node]:

@@ -21,78 +21,9 @@ from ..format import TIMES, count
 from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
 from .page import Context, nothing
 
-
-def menu(
-    shown: Sequence[Node],
-    options: Mapping[str, tuple[str, str]],
-    chosen: str,
-    more: Component | None = None,
-    *,
-    title: str | None = None,
-    css: str = "menu",
-) -> Component:
-    """Return the menu.
-
-    Args:
-        shown: What is seen of it while it is closed.
-        options: Value to words and address.
-        chosen: The value now.
-        more: What stands below the links.
-        title: What it chooses and what is chosen, for those who do not see what is beside it.
-        css: The classes of its box.
-    """
-    links = [_option(text, href, on=value == chosen) for value, (text, href) in options.items()]
-    summary = html.Summary([*shown, html.I(className="ic ic-down")], className="btn", title=title)
-    return html.Details([summary, html.Div([*links, more], className="pop")], className=css)
-
-
-def field(key: str, value: str, example: str) -> Component:
-    """Return the place of a text field that sets *key* of the address; `assets/fields.js` puts the field there.
-
-    It is not React's: a field that is rendered anew while somebody types loses letters.
-    """
-    said = {"data-field": key, "data-value": value, "data-example": example}
-    return html.Span(className="field", **attributes(said))
-
-
-def _option(text: str, href: str, *, on: bool) -> Component:
-    current = attributes({"aria-current": "true"}) if on else {}
-    return link(html.Span(text, title=text), href=href, className="btn ghost" + (" b" if on else ""), **current)
-
-
 # What the address says of them, after "request of".
 WORDS = {WITHOUT_COLD: "what was warm", ONLY_COLD: "what was cold"}
 WAY_OUT = "Cold and warm"
-
-
-def leave_out(context: Context) -> Component | None:
-    """Return the switch that leaves them out; None where there are none, or the address says already what it wants."""
-    if context.service is None or "cold" in context.view.part:
-        return None
-    number = _requests(context, ONLY_COLD)
-    if not number:
-        return None
-    title = f"Something was loaded or warmed up in {_several(number)}: show the others alone"
-    href = context.view.here(cold=WITHOUT_COLD)
-    return link(f"Leave out {count(number)} cold", href=href, className="btn", title=title)
-
-
-def chip_words(context: Context) -> tuple[str, str, str]:
-    """Return what a chip says of them: its name, its value, and what pressing it does."""
-    chosen = context.view.part["cold"]
-    number = _requests(context, ONLY_COLD if chosen == WITHOUT_COLD else WITHOUT_COLD)
-    what = "cold" if chosen == WITHOUT_COLD else "warm"
-    return "Without", f"{count(number)} {what}", f"{_several(number)} left out that were {what}: show all"
-
-
-def _requests(context: Context, cold: str) -> int:
-    return context.source.ask(context.source.read.latency, replace(context.selection, cold=cold)).count
-
-
-def _several(number: int) -> str:
-    return f"{count(number)} request{'s' * (number != 1)}"
-
-
 # A menu is no list of all: the busiest, any other can be typed.
 _MOST = 40
 
@@ -201,3 +132,69 @@ def _choices(context: Context, key: str) -> list[str]:
 def _requests_without(context: Context, keys: Iterable[str]) -> int:
     wider = replace(context.selection, **{PART[key]: None for key in keys})
     return context.source.ask(context.source.read.latency, wider).count
+
+
+def menu(
+    shown: Sequence[Node],
+    options: Mapping[str, tuple[str, str]],
+    chosen: str,
+    more: Component | None = None,
+    *,
+    title: str | None = None,
+    css: str = "menu",
+) -> Component:
+    """Return the menu.
+
+    Args:
+        shown: What is seen of it while it is closed.
+        options: Value to words and address.
+        chosen: The value now.
+        more: What stands below the links.
+        title: What it chooses and what is chosen, for those who do not see what is beside it.
+        css: The classes of its box.
+    """
+    links = [_option(text, href, on=value == chosen) for value, (text, href) in options.items()]
+    summary = html.Summary([*shown, html.I(className="ic ic-down")], className="btn", title=title)
+    return html.Details([summary, html.Div([*links, more], className="pop")], className=css)
+
+
+def field(key: str, value: str, example: str) -> Component:
+    """Return the place of a text field that sets *key* of the address; `assets/fields.js` puts the field there.
+
+    It is not React's: a field that is rendered anew while somebody types loses letters.
+    """
+    said = {"data-field": key, "data-value": value, "data-example": example}
+    return html.Span(className="field", **attributes(said))
+
+
+def _option(text: str, href: str, *, on: bool) -> Component:
+    current = attributes({"aria-current": "true"}) if on else {}
+    return link(html.Span(text, title=text), href=href, className="btn ghost" + (" b" if on else ""), **current)
+
+
+def leave_out(context: Context) -> Component | None:
+    """Return the switch that leaves them out; None where there are none, or the address says already what it wants."""
+    if context.service is None or "cold" in context.view.part:
+        return None
+    number = _requests(context, ONLY_COLD)
+    if not number:
+        return None
+    title = f"Something was loaded or warmed up in {_several(number)}: show the others alone"
+    href = context.view.here(cold=WITHOUT_COLD)
+    return link(f"Leave out {count(number)} cold", href=href, className="btn", title=title)
+
+
+def chip_words(context: Context) -> tuple[str, str, str]:
+    """Return what a chip says of them: its name, its value, and what pressing it does."""
+    chosen = context.view.part["cold"]
+    number = _requests(context, ONLY_COLD if chosen == WITHOUT_COLD else WITHOUT_COLD)
+    what = "cold" if chosen == WITHOUT_COLD else "warm"
+    return "Without", f"{count(number)} {what}", f"{_several(number)} left out that were {what}: show all"
+
+
+def _requests(context: Context, cold: str) -> int:
+    return context.source.ask(context.source.read.latency, replace(context.selection, cold=cold)).count
+
+
+def _several(number: int) -> str:
+    return f"{count(number)} request{'s' * (number != 1)}"

@@ -28,95 +28,12 @@ from .page import Context, Page, nothing
 from .scope_filter import chips, leave_out, nobody, part_menu, part_words, to_blame
 from .service_status import clock_or_date, status_of
 
-
-def suspect_note(context: Context) -> Component | None:
-    """Return in a line how many calls of the window are not split for that reason, by dialect; None where all can be."""
-    found = context.source.ask(context.source.read.streams, context.selection, SUSPECT_REPORT)
-    calls = {dialect: each.count for dialect, each in found.items() if each.count}
-    if not calls:
-        return None
-    by_dialect = ", ".join(
-        f"{dialect} {several(calls[dialect], 'time')}" for dialect in sorted(calls, key=calls.__getitem__)[::-1]
-    )
-    return html.P(
-        f"Of {several(sum(calls.values()), 'call')} the server said of its own time what cannot be true ({by_dialect}): "
-        f"each counts as {label('dependency')} as a whole. A proxy or a new version of the server may use another unit.",
-        className="sub",
-    )
-
-
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
 _MISSING_AT = {
     "no_traces": "none of them is kept as a trace",
     "no_facts": "none of them is kept as a trace, and their tokens, batch sizes and failed calls are not counted",
     "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and none of them is kept as a trace",
 }
-
-
-def agent_cost(context: Context) -> Component | None:
-    """Return what being recorded costs a request, in a line; None where no agent has said."""
-    costs = _agent_streams(context, AGENT_COST)
-    counted = [costs[level] for level in costs if level != AGENT_LEVELS[-1]]
-    requests = sum(each.count for each in counted)
-    if not requests:
-        return None
-    whole = context.source.ask(context.source.read.latency, _any_model(context))
-    spent = sum(each.sum for each in counted) / requests
-    share = f" ({percent(spent * whole.count / whole.sum, 2)} of it)" if whole.sum else ""
-    behind = sum(each.sum for each in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
-    text = f"Being recorded costs a request {duration(spent)}{share}, and the agent's own threads {duration(behind)} for each."
-    return html.P(text, className="sub")
-
-
-def agent_note(context: Context) -> Component | None:
-    """Say what is missing of the window since agents were over their budget; None where nothing is."""
-    costs = _agent_streams(context, AGENT_COST)
-    lines = [_level_line(context, level, costs) for level in _REDUCED_LEVELS if level in costs]
-    if not lines:
-        return None
-    full = costs.get(_FULL_LEVEL)
-    why = f" With all recorded, a request costs {duration(_mean(full))}." if full else ""
-    head = html.Span([html.B("Agents keep to their budget:"), f" less than usual is recorded.{why}"])
-    return html.Div([head, *lines], className="quiet stack")
-
-
-def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Component:
-    found = costs[level]
-    if level == AGENT_LEVELS[-1]:
-        return html.Span(
-            f"{_level_period(context, level)}, at least one process recorded nothing: its requests are in no number here."
-        )
-    requests = sum(each.count for name, each in costs.items() if name != AGENT_LEVELS[-1])
-    return html.Span(
-        f"{_level_period(context, level)}: of {count(found.count)} of {count(requests)} requests, {_MISSING_AT[level]}. "
-        f"They cost {duration(_mean(found))} each."
-    )
-
-
-def _level_period(context: Context, level: str) -> str:
-    """Return from when until when there are requests of *level*, in words."""
-    view, step = context.view, context.axis.step
-    course = context.source.ask(context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step)
-    begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step
-    if ended + max(step, timedelta(seconds=30)) >= min(view.end, context.source.now()):
-        return f"Since {clock_or_date(begun, view)}"
-    first, last = clock_or_date(begun, view), clock_or_date(ended, view)
-    return f"From {first} to {last}" if first != last else f"At {first}"
-
-
-def _agent_streams(context: Context, metric: str) -> dict[str, Histogram]:
-    return context.source.ask(context.source.read.streams, _any_model(context), metric)
-
-
-def _any_model(context: Context) -> Selection:
-    """Return what is asked for whatever its model: of requests without stages it is seldom known."""
-    return replace(context.selection, model=None)
-
-
-def _mean(histogram: Histogram) -> float:
-    return histogram.sum / histogram.count
-
-
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
 # That a service has some model its model says.
@@ -291,3 +208,83 @@ def _without_data(context: Context) -> list[Node]:
             ],
         )
     ]
+
+
+def suspect_note(context: Context) -> Component | None:
+    """Return in a line how many calls of the window are not split for that reason, by dialect; None where all can be."""
+    found = context.source.ask(context.source.read.streams, context.selection, SUSPECT_REPORT)
+    calls = {dialect: each.count for dialect, each in found.items() if each.count}
+    if not calls:
+        return None
+    by_dialect = ", ".join(
+        f"{dialect} {several(calls[dialect], 'time')}" for dialect in sorted(calls, key=calls.__getitem__)[::-1]
+    )
+    return html.P(
+        f"Of {several(sum(calls.values()), 'call')} the server said of its own time what cannot be true ({by_dialect}): "
+        f"each counts as {label('dependency')} as a whole. A proxy or a new version of the server may use another unit.",
+        className="sub",
+    )
+
+
+def agent_cost(context: Context) -> Component | None:
+    """Return what being recorded costs a request, in a line; None where no agent has said."""
+    costs = _agent_streams(context, AGENT_COST)
+    counted = [costs[level] for level in costs if level != AGENT_LEVELS[-1]]
+    requests = sum(each.count for each in counted)
+    if not requests:
+        return None
+    whole = context.source.ask(context.source.read.latency, _any_model(context))
+    spent = sum(each.sum for each in counted) / requests
+    share = f" ({percent(spent * whole.count / whole.sum, 2)} of it)" if whole.sum else ""
+    behind = sum(each.sum for each in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
+    text = f"Being recorded costs a request {duration(spent)}{share}, and the agent's own threads {duration(behind)} for each."
+    return html.P(text, className="sub")
+
+
+def agent_note(context: Context) -> Component | None:
+    """Say what is missing of the window since agents were over their budget; None where nothing is."""
+    costs = _agent_streams(context, AGENT_COST)
+    lines = [_level_line(context, level, costs) for level in _REDUCED_LEVELS if level in costs]
+    if not lines:
+        return None
+    full = costs.get(_FULL_LEVEL)
+    why = f" With all recorded, a request costs {duration(_mean(full))}." if full else ""
+    head = html.Span([html.B("Agents keep to their budget:"), f" less than usual is recorded.{why}"])
+    return html.Div([head, *lines], className="quiet stack")
+
+
+def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Component:
+    found = costs[level]
+    if level == AGENT_LEVELS[-1]:
+        return html.Span(
+            f"{_level_period(context, level)}, at least one process recorded nothing: its requests are in no number here."
+        )
+    requests = sum(each.count for name, each in costs.items() if name != AGENT_LEVELS[-1])
+    return html.Span(
+        f"{_level_period(context, level)}: of {count(found.count)} of {count(requests)} requests, {_MISSING_AT[level]}. "
+        f"They cost {duration(_mean(found))} each."
+    )
+
+
+def _level_period(context: Context, level: str) -> str:
+    """Return from when until when there are requests of *level*, in words."""
+    view, step = context.view, context.axis.step
+    course = context.source.ask(context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step)
+    begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step
+    if ended + max(step, timedelta(seconds=30)) >= min(view.end, context.source.now()):
+        return f"Since {clock_or_date(begun, view)}"
+    first, last = clock_or_date(begun, view), clock_or_date(ended, view)
+    return f"From {first} to {last}" if first != last else f"At {first}"
+
+
+def _agent_streams(context: Context, metric: str) -> dict[str, Histogram]:
+    return context.source.ask(context.source.read.streams, _any_model(context), metric)
+
+
+def _any_model(context: Context) -> Selection:
+    """Return what is asked for whatever its model: of requests without stages it is seldom known."""
+    return replace(context.selection, model=None)
+
+
+def _mean(histogram: Histogram) -> float:
+    return histogram.sum / histogram.count

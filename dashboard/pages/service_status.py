@@ -28,67 +28,6 @@ from .regressions import Release, regressions
 COLOURS = {"burning": "bad", "at_risk": "warn"}
 
 
-def clock_or_date(at: datetime, view: View) -> str:
-    """Return when *at* is on the reader's clock, with the date where it is not today's."""
-    local = at.astimezone(view.zone)
-    return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
-
-
-def state_note(found: SloStatus, view: View) -> str:
-    """Return since when or until when *found* stands as it does, as far as its state says one; else nothing."""
-    if found.state == "stale" and found.stale_since is not None:
-        return f"since {clock_or_date(found.stale_since, view)}"
-    if found.state == "maintenance" and found.work is not None:
-        return (
-            f"{maintenance_end(found.work, view)} ({found.work.why})"
-            if found.work.why
-            else maintenance_end(found.work, view)
-        )
-    return ""
-
-
-def maintenance_end(work: Work, view: View) -> str:
-    """Return when *work* is over, in words."""
-    return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
-
-
-def state_line(found: SloStatus, view: View) -> str:
-    """Return the state of *found* with its note: `Stale since 12:03`."""
-    return f"{WORDS[found.state]} {state_note(found, view)}".rstrip()
-
-
-def burn_note(found: SloStatus, view: View) -> list[Node]:
-    """Return how fast the budget of *found* burns, or why nobody knows it now."""
-    if found.state in ("stale", "maintenance", "no_data"):
-        return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
-    return [html.Span(f"burning {times(found.burn_1h)}", className="bad" if found.burn_1h > 1 else "muted"), " · 1 h"]
-
-
-def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:
-    """Say that requests of planned work are shown where they are: they count for nothing."""
-    if not slo.maintenance.intervals(start, end):
-        return ""
-    return " Requests of planned work are among them, though they do not count."
-
-
-def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
-    """Return the most urgent of *states*; "" where there is none."""
-    for state in URGENCY:
-        if state in states:
-            return state
-    return ""
-
-
-def state_counts(states: Sequence[str]) -> list[str]:
-    """Return how many are in each state that is not healthy, the most urgent first.
-
-    >>> counted(["healthy", "stale", "burning", "stale"])
-    ['1 burning', '2 stale']
-    """
-    numbers = {state: states.count(state) for state in URGENCY if state != "healthy"}
-    return [f"{number} {WORDS[state].lower()}" for state, number in numbers.items() if number]
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """How a service stands.
@@ -191,3 +130,64 @@ def _of_incident(view: View, found: Incident) -> ServiceStatus:
     return ServiceStatus(
         state, "Incident", f"since {clock_or_date(found.since, view)}", view.link(incident_page(found.id))
     )
+
+
+def clock_or_date(at: datetime, view: View) -> str:
+    """Return when *at* is on the reader's clock, with the date where it is not today's."""
+    local = at.astimezone(view.zone)
+    return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
+
+
+def state_note(found: SloStatus, view: View) -> str:
+    """Return since when or until when *found* stands as it does, as far as its state says one; else nothing."""
+    if found.state == "stale" and found.stale_since is not None:
+        return f"since {clock_or_date(found.stale_since, view)}"
+    if found.state == "maintenance" and found.work is not None:
+        return (
+            f"{maintenance_end(found.work, view)} ({found.work.why})"
+            if found.work.why
+            else maintenance_end(found.work, view)
+        )
+    return ""
+
+
+def maintenance_end(work: Work, view: View) -> str:
+    """Return when *work* is over, in words."""
+    return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
+
+
+def state_line(found: SloStatus, view: View) -> str:
+    """Return the state of *found* with its note: `Stale since 12:03`."""
+    return f"{WORDS[found.state]} {state_note(found, view)}".rstrip()
+
+
+def burn_note(found: SloStatus, view: View) -> list[Node]:
+    """Return how fast the budget of *found* burns, or why nobody knows it now."""
+    if found.state in ("stale", "maintenance", "no_data"):
+        return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
+    return [html.Span(f"burning {times(found.burn_1h)}", className="bad" if found.burn_1h > 1 else "muted"), " · 1 h"]
+
+
+def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:
+    """Say that requests of planned work are shown where they are: they count for nothing."""
+    if not slo.maintenance.intervals(start, end):
+        return ""
+    return " Requests of planned work are among them, though they do not count."
+
+
+def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
+    """Return the most urgent of *states*; "" where there is none."""
+    for state in URGENCY:
+        if state in states:
+            return state
+    return ""
+
+
+def state_counts(states: Sequence[str]) -> list[str]:
+    """Return how many are in each state that is not healthy, the most urgent first.
+
+    >>> counted(["healthy", "stale", "burning", "stale"])
+    ['1 burning', '2 stale']
+    """
+    numbers = {state: states.count(state) for state in URGENCY if state != "healthy"}
+    return [f"{number} {WORDS[state].lower()}" for state, number in numbers.items() if number]

@@ -35,55 +35,6 @@ from .trace_timeline import (
     trace_baseline,
 )
 
-
-def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
-    """Return the sentence and the two bars."""
-    stages = {stage: value / NS for stage, value in found.stages_ns.items()}
-    seconds = found.duration_ns / NS
-    number, unit = split_duration(seconds)
-    median = setting.median_seconds
-    against: list[Node] = []
-    if median:
-        slower = seconds > median
-        against = [
-            html.Span(
-                f" · {times(seconds / median)} the median",
-                className="bad" if slower and seconds > 2 * median else "muted",
-            )
-        ]
-    longest = max(seconds, median) or 1.0
-    bars: list[Node] = ["This request", stage_bar(stages, tall=True, scale=seconds / longest)]
-    if median:
-        bars += [f"Median request, {duration(median)}", stage_bar(setting.median, scale=median / longest)]
-    said = [
-        html.Span([number, html.Small(unit)], className="total"),
-        *against,
-        html.Div([*_causes(stages, setting), _stall_words(found)], className="muted x"),
-    ]
-    return html.Div([html.Div(said, className="say"), html.Div(bars, className="scale")], className="verdict")
-
-
-def _stall_words(found: KeptTrace) -> str:
-    said = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / NS, "the request")
-    return f" {said}" if said else ""
-
-
-def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
-    """Name the stages that took most of what this request took more than the median one."""
-    total = sum(stages.values()) or 1.0
-    excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
-    said: list[Any] = []
-    for stage in excess[:2]:
-        share = stages[stage] / total
-        if share < 0.1:  # noqa: PLR2004 - less is no cause
-            continue
-        usual = setting.usual(stage)
-        said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]
-        if usual and stages[stage] > 1.5 * usual:
-            said.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
-    return [*said, "."] if said else ["No stage stands out."]
-
-
 # A W3C trace id or at least eight digits of it, or that and the root's span id: one request of several in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 _KEPT = {
@@ -249,3 +200,51 @@ def _more(context: Context, found: KeptTrace) -> Component:
         tools=more,
         flush=True,
     )
+
+
+def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
+    """Return the sentence and the two bars."""
+    stages = {stage: value / NS for stage, value in found.stages_ns.items()}
+    seconds = found.duration_ns / NS
+    number, unit = split_duration(seconds)
+    median = setting.median_seconds
+    against: list[Node] = []
+    if median:
+        slower = seconds > median
+        against = [
+            html.Span(
+                f" · {times(seconds / median)} the median",
+                className="bad" if slower and seconds > 2 * median else "muted",
+            )
+        ]
+    longest = max(seconds, median) or 1.0
+    bars: list[Node] = ["This request", stage_bar(stages, tall=True, scale=seconds / longest)]
+    if median:
+        bars += [f"Median request, {duration(median)}", stage_bar(setting.median, scale=median / longest)]
+    said = [
+        html.Span([number, html.Small(unit)], className="total"),
+        *against,
+        html.Div([*_causes(stages, setting), _stall_words(found)], className="muted x"),
+    ]
+    return html.Div([html.Div(said, className="say"), html.Div(bars, className="scale")], className="verdict")
+
+
+def _stall_words(found: KeptTrace) -> str:
+    said = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / NS, "the request")
+    return f" {said}" if said else ""
+
+
+def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
+    """Name the stages that took most of what this request took more than the median one."""
+    total = sum(stages.values()) or 1.0
+    excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
+    said: list[Any] = []
+    for stage in excess[:2]:
+        share = stages[stage] / total
+        if share < 0.1:  # noqa: PLR2004 - less is no cause
+            continue
+        usual = setting.usual(stage)
+        said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]
+        if usual and stages[stage] > 1.5 * usual:
+            said.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
+    return [*said, "."] if said else ["No stage stands out."]

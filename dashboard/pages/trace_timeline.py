@@ -33,214 +33,15 @@ _ORDER = (_WIRE, _WAITING, _CPU, _GPU, _ELSEWHERE)
 _BY_STAGE = {"network": _WIRE, "queue": _WAITING, "dependency": _ELSEWHERE}
 # Stages that run where the model does; the others of a request run on the CPU whatever its device is.
 _ON_THE_DEVICE = {"forward", "prefill", "decode", "h2d", "d2h"}
-
-
-def lanes(found: KeptTrace, tools: Node) -> Component:
-    """Return the card with one lane for each place; *tools* stand at its right."""
-    scale = Scale.of(found)
-    held: dict[str, list[dict[str, Any]]] = {}
-    for span in spans_by_start(found):
-        held.setdefault(lane_of(span, found.series.device), []).append(span)
-    head: list[tuple[Node, str]] = [("Where", "w-name"), (scale.head(), "lane"), ("Busy", "r w-time")]
-    shown = [each for each in _ORDER if each in held]
-    rows = [_lane_row(name, held[name], scale) for name in shown]
-    body = table(head, rows, "Where the request was in time", css="wf")
-    stages = legend({str(span["stage"]) for span in found.spans if span["stage"]})
-    return card("Lanes", body, sub=_gpu_words(held, scale), tools=tools, foot=stages, size="c8", flush=True)
-
-
-def lane_of(span: Mapping[str, Any], device: str) -> str:
-    """Return where *span* ran, of a request whose model is on *device*.
-
-    >>> lane_of({"stage": "forward", "attributes": {}}, "cuda:0"), lane_of({"stage": "tokenize"}, "cuda:0")
-    ('GPU', 'CPU')
-    """
-    stage = str(span["stage"])
-    if stage in _BY_STAGE:
-        return _BY_STAGE[stage]
-    facts = dict(span.get("attributes") or {})
-    if facts.get(TIMING) in {"reported", "averaged"}:
-        return _ELSEWHERE
-    where = str(facts.get(DEVICE) or (device if stage in _ON_THE_DEVICE else "")).lower()
-    is_gpu = facts.get(TIMING) == "gpu" or where.startswith(("cuda", "gpu", "tensorrt", "rocm", "mps"))
-    return _GPU if is_gpu else _CPU
-
-
-def busy_ns(spans: list[dict[str, Any]]) -> int:
-    """Return how long at least one of *spans* ran, in nanoseconds."""
-    total, reached = 0, 0
-    for span in sorted(spans, key=lambda each: int(each["start_ns"])):
-        start = max(int(span["start_ns"]), reached)
-        end = int(span["start_ns"]) + int(span["duration_ns"])
-        total += max(end - start, 0)
-        reached = max(reached, end)
-    return total
-
-
-def _lane_row(name: str, spans: list[dict[str, Any]], scale: Scale) -> Component:
-    bars = [span_bar(span, scale, className=f"st-{hue(str(span['stage']))}", title=_span_title(span)) for span in spans]
-    return html.Tr(
-        [
-            html.Th(name, scope="row"),
-            html.Td(html.Div(bars, className="in", style={"--tick": f"{scale.tick:.3f}%"}), className="lane"),
-            html.Td(duration(busy_ns(spans) / NS), className="r"),
-        ],
-        **attributes({"data-lane": name}),
-    )
-
-
-def _span_title(span: Mapping[str, Any]) -> str:
-    parts = (span_name(span), duration(float(span["duration_ns"]) / NS), span_note(span))
-    return " · ".join(part for part in parts if part)
-
-
-def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
-    if _GPU not in held:
-        return "where the work ran"
-    return f"the GPU was busy {percent(busy_ns(held[_GPU]) / NS / scale.whole)} of the time"
-
-
 NS = 1e9
 _BASELINE_RANGE = timedelta(hours=6)
 _MIN_REQUESTS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class TraceBaseline:
-    """What the request is compared with.
-
-    Args:
-        latency: The latency of the requests around it.
-        stages: Each stage's own time in them.
-        median: The stages of the median request: stage to seconds.
-    """
-
-    latency: Histogram
-    stages: Mapping[str, Histogram]
-    median: dict[str, float]
-
-    def usual(self, stage: str) -> float | None:
-        """Return the median of the stage's own time; None when too few requests had it."""
-        own = self.stages.get(stage)
-        if own is None or own.count < _MIN_REQUESTS:
-            return None
-        median = own.quantile(0.5)
-        return median.value if median else None
-
-    @property
-    def median_seconds(self) -> float:
-        """The latency of the median request; zero when there is none."""
-        return sum(self.median.values())
-
-
-def requests_around(found: KeptTrace) -> Selection:
-    """Return the requests of its service around *found*."""
-    at = datetime.fromtimestamp(found.started_ns / NS, UTC)
-    return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
-
-
-def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
-    """Return what *found* is compared with."""
-    source, near = context.source, requests_around(found)
-    frame = source.ask(source.read.breakdown, near, (0.5,))
-    median = stages_at(frame, 0) if len(frame) and enough(int(frame.attrs.get("requests", 0)), 0.5) else {}
-    return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
-
-
-def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
-    """Return the kept requests before and after this one in the order of the list, slowest first."""
-    source = context.source
-    frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
-    listed = [
-        trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
-    ]
-    own = trace_name(found.trace_id, found.span_id)
-    if own not in listed:
-        return None, None
-    at = listed.index(own)
-    return (listed[at - 1] if at else None), (listed[at + 1] if at + 1 < len(listed) else None)
-
-
-def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
-    """Return which share of the requests took no longer; None when there are too few to say."""
-    if histogram is None or histogram.count < _MIN_REQUESTS:
-        return None
-    share = histogram.fraction_below(seconds)
-    return share.value if share else None
-
-
 # From here on a rank is worth the colour of trouble.
 RARE = 0.99
 # A note stands right of a bar that ends before it, left of one that begins behind its mirror, else on it. [percent]
 _MIDDLE = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What stands beside a lane.
-
-    Args:
-        seconds: How long it took. [seconds]
-        rank: The share of requests whose stage took no longer; None when there are too few to say.
-        main: Whether the request is dominated by this stage.
-    """
-
-    seconds: float
-    rank: float | None
-    main: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The time axis that all lanes share.
-
-    Args:
-        whole: The wall time of the request, above zero. [seconds]
-    """
-
-    whole: float
-
-    @classmethod
-    def of(cls, found: KeptTrace) -> Scale:
-        """Return the axis of *found*."""
-        return cls(max(found.duration_ns / NS, 1e-9))
-
-    @property
-    def marks(self) -> list[float]:
-        """Round times from the start, in seconds."""
-        return list(ticks(0, self.whole, 5)["tickvals"])
-
-    @property
-    def tick(self) -> float:
-        """The distance of two marks, in percent of the width."""
-        marks = self.marks
-        return (marks[1] if len(marks) > 1 else self.whole) / self.whole * 100
-
-    def place(self, span: Mapping[str, Any]) -> tuple[float, float]:
-        """Return where *span* begins and how wide it is, in percent; inside the request, whatever a wrong clock said."""
-        start, end = (float(span["start_ns"]), float(span["start_ns"]) + float(span["duration_ns"]))
-        left, right = (min(max(each / NS / self.whole * 100, 0.0), 100.0) for each in (start, end))
-        return left, right - left
-
-    def head(self) -> Component:
-        """Return the axis itself."""
-        shown = [each for each in self.marks if each < self.whole * 0.97]
-        return html.Div(
-            [html.Span(axis_duration(each), style={"left": f"{each / self.whole * 100:.2f}%"}) for each in shown],
-            className="ax",
-            title="Time since the request came in; drag to look closer, double-click for the whole",
-        )
-
-
-def spans_by_start(found: KeptTrace) -> list[dict[str, Any]]:
-    """Return the spans of *found* by their start."""
-    return sorted(found.spans, key=lambda each: int(each["start_ns"]))
-
-
-def span_bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
-    """Return one span as a bar on a lane."""
-    left, width = scale.place(span)
-    return html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}, **more)
+_TIMED = {"reported": "as its server says", "averaged": "as its server says, on average", "launch": "its launch only"}
+_PARTS = {"body": "reading the answer", "rest": "what its server leaves of the call"}
 
 
 def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
@@ -320,10 +121,6 @@ def _timeline_row(stage: str, shown: str, parts: Sequence[Component], tick: floa
     )
 
 
-_TIMED = {"reported": "as its server says", "averaged": "as its server says, on average", "launch": "its launch only"}
-_PARTS = {"body": "reading the answer", "rest": "what its server leaves of the call"}
-
-
 def span_note(span: Mapping[str, Any]) -> str:
     """Return what is written beside a span: what held it up, which part it is, its model, batch and device, and how it was timed."""
     attributes = dict(span.get("attributes") or {})
@@ -342,3 +139,200 @@ def _foot(found: KeptTrace) -> Node:
     if total <= found.duration_ns:
         return None
     return "Stages overlap: each bar is as long as it ran, the shares above count every moment once."
+
+
+def lanes(found: KeptTrace, tools: Node) -> Component:
+    """Return the card with one lane for each place; *tools* stand at its right."""
+    scale = Scale.of(found)
+    held: dict[str, list[dict[str, Any]]] = {}
+    for span in spans_by_start(found):
+        held.setdefault(lane_of(span, found.series.device), []).append(span)
+    head: list[tuple[Node, str]] = [("Where", "w-name"), (scale.head(), "lane"), ("Busy", "r w-time")]
+    shown = [each for each in _ORDER if each in held]
+    rows = [_lane_row(name, held[name], scale) for name in shown]
+    body = table(head, rows, "Where the request was in time", css="wf")
+    stages = legend({str(span["stage"]) for span in found.spans if span["stage"]})
+    return card("Lanes", body, sub=_gpu_words(held, scale), tools=tools, foot=stages, size="c8", flush=True)
+
+
+def lane_of(span: Mapping[str, Any], device: str) -> str:
+    """Return where *span* ran, of a request whose model is on *device*.
+
+    >>> lane_of({"stage": "forward", "attributes": {}}, "cuda:0"), lane_of({"stage": "tokenize"}, "cuda:0")
+    ('GPU', 'CPU')
+    """
+    stage = str(span["stage"])
+    if stage in _BY_STAGE:
+        return _BY_STAGE[stage]
+    facts = dict(span.get("attributes") or {})
+    if facts.get(TIMING) in {"reported", "averaged"}:
+        return _ELSEWHERE
+    where = str(facts.get(DEVICE) or (device if stage in _ON_THE_DEVICE else "")).lower()
+    is_gpu = facts.get(TIMING) == "gpu" or where.startswith(("cuda", "gpu", "tensorrt", "rocm", "mps"))
+    return _GPU if is_gpu else _CPU
+
+
+def busy_ns(spans: list[dict[str, Any]]) -> int:
+    """Return how long at least one of *spans* ran, in nanoseconds."""
+    total, reached = 0, 0
+    for span in sorted(spans, key=lambda each: int(each["start_ns"])):
+        start = max(int(span["start_ns"]), reached)
+        end = int(span["start_ns"]) + int(span["duration_ns"])
+        total += max(end - start, 0)
+        reached = max(reached, end)
+    return total
+
+
+def _lane_row(name: str, spans: list[dict[str, Any]], scale: Scale) -> Component:
+    bars = [span_bar(span, scale, className=f"st-{hue(str(span['stage']))}", title=_span_title(span)) for span in spans]
+    return html.Tr(
+        [
+            html.Th(name, scope="row"),
+            html.Td(html.Div(bars, className="in", style={"--tick": f"{scale.tick:.3f}%"}), className="lane"),
+            html.Td(duration(busy_ns(spans) / NS), className="r"),
+        ],
+        **attributes({"data-lane": name}),
+    )
+
+
+def _span_title(span: Mapping[str, Any]) -> str:
+    parts = (span_name(span), duration(float(span["duration_ns"]) / NS), span_note(span))
+    return " · ".join(part for part in parts if part)
+
+
+def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
+    if _GPU not in held:
+        return "where the work ran"
+    return f"the GPU was busy {percent(busy_ns(held[_GPU]) / NS / scale.whole)} of the time"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceBaseline:
+    """What the request is compared with.
+
+    Args:
+        latency: The latency of the requests around it.
+        stages: Each stage's own time in them.
+        median: The stages of the median request: stage to seconds.
+    """
+
+    latency: Histogram
+    stages: Mapping[str, Histogram]
+    median: dict[str, float]
+
+    def usual(self, stage: str) -> float | None:
+        """Return the median of the stage's own time; None when too few requests had it."""
+        own = self.stages.get(stage)
+        if own is None or own.count < _MIN_REQUESTS:
+            return None
+        median = own.quantile(0.5)
+        return median.value if median else None
+
+    @property
+    def median_seconds(self) -> float:
+        """The latency of the median request; zero when there is none."""
+        return sum(self.median.values())
+
+
+def requests_around(found: KeptTrace) -> Selection:
+    """Return the requests of its service around *found*."""
+    at = datetime.fromtimestamp(found.started_ns / NS, UTC)
+    return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
+
+
+def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
+    """Return what *found* is compared with."""
+    source, near = context.source, requests_around(found)
+    frame = source.ask(source.read.breakdown, near, (0.5,))
+    median = stages_at(frame, 0) if len(frame) and enough(int(frame.attrs.get("requests", 0)), 0.5) else {}
+    return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
+
+
+def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
+    """Return the kept requests before and after this one in the order of the list, slowest first."""
+    source = context.source
+    frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
+    listed = [
+        trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
+    ]
+    own = trace_name(found.trace_id, found.span_id)
+    if own not in listed:
+        return None, None
+    at = listed.index(own)
+    return (listed[at - 1] if at else None), (listed[at + 1] if at + 1 < len(listed) else None)
+
+
+def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
+    """Return which share of the requests took no longer; None when there are too few to say."""
+    if histogram is None or histogram.count < _MIN_REQUESTS:
+        return None
+    share = histogram.fraction_below(seconds)
+    return share.value if share else None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What stands beside a lane.
+
+    Args:
+        seconds: How long it took. [seconds]
+        rank: The share of requests whose stage took no longer; None when there are too few to say.
+        main: Whether the request is dominated by this stage.
+    """
+
+    seconds: float
+    rank: float | None
+    main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The time axis that all lanes share.
+
+    Args:
+        whole: The wall time of the request, above zero. [seconds]
+    """
+
+    whole: float
+
+    @classmethod
+    def of(cls, found: KeptTrace) -> Scale:
+        """Return the axis of *found*."""
+        return cls(max(found.duration_ns / NS, 1e-9))
+
+    @property
+    def marks(self) -> list[float]:
+        """Round times from the start, in seconds."""
+        return list(ticks(0, self.whole, 5)["tickvals"])
+
+    @property
+    def tick(self) -> float:
+        """The distance of two marks, in percent of the width."""
+        marks = self.marks
+        return (marks[1] if len(marks) > 1 else self.whole) / self.whole * 100
+
+    def place(self, span: Mapping[str, Any]) -> tuple[float, float]:
+        """Return where *span* begins and how wide it is, in percent; inside the request, whatever a wrong clock said."""
+        start, end = (float(span["start_ns"]), float(span["start_ns"]) + float(span["duration_ns"]))
+        left, right = (min(max(each / NS / self.whole * 100, 0.0), 100.0) for each in (start, end))
+        return left, right - left
+
+    def head(self) -> Component:
+        """Return the axis itself."""
+        shown = [each for each in self.marks if each < self.whole * 0.97]
+        return html.Div(
+            [html.Span(axis_duration(each), style={"left": f"{each / self.whole * 100:.2f}%"}) for each in shown],
+            className="ax",
+            title="Time since the request came in; drag to look closer, double-click for the whole",
+        )
+
+
+def spans_by_start(found: KeptTrace) -> list[dict[str, Any]]:
+    """Return the spans of *found* by their start."""
+    return sorted(found.spans, key=lambda each: int(each["start_ns"]))
+
+
+def span_bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
+    """Return one span as a bar on a lane."""
+    left, width = scale.place(span)
+    return html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}, **more)
