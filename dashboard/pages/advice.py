@@ -11,12 +11,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label
-from ..advising import RANKS
+from ..advising import RANKS, Option
 from ..components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..costs import MILLION
 from ..design_tokens import hue
 from ..format import MINUS, day, duration, enough, money, needed, percent, whole
-from ..optimization_catalog import Option
 from ..view import service_path
 from .advice_facts import (
     MOST,

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.stages import STAGES
-from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, findings
-from stagelens.dashboard.optimization_catalog import families, family_of
+from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, families, family_of, findings
 from stagelens.dashboard.pages.advice import top_advice
 from stagelens.dashboard.pages.advice_facts import MOST, advice_count, marks, of_all, of_service
 from stagelens.dashboard.pages.fleet import Measures
