@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ..format import TIMES, percent, span
-from .marks import release_marks
 from .parts import MARKER_ROW, Annotation, Figure, Shape, Trace, f4, f8, level, line, marker_rows, note
-from .time_axis import TimeAxis
+from .time_axis import TimeAxis, release_marks
 
 # Time to the end of the budget is drawn when it is at most this part of the shown time away.
 _NEAR = 0.35

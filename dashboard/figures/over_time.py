@@ -15,9 +15,8 @@ import pandas as pd
 
 from ...core.stages import label
 from ..format import count, duration, needed, percent, percentile, whole
-from .marks import Alert, alert_marks, release_marks, rough, veils, without_alert_names
 from .parts import Figure, Trace, band, f4, f8, level, line, marker_rows, safe, stages_of, ticks
-from .time_axis import TimeAxis, gaps_filled
+from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, release_marks, rough, veils, without_alert_names
 
 OVER_TIME_COLUMNS = ("at", "n", "value_seconds")
 # Where one extreme step would flatten the rest, the axis ends above this quantile of the steps.
