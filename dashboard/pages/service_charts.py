@@ -17,8 +17,7 @@ from ..components import Node, attributes, card, chart, empty, spoken_stages, sw
 from ..figures.heat import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.parts import Figure, stages_of
-from ..figures.percentile import COLUMNS, MARKS, coarse, percentile_figure, percentile_grid
-from ..figures.promise import Objective
+from ..figures.percentile import COLUMNS, MARKS, Objective, coarse, percentile_figure, percentile_grid
 from ..figures.time_axis import Alert, rough
 from ..format import count, duration, enough, interval, needed, percent, percentile, span, whole
 from .fleet import breakdown, stages_at

@@ -22,8 +22,7 @@ from stagelens.dashboard.figures.compare import both_figure, delta_figure
 from stagelens.dashboard.figures.heat import heat_figure
 from stagelens.dashboard.figures.over_time import over_time_figure
 from stagelens.dashboard.figures.parts import band_labels, log_ticks, ticks
-from stagelens.dashboard.figures.percentile import percentile_figure, percentile_grid
-from stagelens.dashboard.figures.promise import Objective
+from stagelens.dashboard.figures.percentile import Objective, percentile_figure, percentile_grid
 from stagelens.dashboard.figures.time_axis import Alert, TimeAxis, step_for
 from stagelens.dashboard.format import percentile
 
