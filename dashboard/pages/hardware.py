@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from ...core import hardware as measures
 from ...core.hardware import Measure
 from ..components import Node, card, chart, empty, spark, table
-from ..figures.hardware import hardware_figure
+from ..figures.over_time import hardware_figure
 from ..format import SPACE, UNKNOWN, count, duration, enough, percent, percentile, size, span
 from ..hardware import Compared, busy, of_measure, when_slow
 from .page import Context

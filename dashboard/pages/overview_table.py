@@ -35,7 +35,7 @@ from ..components import (
 )
 from ..costs import MILLION, a_request
 from ..figures.budget import left_parts
-from ..figures.fleet import busy_seconds, fleet_figure
+from ..figures.over_time import busy_seconds, fleet_figure
 from ..format import UNKNOWN, count, duration, money, needed, percent, span, times, whole
 from ..view import service_path, slo_path
 from .comparison import window_name

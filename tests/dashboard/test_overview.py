@@ -18,8 +18,8 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.figures.fleet import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.heat import heat_figure
+from stagelens.dashboard.figures.over_time import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.format import THIN, duration
 from stagelens.dashboard.pages.fleet import Row, measure, urgent_first
