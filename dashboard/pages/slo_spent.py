@@ -27,7 +27,7 @@ from ...analysis.comparison import StageGrowth
 from ...core.stages import label
 from ..components import Node, Nodes, attributes, card, chart, empty, legend, link, link_tabs, stage_name, swatch, table
 from ..design_tokens import hue
-from ..figures.spent import COLUMNS, UNEXPLAINED, spent_figure, stages_of
+from ..figures.budget import COLUMNS, UNEXPLAINED, spent_figure, stages_of
 from ..figures.time_axis import step_for
 from ..format import axis_duration, count, duration, enough, needed, percent, percentile, portion, several, whole
 from ..view import PART, View, service_path

@@ -20,8 +20,7 @@ from stagelens.alerts.evaluation.burn_rate import Tier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloStatus
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
-from stagelens.dashboard.figures.budget import budget_figure, markers
-from stagelens.dashboard.figures.spent import spent_figure
+from stagelens.dashboard.figures.budget import budget_figure, markers, spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.menus import menus
 from stagelens.dashboard.page_data import Outline, children, outline, text
