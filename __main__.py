@@ -193,9 +193,9 @@ def _look_after(options: argparse.Namespace) -> int:
 
 
 def _add_user(name: str, environment: Mapping[str, str]) -> int:
-    from .dashboard import add_user  # noqa: PLC0415
+    from .dashboard import users  # noqa: PLC0415
 
-    return add_user.main(name, environment)
+    return users.main(name, environment)
 
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:

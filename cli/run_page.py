@@ -13,11 +13,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ..dashboard.components import Chart, Node
-from ..dashboard.page_data import children
+from ..dashboard.html_out import children
 from ..dashboard.pages.page import Context, Page, nothing
-from ..dashboard.rendering import page
+from ..dashboard.rendering import context_of, render_page
 from ..dashboard.report import report
-from ..dashboard.router import context_of
 from ..dashboard.source import Source
 from ..dashboard.view import parse, service_path, trace_name, trace_path
 from ..store import Selection, Store
@@ -65,8 +64,8 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
     return body
 
 
-def _page_nodes(source: Source, path: str, start: datetime, end: datetime) -> list[Node]:
-    return page(_page_context(source, path, start, end)).body
+def _page(source: Source, path: str, start: datetime, end: datetime) -> list[Node]:
+    return render_page(_context(source, path, start, end)).body
 
 
 def _page_context(source: Source, path: str, start: datetime, end: datetime) -> Context:

@@ -2,71 +2,307 @@
 
 An answer carries an ETag made of the address, the window and the revision of the data: whoever brings it back is told
 "not modified" before anything is computed.
+
+The questions of `GET /api/v1/query/<question>`: each is one question of the store, with the same words as a page.
+
+One kept request as a file of OTLP JSON, which other tools read: `GET /api/v1/traces/<id>`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+import pandas as pd
 from flask import Flask, Response, current_app, request
 
 from .. import __version__
-from .page_data import Outline, outline
+from ..core import names
+from ..core.histogram import Histogram
+from ..store import KeptTrace
+from .format import enough
+from .html_out import PageData, page_data
+from .pages.comparison import chosen_pair, compared, newest_pair
 from .pages.page import Context, Page
-from .query_params import NOT_FOUND, AskError, check_keys, needed
-from .questions import QUESTIONS, Arguments, framed
-from .rendering import told
-from .replies import PREFIX, answer_json, explained, refusal
-from .router import context_of, page_of
-from .serialization import as_csv, columns, file_name, rows
+from .pages.slo_spent import split_of
+from .query_params import NOT_FOUND, BadRequestError, check_keys, percentiles, required
+from .rendering import context_of, page_of, page_state
+from .serialization import API_PREFIX, as_csv, columns, error_response, file_name, json_response, rows, with_json_errors
 from .source import Source
 from .view import ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 
-_V1 = f"{PREFIX}v1"
+_SERVER, _INTERNAL = 2, 1
+_FAILED = 2
+_NO_SUCH = 404
+
+
+def add_trace_route(server: Flask, source: Source) -> None:
+    """Answer with kept requests on *server*."""
+
+    def trace(name: str) -> Response:
+        found = source.ask(source.read.trace, name)
+        if found is None:
+            return error_response(
+                f"the trace {name[:40]} was not kept", "id", "kept traces are listed at /traces", _NO_SUCH
+            )
+        said = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
+        return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=said)
+
+    server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
+
+
+def as_otlp(found: KeptTrace) -> dict[str, Any]:
+    """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x.
+
+    The ids of the spans below the root are not kept; they are made anew from their places, the same each time.
+    """
+    series = found.series
+    resource = {
+        names.SERVICE_NAME: series.service,
+        names.SERVICE_VERSION: series.version,
+        names.ENVIRONMENT: series.environment,
+    }
+    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [_root_span(found), *_child_spans(found)]}
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
+
+
+def _root_span(found: KeptTrace) -> dict[str, Any]:
+    shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in found.stages_ns.items()}
+    facts = {
+        **found.attributes,
+        names.ROUTE: found.series.route,
+        names.MODEL: found.series.model,
+        names.KEPT_BECAUSE: found.because,
+        names.DOMINANT: found.dominant,
+        **shares,
+    }
+    root = _span(found, found.span_id, found.series.route or "request", (0, found.duration_ns), facts)
+    failed = found.series.status != names.STATUS_OK
+    return {**root, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
+
+
+def _child_spans(found: KeptTrace) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for place, span in enumerate(found.spans):
+        own = f"{zlib.crc32(found.span_id.encode()):08x}{place:08x}"
+        facts = {**dict(span.get("attributes") or {}), names.STAGE: span["stage"]}
+        within = int(span["start_ns"]), int(span["duration_ns"])
+        whole = _span(found, own, str(span["name"]), within, facts)
+        made.append({**whole, "parentSpanId": found.span_id, "kind": _INTERNAL})
+    return made
+
+
+def _span(
+    found: KeptTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    begin, length = found.started_ns + within[0], within[1]
+    return {
+        "traceId": found.trace_id,
+        "spanId": span_id,
+        "name": name,
+        "startTimeUnixNano": str(begin),
+        "endTimeUnixNano": str(begin + length),
+        "attributes": _attributes(facts),
+    }
+
+
+def _attributes(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in facts.items() if value not in ("", None)]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    # A bool is an int to Python, and 64-bit integers are strings in OTLP's JSON.
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}
+
+
+Arguments = dict[str, str]
+_WINDOW = ("from", "to", "env")
+_PART = ("model", "route", "cold")
+_DEFAULT_PERCENTILES = "50,90,95,99"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiQuery:
+    """One question.
+
+    Args:
+        keys: The parameters it takes.
+        answer: Answers it.
+        about_one: Whether it is about one service, so that `service` must be given.
+        about_window: Whether the response is about the window of the address; a comparison names the times of its own sides.
+    """
+
+    keys: tuple[str, ...]
+    answer: Callable[[Context, Arguments], dict[str, Any]]
+    about_one: bool = True
+    about_window: bool = True
+
+
+def table_json(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return *frame* as the API writes tables: columns, rows."""
+    return {"columns": columns(frame), "rows": rows(frame)}
+
+
+def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    frame = context.source.ask(context.source.read.breakdown, context.selection, wanted)
+    return {"requests": int(frame.attrs.get("requests", 0)), **table_json(frame)}
+
+
+def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    return table_json(context.source.ask(context.source.read.stalls, context.selection, wanted))
+
+
+def _latency(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    counted = context.source.ask(context.source.read.latency, context.selection)
+    told = [_quantile(counted, each) for each in wanted]
+    return {"requests": counted.count, **table_json(pd.DataFrame(told, columns=_LATENCY))}
+
+
+_LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
+
+
+def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None, float | None, float | None, bool]:
+    found = counted.quantile(quantile)
+    if found is None:
+        return quantile, None, None, None, False
+    return quantile, found.value, found.low, found.high, enough(counted.count, quantile)
+
+
+def _compare(context: Context, given: Arguments) -> dict[str, Any]:
+    if given.get("a") or given.get("b"):
+        pair = chosen_pair(context, required(given, "a"), required(given, "b"))
+    else:
+        pair = newest_pair(context)
+    if pair is None:
+        msg = "there are no two versions or windows to compare"
+        fix = "a and b are each a version that was seen, or a window such as 2026-11-21T12:00/6h"
+        raise BadRequestError(msg, key="a", fix=fix, status=NOT_FOUND)
+    wanted = percentiles(given["p"])[0] if given.get("p") else None
+    found = compared(context, pair, wanted)
+    return {
+        "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
+        "b": {"name": pair.b_name, "from": pair.b.start, "to": pair.b.end},
+        "same_time": pair.together,
+        "percentile": found.quantile,
+        "verdict": found.verdict,
+        "summary": dict(found.stages.attrs),
+        **table_json(found.stages),
+    }
+
+
+def _slo(context: Context, given: Arguments) -> dict[str, Any]:
+    found = [
+        each
+        for each in context.source.slos()
+        if given.get("service") in (None, each.slo.service) and given.get("name") in (None, each.slo.name)
+    ]
+    if given.get("name") and not found:
+        raise _no_objective(context, given["name"])
+    return {"objectives": found}
+
+
+def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
+    name = required(given, "name")
+    slo = next((each.slo for each in context.source.slos() if each.slo.name == name), None)
+    if slo is None:
+        raise _no_objective(context, name)
+    if not slo.budgets:
+        msg = f"the objective {name} has no budgets"
+        fix = "write some into the SLO file, such as budgets: {queue: 50ms}"
+        raise BadRequestError(msg, key="name", fix=fix, status=NOT_FOUND)
+    split = split_of(Context(context.view, context.source, slo.service), slo)
+    told = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
+    if split is None:
+        return told | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
+    uses = [
+        (each.stage, each.budget_seconds, each.seconds, each.mean_seconds, each.over_seconds) for each in split.uses
+    ]
+    return {
+        **told,
+        "requests": split.requests,
+        "enough": enough(split.requests, slo.objective),
+        "value_seconds": split.seconds,
+        "mean_seconds": split.mean_seconds,
+        "rest_seconds": split.rest_seconds,
+        "rest_mean_seconds": split.rest_mean_seconds,
+        **table_json(pd.DataFrame(uses, columns=_BUDGETS)),
+    }
+
+
+_BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
+
+
+def _no_objective(context: Context, name: str) -> BadRequestError:
+    names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
+    return BadRequestError(f"there is no objective {name}", key="name", fix=names, status=NOT_FOUND)
+
+
+QUERIES: dict[str, ApiQuery] = {
+    "breakdown": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
+    "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
+    "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
+    "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
+    "slo": ApiQuery(("service", "name"), _slo, about_one=False),
+    "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
+}
+
+
+_V1 = f"{API_PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
 _NOWHERE = "api nowhere"
 
 
-def serve(server: Flask, source: Source) -> None:
+def add_api_routes(server: Flask, source: Source) -> None:
     """Answer the read API on *server*."""
 
     def view() -> Response:
-        given = _given(*ORDER, *_EXPORT)
-        context = _context(source, needed(given, "path"), given)
-        return _fresh(context, lambda: _exported(context, given))
+        given = _query_parameters(*ORDER, *_EXPORT)
+        context = _context(source, required(given, "path"), given)
+        return _conditional_response(context, lambda: _exported(context, given))
 
     def services() -> Response:
-        context = _context(source, "/", _given("from", "to"))
-        return _fresh(context, lambda: answer_json({**_window(context), **framed(_services(context))}))
+        context = _context(source, "/", _query_parameters("from", "to"))
+        return _conditional_response(
+            context, lambda: json_response({**_window(context), **table_json(_services(context))})
+        )
 
     def names() -> Response:
-        _given()
+        _query_parameters()
         context = _context(source, "/", {})
-        return _fresh(context, lambda: answer_json(_names(source)))
+        return _conditional_response(context, lambda: json_response(_names(source)))
 
     def query(question: str) -> Response:
-        found = QUESTIONS.get(question)
+        found = QUERIES.get(question)
         if found is None:
             msg = f"there is no question {question}"
-            raise AskError(msg, key="question", cure=f"one of {', '.join(QUESTIONS)}", status=NOT_FOUND)
-        given = _given(*found.keys)
-        service = needed(given, "service") if found.about_one else given.get("service")
+            raise BadRequestError(msg, key="question", fix=f"one of {', '.join(QUERIES)}", status=NOT_FOUND)
+        given = _query_parameters(*found.keys)
+        service = required(given, "service") if found.about_one else given.get("service")
         part = {key: given[name] for key, name in PART.items() if name in given}
         context = _context(source, "/", given | part, service)
         window = _window(context)
         about = window if found.about_window else {"revision": window["revision"]}
-        return _fresh(context, lambda: answer_json({**about, **found.answer(context, given)}))
+        return _conditional_response(context, lambda: json_response({**about, **found.answer(context, given)}))
 
     for path, answer in (("view", view), ("services", services), ("names", names), ("query/<question>", query)):
-        server.add_url_rule(f"{_V1}/{path}", f"api {path}", explained(answer), methods=["GET"])
+        server.add_url_rule(f"{_V1}/{path}", f"api {path}", with_json_errors(answer), methods=["GET"])
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    server.add_url_rule(f"{PREFIX}<path:rest>", _NOWHERE, explained(_nowhere), methods=methods)
+    server.add_url_rule(f"{API_PREFIX}<path:rest>", _NOWHERE, with_json_errors(_unknown_path), methods=methods)
 
 
-def _given(*allowed: str) -> Arguments:
+def _query_parameters(*allowed: str) -> Arguments:
     given = {key: storable(value) for key, value in request.args.items() if value}
     check_keys(given, allowed)
     return given
@@ -75,16 +311,18 @@ def _given(*allowed: str) -> Arguments:
 def _context(source: Source, path: str, given: Arguments, service: str | None = None) -> Context:
     if given.get("cold", ONLY_COLD) not in (WITHOUT_COLD, ONLY_COLD):
         msg = f"cold is {given['cold']!r}"
-        raise AskError(msg, key="cold", cure="0 leaves out cold requests, 1 takes only those; leave it out for all")
+        raise BadRequestError(
+            msg, key="cold", fix="0 leaves out cold requests, 1 takes only those; leave it out for all"
+        )
     view = parse(path, urlencode(given), source.now())
     if not view.is_as_asked:
         msg = "the window ends before it begins, or is longer than 400 days"
-        raise AskError(msg, key="from", cure="a from before to, by 400 days at most")
+        raise BadRequestError(msg, key="from", fix="a from before to, by 400 days at most")
     view = source.whole(view)
     return Context(view, source, service) if service else context_of(view, source)
 
 
-def _fresh(context: Context, answer: Callable[[], Response]) -> Response:
+def _conditional_response(context: Context, answer: Callable[[], Response]) -> Response:
     """Return what *answer* makes, or that the asker has it already."""
     tag = _tag(context)
     if request.if_none_match.contains_weak(tag):
@@ -104,15 +342,15 @@ def _check_names(context: Context) -> None:
     known: list[str] = source.ask(source.read.environments)
     if environment and environment not in known:
         msg = f"no request came from the environment {environment}"
-        raise AskError(msg, key="env", cure=", ".join(known) or "leave it out: none is known", status=NOT_FOUND)
+        raise BadRequestError(msg, key="env", fix=", ".join(known) or "leave it out: none is known", status=NOT_FOUND)
     if context.service and context.versions.empty:
         msg = f"no request of {context.service}{f' in {environment}' if environment else ''} is kept"
         key = next((each for each in ("service", "svc") if request.args.get(each)), "path")
-        raise AskError(msg, key=key, cure=f"{_V1}/names lists the services", status=NOT_FOUND)
+        raise BadRequestError(msg, key=key, fix=f"{_V1}/names lists the services", status=NOT_FOUND)
 
 
 def _tag(context: Context) -> str:
-    view, state = context.view, told(context)
+    view, state = context.view, page_state(context)
     made_from = (
         *(__version__, request.full_path, view.start.isoformat(), view.end.isoformat()),
         *(state["own"] or state["revision"], state["stale"]),
@@ -124,63 +362,63 @@ def _exported(context: Context, given: Arguments) -> Response:
     form = given.get("format", "json")
     if form not in ("json", "csv"):
         msg = f"format is {form!r}"
-        raise AskError(msg, key="format", cure="json or csv")
+        raise BadRequestError(msg, key="format", fix="json or csv")
     page = page_of(context)
     if page is None:
         msg = f"{context.view.path} leads nowhere"
-        raise AskError(msg, key="path", cure="the path of a page, such as /s/vision-api", status=NOT_FOUND)
-    found = outline(page.body)
+        raise BadRequestError(msg, key="path", fix="the path of a page, such as /s/vision-api", status=NOT_FOUND)
+    found = page_data(page.body)
     if given.get("chart"):
         return _chart(context, found, given["chart"], form)
     if given.get("table"):
         return _table(context, found, given["table"], form)
     if form == "csv":
         msg = "a whole view is more than one table"
-        raise AskError(msg, key="chart", cure=f"add chart= or table=: {_there(found)}")
-    return answer_json(_whole(context, page, found))
+        raise BadRequestError(msg, key="chart", fix=f"add chart= or table=: {_available_exports(found)}")
+    return json_response(_view_json(context, page, found))
 
 
-def _whole(context: Context, page: Page, found: Outline) -> dict[str, Any]:
+def _view_json(context: Context, page: Page, found: PageData) -> dict[str, Any]:
     return {
         "title": page.title.removesuffix(" · Stagelens"),
         **_window(context),
-        "charts": {name: _numbers(found, name) for name in found.charts},
+        "charts": {name: _chart_json(found, name) for name in found.charts},
         "tables": found.tables,
     }
 
 
-def _numbers(found: Outline, name: str) -> dict[str, Any]:
+def _chart_json(found: PageData, name: str) -> dict[str, Any]:
     drawn = found.charts[name]
-    table = {"columns": [], "rows": []} if drawn.frame is None else framed(drawn.frame)
+    table = {"columns": [], "rows": []} if drawn.frame is None else table_json(drawn.frame)
     return {"title": drawn.title, "says": drawn.spoken, **table}
 
 
-def _chart(context: Context, found: Outline, name: str, form: str) -> Response:
+def _chart(context: Context, found: PageData, name: str, form: str) -> Response:
     if name not in found.charts:
         msg = f"this view has no chart {name}"
-        raise AskError(msg, key="chart", cure=f"charts: {', '.join(found.charts) or 'none'}", status=NOT_FOUND)
+        raise BadRequestError(msg, key="chart", fix=f"charts: {', '.join(found.charts) or 'none'}", status=NOT_FOUND)
     if form == "json":
-        return answer_json({**_window(context), **_numbers(found, name)})
+        return json_response({**_window(context), **_chart_json(found, name)})
     frame = found.charts[name].frame
     if frame is None:
         msg = f"the chart {name} has no table"
-        raise AskError(msg, key="chart", cure=_there(found), status=NOT_FOUND)
+        raise BadRequestError(msg, key="chart", fix=_available_exports(found), status=NOT_FOUND)
     head = [f"{each['name']} ({each['unit']})" if "unit" in each else each["name"] for each in columns(frame)]
     return _csv(context, name, as_csv(head, rows(frame)))
 
 
-def _table(context: Context, found: Outline, name: str, form: str) -> Response:
+def _table(context: Context, found: PageData, name: str, form: str) -> Response:
     table = next((each for each in found.tables if each.name == name), None)
     if table is None:
         names = ", ".join(each.name for each in found.tables) or "none"
         msg = f"this view has no table {name}"
-        raise AskError(msg, key="table", cure=f"tables: {names}", status=NOT_FOUND)
+        raise BadRequestError(msg, key="table", fix=f"tables: {names}", status=NOT_FOUND)
     if form == "json":
-        return answer_json({**_window(context), "name": table.name, "head": table.head, "rows": table.rows})
+        return json_response({**_window(context), "name": table.name, "head": table.head, "rows": table.rows})
     return _csv(context, name, as_csv(table.head, table.rows))
 
 
-def _there(found: Outline) -> str:
+def _available_exports(found: PageData) -> str:
     told = [name for name, drawn in found.charts.items() if drawn.frame is not None]
     return f"charts: {', '.join(told) or 'none'}; tables: {', '.join(each.name for each in found.tables) or 'none'}"
 
@@ -206,15 +444,15 @@ def _csv(context: Context, name: str, text: str) -> Response:
     return response
 
 
-def _nowhere(rest: str) -> Response:
+def _unknown_path(rest: str) -> Response:
     takes = [each for each in ("GET", "POST") if _endpoint(each) != _NOWHERE]
     if takes:
-        refused = refusal(f"{request.path} does not take {request.method}", "method", f"send a {takes[0]}", 405)
+        refused = error_response(f"{request.path} does not take {request.method}", "method", f"send a {takes[0]}", 405)
         refused.headers["Allow"] = ", ".join(takes)
         return refused
-    msg = f"there is nothing at {PREFIX}{rest}"
-    cure = f"{_V1}/view, {_V1}/services, {_V1}/names, {_V1}/traces/<id>, {_V1}/events, {_V1}/query/<question>"
-    raise AskError(msg, key="path", cure=cure, status=NOT_FOUND)
+    msg = f"there is nothing at {API_PREFIX}{rest}"
+    fix = f"{_V1}/view, {_V1}/services, {_V1}/names, {_V1}/traces/<id>, {_V1}/events, {_V1}/query/<question>"
+    raise BadRequestError(msg, key="path", fix=fix, status=NOT_FOUND)
 
 
 def _endpoint(method: str) -> str:

@@ -2,39 +2,67 @@
 
 Plotly's own script is not used as Dash ships it: the vendored part of it (cartesian charts) is a third of the size
 and needs no `unsafe-eval`. There is no dcc.Graph on any page, `assets/slots.js` draws.
+
+One chart of a page, asked for by a control of it: its figure as JSON, from the address alone.
+
+No callback of Dash: for each answer its renderer goes through the whole page, which takes longer than drawing the chart.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import flask
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from flask import Flask, Response, request
+from plotly.io.json import to_json_plotly
 
-from . import (
-    api,
-    callback_validation,
-    charts,
-    compression,
-    events_api,
-    guard,
-    health,
-    hooks,
-    incidents_api,
-    redraw,
-    report,
-    trace_file,
-)
+from . import api, callback_validation, compression, events_api, guard, hooks, report, wsgi_front
+from . import api as trace_file
+from . import events_api as incidents_api
+from . import hooks as charts
 from .components import Nodes
 from .config import DashboardConfig
 from .first_paint import Application
 from .html_out import as_html
-from .rendering import beside, framed, page, told, view_of
-from .router import context_of
+from .pages.fleet import measure
+from .pages.service_charts import CHARTS
+from .rendering import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
 from .shell import layout
 from .source import Source
+
+PREFIX = "/figures/"
+
+_log = logging.getLogger(__name__)
+
+
+def add_figure_routes(server: Flask, source: Source) -> None:
+    """Answer `GET /figures/<chart>?path=<path of the page>&<its query>` on *server*."""
+
+    def figure(name: str) -> Response:
+        build = CHARTS.get(name)
+        if build is None:
+            return _error(f"There is no chart {name} to draw: {', '.join(CHARTS)} are.", 404)
+        view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
+        context = context_of(view, source)
+        if not (context.service and measure(source, context.selection).requests):
+            return _error(f"{view.path} has no requests in this window, so there is nothing to draw.", 404)
+        try:
+            made = to_json_plotly(build(context))
+        except Exception:  # noqa: BLE001 - whatever it meets, the chart that is there stays
+            _log.exception("the chart %r of %r could not be made", name, view.path)
+            return _error("This chart could not be made. The log of the dashboard says more.", 500)
+        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
+
+    server.add_url_rule(f"{PREFIX}<name>", "figure", figure)
+
+
+def _error(why: str, status: int) -> Response:
+    return Response(why, status, mimetype="text/plain")
+
 
 ASSETS = Path(__file__).parent / "assets"
 _INDEX = """<!doctype html>
@@ -77,19 +105,19 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     _connect_browser(app)
     _connect_server(app, source)
     server: flask.Flask = app.server
-    health.report(server, source)
-    api.serve(server, source)
-    redraw.serve(server, source)
-    report.serve(server, source)
-    events_api.serve(server, source)
-    incidents_api.serve(server, source.care)
-    hooks.serve(server, source)
-    charts.serve(server, source.care)
-    trace_file.serve(server, source)
-    compression.compress(server, ("/_dash-component-suites/", "/assets/"))
+    wsgi_front.add_health_routes(server, source)
+    api.add_api_routes(server, source)
+    add_figure_routes(server, source)
+    report.add_report_route(server, source)
+    events_api.add_event_routes(server, source)
+    incidents_api.add_incident_routes(server, source.incident_actions)
+    hooks.add_hook_routes(server, source)
+    charts.add_chart_route(server, source.incident_actions)
+    trace_file.add_trace_route(server, source)
+    compression.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, source.signed_out, app.csp_hashes())
     # After the doors: who may not come in is told that.
-    callback_validation.check(server)
+    callback_validation.reject_invalid_callbacks(server)
     return app
 
 
@@ -126,16 +154,16 @@ def _connect_server(app: Application, source: Source) -> None:
         # Controls write the address without telling dcc.Location; a tick brings it as it is.
         search = str(tick.get("search", "")) if ticked and tick else search
         context = context_of(view_of(source, path, search), source)
-        now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **told(context)}
+        now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **page_state(context)}
         # Another address was seen where a tick has overtaken the page of this one: what comes last is all that is shown.
         if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
             if seen.get("revision") == now["revision"]:
                 return no_update, {**seen, **now}
             if now["own"] and seen.get("own") == now["own"]:
                 # Others have new data: what stands beside the page may have changed, the page has not.
-                return _written(beside(context, str(seen.get("place", "/")))), {**seen, **now}
-        made = app.handover.take(context) or page(context)
-        return _written(framed(context, made)), {**now, "place": made.place}
+                return _written(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
+        made = app.handover.take(context) or render_page(context)
+        return _written(frame_parts(context, made)), {**now, "place": made.place}
 
 
 def _written(parts: Mapping[str, Nodes]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Who is asking: nobody in particular on loopback, else a name from a proxy, a session, a password, or the token."""
+"""Who is asking: nobody in particular on loopback, else a name from a proxy, a session, a password, or the token.
+
+Login throttle: delays repeated failed logins from one address or IPv6 network.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,55 @@ from threading import BoundedSemaphore, Lock
 
 from werkzeug.wrappers import Request
 
-from ..core.addresses import parse_ip, without_port
+from ..core.addresses import owner_of, without_port
 from .config import DashboardConfig
-from .login_throttle import LoginThrottle
-from .revoked_sessions import SignedOut
-from .sessions import is_session, name_in, session_of
+from .sessions import RevokedSessions, is_session, name_in, session_of
 from .users import Users
+
+# Failed attempts without a delay; each further one doubles it.
+_FREE = 5
+_LONGEST_SECONDS = 300.0
+# Beyond `_LONGEST_SECONDS`; without a bound the power overflows.
+_MAX_DOUBLINGS = 10
+_MAX_ADDRESSES = 4096
+
+
+class LoginThrottle:
+    """Failed logins by address. Thread-safe and bounded: the least recently used address is dropped.
+
+    Args:
+        clock: Monotonic time. [seconds]
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        # Address to its failed attempts and the end of its delay.
+        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def attempt(self, address: str) -> float:
+        """Return how long *address* has to wait before its next attempt, in seconds; 0 if it may try now.
+
+        An allowed attempt counts as failed until `succeeded`, so that concurrent attempts are limited like consecutive ones.
+        """
+        owner, now = owner_of(address), self._clock()
+        with self._lock:
+            wrong, until = self._known.get(owner, (0, 0.0))
+            if until > now:
+                return until - now
+            wrong += 1
+            wait = min(2.0 ** min(wrong - _FREE, _MAX_DOUBLINGS), _LONGEST_SECONDS) if wrong >= _FREE else 0.0
+            self._known[owner] = (wrong, now + wait)
+            self._known.move_to_end(owner)
+            if len(self._known) > _MAX_ADDRESSES:
+                self._known.popitem(last=False)
+            return 0.0
+
+    def succeeded(self, address: str) -> None:
+        """Reset the failed attempts of *address*."""
+        with self._lock:
+            self._known.pop(owner_of(address), None)
+
 
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
@@ -28,7 +74,7 @@ _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Principal:
     """Somebody who may read.
 
     Args:
@@ -42,7 +88,7 @@ class Asker:
     by_token: bool = False
 
 
-class TooManyError(Exception):
+class TooManyAttemptsError(Exception):
     """Too many wrong guesses came from this address, or too many secrets are being looked at.
 
     Args:
@@ -54,7 +100,7 @@ class TooManyError(Exception):
         self.wait_seconds = wait_seconds
 
 
-class Door:
+class Authenticator:
     """Lets in who may read. Thread-safe.
 
     Args:
@@ -66,7 +112,9 @@ class Door:
         ConfigError: The file of users cannot be read.
     """
 
-    def __init__(self, config: DashboardConfig, signed_out: SignedOut, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, config: DashboardConfig, signed_out: RevokedSessions, clock: Callable[[], float] = time.time
+    ) -> None:
         self._config = config
         self._signed_out = signed_out
         self._clock = clock
@@ -78,14 +126,14 @@ class Door:
         self._lock = Lock()
         self._hashing = BoundedSemaphore(_MAX_HASHING)
 
-    def asker(self, request: Request) -> Asker | None:
+    def asker(self, request: Request) -> Principal | None:
         """Return who asks, None where they have to sign in.
 
         Raises:
             TooManyError: The request shows a secret, from an address that has to wait.
         """
         if not self._config.signs_in:
-            return Asker()
+            return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 
     def enter(self, request: Request, name: str, secret: str) -> str | None:
@@ -115,14 +163,14 @@ class Door:
             return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
         return request.is_secure
 
-    def _of_proxy(self, request: Request) -> Asker | None:
+    def _of_proxy(self, request: Request) -> Principal | None:
         header = self._config.proxy_header
         if not header or not self.is_trusted_proxy(request):
             return None
         name = request.headers.get(header, "").strip()[:_MAX_NAME]
-        return Asker(name, f"proxy {name}") if name else None
+        return Principal(name, f"proxy {name}") if name else None
 
-    def _of_cookie(self, request: Request) -> Asker | None:
+    def _of_cookie(self, request: Request) -> Principal | None:
         cookie = request.cookies.get(COOKIE, "")
         name = name_in(cookie)
         signer = None if name is None else self._signer(name)
@@ -130,19 +178,19 @@ class Door:
             return None
         if cookie in self._signed_out:
             return None
-        return Asker(name, cookie)
+        return Principal(name, cookie)
 
-    def _of_header(self, request: Request) -> Asker | None:
+    def _of_header(self, request: Request) -> Principal | None:
         shown = request.authorization
         if shown is None:
             return None
         if shown.type == "bearer" and self._config.token:
             known = self._proved(request, "", shown.token or "")
-            return Asker(by_token=True) if known else None
+            return Principal(by_token=True) if known else None
         if shown.type == "basic":
             name = shown.username or ""
             known = self._proved(request, name, shown.password or "")
-            return Asker(name, f"name {name}") if known else None
+            return Principal(name, f"name {name}") if known else None
         return None
 
     def _signer(self, name: str) -> str | None:
@@ -161,11 +209,11 @@ class Door:
         address = self._address(request)
         # Hashing takes a thread: guessers must leave most of them to readers.
         if not self._hashing.acquire(blocking=False):
-            raise TooManyError(_BUSY_SECONDS)
+            raise TooManyAttemptsError(_BUSY_SECONDS)
         try:
             wait = self._throttle.attempt(address)
             if wait:
-                raise TooManyError(wait)
+                raise TooManyAttemptsError(wait)
             if not self._is_right(name, secret):
                 return None
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask, Response, request
 
-PATH = "/_dash-update-component"
+CALLBACK_PATH = "/_dash-update-component"
 # An address has at most a few kB, and so has what was seen.
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -20,19 +20,19 @@ _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
 }
 
 
-def check(server: Flask) -> None:
+def reject_invalid_callbacks(server: Flask) -> None:
     """Refuse what no page of ours sends to `PATH` on *server*: 400, with a sentence. Nothing larger is read anywhere."""
     server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     def refuse() -> Response | None:
-        if request.path != PATH or request.method != "POST" or _is_call(_body()):
+        if request.path != CALLBACK_PATH or request.method != "POST" or _is_call(_parsed_body()):
             return None
         return Response("This is nothing that a page of this dashboard sends.", 400, mimetype="text/plain")
 
     server.before_request(refuse)
 
 
-def _body() -> Any:
+def _parsed_body() -> Any:
     try:
         return request.get_json(silent=True)
     except RecursionError:  # a page sends nothing that deep

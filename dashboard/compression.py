@@ -18,7 +18,7 @@ _MIN_BYTES = 700
 _TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
 
 
-def compress(server: Flask, static_prefixes: tuple[str, ...]) -> None:
+def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
     """Compress the answers of *server*; those under *static_prefixes* are compressed once."""
     kept: dict[bytes, bytes] = {}
     lock = Lock()

@@ -1,41 +1,141 @@
 """`POST /api/v1/events`: what people say has happened. What is done about incidents is written beside it.
 
 It is taken from our own pages, which prove it (`guard.is_proven`), and from programs that show the token.
+
+What is done about incidents from a page or a program: looking after one, accepting, silencing, ending a silence.
+
+    POST /api/v1/incidents/<id>/acknowledge
+    POST /api/v1/incidents/<id>/accept         {"why": …}
+    POST /api/v1/silences                      {"service": …, "for": "1h", "comment": …}
+    POST /api/v1/silences/<id>/end
+
+Taken as `writing` takes events: from our own pages, which prove it, and from programs that show the token.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from datetime import timedelta
+from typing import Any, cast
 
 from flask import Flask, Response, request
 
-from ..core.errors import StoreError
-from ..store.events import MAX_TEXT, Event, event_from_json
+from ..alerts.incidents.journal import IncidentError
+from ..alerts.incidents.silences import MATCHERS
+from ..core.errors import ConfigError, StoreError
+from ..core.settings.values import parse_duration
+from ..store.events import MAX_TEXT, Event
 from . import guard
-from .query_params import AskError
-from .replies import PREFIX, answer_json, explained
+from .incident_actions import IncidentActions
+from .query_params import NOT_FOUND, BadRequestError
+from .serialization import API_PREFIX, json_response, with_json_errors
 from .source import Source
 
-PATH = f"{PREFIX}v1/events"
+INCIDENTS, SILENCES = f"{API_PREFIX}v1/incidents", f"{API_PREFIX}v1/silences"
+LONGEST = timedelta(days=395)
+_DEFAULT = "1h"
+
+
+def add_incident_routes(server: Flask, care: IncidentActions) -> None:
+    """Answer on *server*."""
+
+    def acknowledge(name: str) -> Response:
+        check_proof()
+        with storing("stagelens alerts ack"):
+            _known(lambda: care.acknowledge(name, asker()))
+        return json_response({"id": name, "acked_by": asker()})
+
+    def accept(name: str) -> Response:
+        check_proof()
+        why = _given("why").get("why", "")
+        with storing("stagelens alerts accept"):
+            status = NOT_FOUND if care.incident(name) is None else 409
+            by = _known(lambda: care.accept(name, asker(), why), status=status)
+        return json_response({"id": name, "acked_by": by})
+
+    def silence() -> Response:
+        check_proof()
+        given = _given(*MATCHERS, "for", "comment")
+        length = _length(given.pop("for", _DEFAULT))
+        comment = given.pop("comment", "")
+        with storing("stagelens alerts silence"):
+            made = _known(lambda: care.silence(given, length, by=asker(), comment=comment), status=400)
+        return json_response(made, 201)
+
+    def end(name: str) -> Response:
+        check_proof()
+        with storing("stagelens alerts unsilence"):
+            _known(lambda: care.unsilence(name))
+        return json_response({"id": name})
+
+    server.add_url_rule(
+        f"{INCIDENTS}/<name>/acknowledge", "api acknowledge", with_json_errors(acknowledge), methods=["POST"]
+    )
+    server.add_url_rule(f"{INCIDENTS}/<name>/accept", "api accept", with_json_errors(accept), methods=["POST"])
+    server.add_url_rule(SILENCES, "api silence", with_json_errors(silence), methods=["POST"])
+    server.add_url_rule(f"{SILENCES}/<name>/end", "api unsilence", with_json_errors(end), methods=["POST"])
+
+
+def asker() -> str:
+    """Return who asks, as far as the dashboard knows its readers by name."""
+    return "".join(each for each in guard.current_principal().name if each.isprintable()) or "somebody at the dashboard"
+
+
+def _known(act: Any, status: int = NOT_FOUND) -> Any:
+    try:
+        return act()
+    except IncidentError as error:
+        what, _, fix = str(error).partition("; ")
+        raise BadRequestError(what, fix=fix, status=status) from error
+
+
+def _given(*fields: str) -> dict[str, str]:
+    try:
+        given = json.loads(request.get_data())
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        msg = "the body is no JSON object"
+        raise BadRequestError(msg, fix=f"an object with some of {', '.join(fields)}")
+    for key, value in cast("dict[str, object]", given).items():
+        if key not in fields or not isinstance(value, str):
+            msg = f"{key[:60]} is no field here, or no text"
+            raise BadRequestError(msg, key=key[:60], fix=f"texts for some of {', '.join(fields)}")
+    return cast("dict[str, str]", given)
+
+
+def _length(text: str) -> timedelta:
+    try:
+        length = parse_duration(text, "for")
+    except ConfigError as error:
+        raise BadRequestError(str(error), key="for", fix="such as 1h") from error
+    if not timedelta(0) < length <= LONGEST:
+        msg = f"for is {text[:60]!r}"
+        raise BadRequestError(msg, key="for", fix=f"more than 0s and at most {LONGEST.days}d")
+    return length
+
+
+PATH = f"{API_PREFIX}v1/events"
 _MAX_BODY_BYTES = 16 * 1024
 _FIELDS = tuple(each.name for each in fields(Event))
 # What SQLite and PostgreSQL say where nothing may be written.
 _READ_ONLY = ("readonly", "read-only", "permission denied")
 
 
-def serve(server: Flask, source: Source) -> None:
+def add_event_routes(server: Flask, source: Source) -> None:
     """Answer `PATH` on *server*."""
 
     def add() -> Response:
         check_proof()
         event = _signed(_read(source))
-        with kept("POST /v1/events at the collector"):
+        with storing("POST /v1/events at the collector"):
             source.tell(event)
-        return answer_json(event, 201)
+        return json_response(event, 201)
 
-    server.add_url_rule(PATH, "api events", explained(add), methods=["POST"])
+    server.add_url_rule(PATH, "api events", with_json_errors(add), methods=["POST"])
 
 
 def check_proof() -> None:
@@ -44,30 +144,30 @@ def check_proof() -> None:
     Raises:
         AskError: It did not.
     """
-    if not guard.is_proven():
+    if not guard.is_trusted_write():
         msg = "this request did not come from a page of this dashboard, or from one that is older than it"
-        cure = f"reload the page; a program sends Authorization: Bearer, or {guard.PROOF_HEADER} as the page has it"
-        raise AskError(msg, key=guard.PROOF_HEADER, cure=cure, status=403)
+        fix = f"reload the page; a program sends Authorization: Bearer, or {guard.CSRF_HEADER} as the page has it"
+        raise BadRequestError(msg, key=guard.CSRF_HEADER, fix=fix, status=403)
 
 
 def _read(source: Source) -> Event:
     if request.mimetype != "application/json":
         msg = f"Content-Type is {request.mimetype[:60]!r}"
-        raise AskError(msg, key="Content-Type", cure="application/json", status=415)
+        raise BadRequestError(msg, key="Content-Type", fix="application/json", status=415)
     if (request.content_length or 0) > _MAX_BODY_BYTES:
         msg = f"the body has {request.content_length} bytes"
-        raise AskError(msg, cure=f"at most {_MAX_BODY_BYTES}", status=413)
+        raise BadRequestError(msg, fix=f"at most {_MAX_BODY_BYTES}", status=413)
     try:
         return event_from_json(request.get_data(), source.now())
     except ValueError as error:
-        what, _, cure = str(error).partition("; ")
+        what, _, fix = str(error).partition("; ")
         named = what.partition(" ")[0]
-        raise AskError(what, key=named if named in _FIELDS else "", cure=cure) from error
+        raise BadRequestError(what, key=named if named in _FIELDS else "", fix=fix) from error
 
 
 def _signed(event: Event) -> Event:
     """Return *event* with who told it, where readers have names; the text of advice is for the page to read."""
-    name = "".join(each for each in guard.asker().name if each.isprintable())
+    name = "".join(each for each in guard.current_principal().name if each.isprintable())
     if not name or event.kind == "advice":
         return event
     by = f" (by {name})"
@@ -75,7 +175,7 @@ def _signed(event: Event) -> Event:
 
 
 @contextmanager
-def kept(otherwise: str) -> Generator[None]:
+def storing(otherwise: str) -> Generator[None]:
     """Explain why a database cannot be written to where it may only be read; *otherwise* is how else it can be told."""
     try:
         yield
@@ -83,5 +183,5 @@ def kept(otherwise: str) -> Generator[None]:
         said = f"{error} {error.__cause__}".lower()
         if any(each in said for each in _READ_ONLY):
             msg = "the dashboard may only read this database"
-            raise AskError(msg, cure=otherwise, status=409) from error
+            raise BadRequestError(msg, fix=otherwise, status=409) from error
         raise

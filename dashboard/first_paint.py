@@ -19,8 +19,7 @@ from dash.development.base_component import Component
 from . import guard
 from .html_out import as_html
 from .pages.page import Context, Page
-from .rendering import framed, page, told, view_of
-from .router import context_of
+from .rendering import context_of, frame_parts, page_state, render_page, view_of
 from .shell import layout
 from .source import Source
 
@@ -46,7 +45,7 @@ class Application(Dash):
     def interpolate_index(self, *_: Any, **parts: str) -> str:
         """Return the entry point; see Dash."""
         title, first = self._first()
-        parts["metas"] += f'<meta name="stagelens-proof" content="{guard.proof()}">'
+        parts["metas"] += f'<meta name="stagelens-proof" content="{guard.csrf_token()}">'
         parts["title"] = escape(title)
         parts["app_entry"] = first + _ENTRY
         return super().interpolate_index(**parts)
@@ -82,30 +81,37 @@ class Handover:
     def put(self, context: Context, made: Page) -> None:
         """Keep *made*, the page of *context*; the oldest of too many goes."""
         with self._lock:
-            self._pages[_key(context)] = made
+            self._pages[_handover_key(context)] = made
             if len(self._pages) > _MAX_WAITING:
                 self._pages.popitem(last=False)
 
     def take(self, context: Context) -> Page | None:
         """Return the page that was kept for *context*, once: who asks again gets a fresh one."""
         with self._lock:
-            return self._pages.pop(_key(context), None)
+            return self._pages.pop(_handover_key(context), None)
 
 
-def _key(context: Context) -> tuple[Any, ...]:
+def _handover_key(context: Context) -> tuple[Any, ...]:
     view = context.view
-    return view.path, tuple(view.query.items()), str(view.zone), view.start, view.end, tuple(told(context).values())
+    return (
+        view.path,
+        tuple(view.query.items()),
+        str(view.zone),
+        view.start,
+        view.end,
+        tuple(page_state(context).values()),
+    )
 
 
 def first_paint(source: Source, handover: Handover, path: str, search: str) -> tuple[str, str]:
     """Return the title and the HTML of an address, the frame around it included."""
     context = context_of(view_of(source, path, search), source)
-    made = page(context)
+    made = render_page(context)
     if not made.is_there:
         flask.after_this_request(_not_found)
     handover.put(context, made)
     frame: Component = layout()
-    for name, filled in framed(context, made).items():
+    for name, filled in frame_parts(context, made).items():
         found: Any = frame[name]
         found.children = filled
     return made.title, f'<div id="first">{as_html(frame, "picture")}</div>'

@@ -15,44 +15,46 @@ import flask
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..core.addresses import is_loopback, parse_ip
-from . import charts, health, hooks, signin
-from .auth import COOKIE, Asker, Door, TooManyError
+from ..core.addresses import is_loopback
+from . import hooks, signin, wsgi_front
+from . import hooks as charts
+from .auth import COOKIE, Authenticator, Principal, TooManyAttemptsError
 from .config import DashboardConfig
-from .revoked_sessions import SignedOut
-from .sessions import Proofs
+from .sessions import CsrfTokens, RevokedSessions
 
-PROOF_HEADER = "X-Stagelens-Proof"
+CSRF_HEADER = "X-Stagelens-Proof"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
-def protect(server: Flask, config: DashboardConfig, signed_out: SignedOut, script_hashes: Sequence[str]) -> None:
+def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions, script_hashes: Sequence[str]) -> None:
     """Put the checks in front of every request to *server* and the headers on every answer.
 
     Raises:
         ConfigError: The file of users cannot be read.
     """
     policy = _policy(script_hashes)
-    door = Door(config, signed_out)
+    door = Authenticator(config, signed_out)
     server.extensions["stagelens door"] = door
-    server.extensions["stagelens proofs"] = Proofs()
+    server.extensions["stagelens proofs"] = CsrfTokens()
 
     def check() -> AnyResponse | None:
-        if not _is_called(request.host, config):
-            cure = "" if config.is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
-            return signin.refuse(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{cure}")
+        if not _is_allowed_host(request.host, config):
+            fix = "" if config.is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
+            return signin.refused_response(
+                421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}"
+            )
         # Who watches over a process has no secret to bring, and learns nothing of the data.
-        if request.path in health.PATHS:
+        if request.path in wsgi_front.PATHS:
             return None
         # Who fetches the chart of an incident shows a signature instead; by the view and not by the path: nothing else is open.
         if request.endpoint == charts.ENDPOINT:
             return None
-        if request.method not in _SAFE and (foreign := _foreign(config)) is not None:
+        if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
             return foreign
         # What Slack and PagerDuty send is proved by its signature.
         if request.method == "POST" and request.path in hooks.PATHS:
             return None
-        return None if request.path == signin.SIGN_IN and config.takes_secrets else _check_asker(config, door)
+        return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, door)
 
     def add_headers(response: Response) -> Response:
         response.headers.setdefault("Content-Security-Policy", policy)
@@ -66,17 +68,17 @@ def protect(server: Flask, config: DashboardConfig, signed_out: SignedOut, scrip
         return response
 
     if config.takes_secrets:
-        signin.add_routes(server, config, door)
+        signin.add_signin_routes(server, config, door)
     server.before_request(check)
     server.after_request(add_headers)
 
 
-def asker() -> Asker:
+def current_principal() -> Principal:
     """Return who sent the request that is being answered."""
     return flask.g.stagelens_asker
 
 
-def own_address() -> str:
+def dashboard_url() -> str:
     """Return where the reader who asks now finds the dashboard, such as `https://stagelens.example.com`."""
     scheme = "https" if flask.current_app.extensions["stagelens door"].is_https(request) else "http"
     return f"{scheme}://{request.host}"
@@ -84,17 +86,23 @@ def own_address() -> str:
 
 def has_session() -> bool:
     """Say whether the reader signed in here, and so may sign out here."""
-    return flask.has_request_context() and bool(asker().bound_to) and request.cookies.get(COOKIE) == asker().bound_to
+    return (
+        flask.has_request_context()
+        and bool(current_principal().bound_to)
+        and request.cookies.get(COOKIE) == current_principal().bound_to
+    )
 
 
-def proof() -> str:
+def csrf_token() -> str:
     """Return what a page must send as `PROOF_HEADER` when it writes, for the reader who asks now."""
-    return _proofs().proof(asker().bound_to)
+    return _csrf_tokens().proof(current_principal().bound_to)
 
 
-def is_proven() -> bool:
+def is_trusted_write() -> bool:
     """Say whether the request came from one of our pages, or from a program that showed the token itself."""
-    return asker().by_token or _proofs().accepts(request.headers.get(PROOF_HEADER, ""), asker().bound_to)
+    return current_principal().by_token or _csrf_tokens().accepts(
+        request.headers.get(CSRF_HEADER, ""), current_principal().bound_to
+    )
 
 
 def is_own_host(host: str) -> bool:
@@ -106,21 +114,21 @@ def is_own_host(host: str) -> bool:
     return is_loopback(_name(host))
 
 
-def _check_asker(config: DashboardConfig, door: Door) -> AnyResponse | None:
+def _authenticate(config: DashboardConfig, door: Authenticator) -> AnyResponse | None:
     try:
-        entered = signin.from_address(door) if config.token else None
+        entered = signin.signin_from_url(door) if config.token else None
         if entered is not None:
             return entered
         found = door.asker(request)
-    except TooManyError as error:
-        return signin.too_many(error)
+    except TooManyAttemptsError as error:
+        return signin.too_many_response(error)
     if found is None:
-        return signin.ask(config, door)
+        return signin.unauthenticated_response(config, door)
     flask.g.stagelens_asker = found
     return None
 
 
-def _is_called(host: str, config: DashboardConfig) -> bool:
+def _is_allowed_host(host: str, config: DashboardConfig) -> bool:
     name = _name(host)
     if config.is_private or is_loopback(name):
         return is_loopback(name)
@@ -128,9 +136,9 @@ def _is_called(host: str, config: DashboardConfig) -> bool:
     return not config.hosts or name in config.hosts or parse_ip(name) is not None
 
 
-def _foreign(config: DashboardConfig) -> AnyResponse | None:
+def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
     """Return the answer to what a browser, if it was one, sent for a page that is not ours; None for what came from ours."""
-    refused = signin.refuse(403, "This request came from a page of another site.")
+    refused = signin.refused_response(403, "This request came from a page of another site.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return refused
     origin = request.headers.get("Origin")
@@ -139,7 +147,7 @@ def _foreign(config: DashboardConfig) -> AnyResponse | None:
     try:
         is_own = urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
     except ValueError:
-        return signin.refuse(400, "The Origin of this request is no address.")
+        return signin.refused_response(400, "The Origin of this request is no address.")
     return None if is_own else refused
 
 
@@ -154,7 +162,7 @@ def _name(host: str) -> str:
         return ""
 
 
-def _proofs() -> Any:
+def _csrf_tokens() -> Any:
     return flask.current_app.extensions["stagelens proofs"]
 
 

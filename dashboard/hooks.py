@@ -1,6 +1,10 @@
 """What Slack and PagerDuty tell when somebody pressed a button there: `POST /hooks/slack` and `/hooks/pagerduty`.
 
 They have no account here: a signature over the body, made with a secret that only they and the SLO file know, proves them.
+
+The chart of an incident, for receivers of alerts that fetch it and cannot sign in: `GET /charts/<incident>/<signature>.png`.
+
+Whoever has the address may see this one picture, and nothing else: only we can make one (`alerts.delivery.chart_address`).
 """
 
 from __future__ import annotations
@@ -18,8 +22,28 @@ from ..alerts.delivery.actions import (
     parse_pagerduty_action,
     parse_slack_action,
 )
+from ..alerts.delivery.chart_address import PATH
 from ..alerts.incidents.journal import IncidentError
+from .incident_actions import IncidentActions
 from .source import Source
+
+ENDPOINT = "chart of an incident"
+# An incident that goes on is drawn anew. [seconds]
+_KEPT_SECONDS = 60
+
+
+def add_chart_route(server: Flask, care: IncidentActions) -> None:
+    """Answer on *server*: 404 where the signature is not ours, or there is nothing to draw."""
+
+    def chart(incident: str, signature: str) -> Response:
+        png = care.chart(incident, signature)
+        if png is None:
+            return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+        kept = {"Cache-Control": f"private, max-age={_KEPT_SECONDS}", "Cross-Origin-Resource-Policy": "cross-origin"}
+        return Response(png, mimetype="image/png", headers=kept)
+
+    server.add_url_rule(f"{PATH}/<incident>/<signature>.png", ENDPOINT, chart)
+
 
 PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # A payload of Slack carries the message that the button is in.
@@ -28,7 +52,7 @@ _MAX_BODY_BYTES = 512 * 1024
 _log = logging.getLogger(__name__)
 
 
-def serve(server: Flask, source: Source) -> None:
+def add_hook_routes(server: Flask, source: Source) -> None:
     """Answer on *server*."""
 
     def slack() -> Response:
@@ -36,7 +60,7 @@ def serve(server: Flask, source: Source) -> None:
             request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature")
         )
         now = source.now().timestamp()
-        return _answer(
+        return _respond(
             source,
             "slack",
             lambda secret, body: is_from_slack(secret, timestamp, signature, body, now),
@@ -45,7 +69,7 @@ def serve(server: Flask, source: Source) -> None:
 
     def pagerduty() -> Response:
         signatures = request.headers.get("X-PagerDuty-Signature", "")
-        return _answer(
+        return _respond(
             source,
             "pagerduty",
             lambda secret, body: is_from_pagerduty(secret, signatures, body),
@@ -56,36 +80,38 @@ def serve(server: Flask, source: Source) -> None:
     server.add_url_rule(PAGERDUTY, "hook of pagerduty", pagerduty, methods=["POST"])
 
 
-def _answer(
+def _respond(
     source: Source, kind: str, is_genuine: Callable[[str, bytes], bool], read: Callable[[bytes], Action | None]
 ) -> Response:
     if (request.content_length or 0) > _MAX_BODY_BYTES:
-        return _said("too long", 413)
+        return _text_response("too long", 413)
     body = request.get_data()
     if not any(is_genuine(secret, body) for secret in source.signing_secrets(kind)):
-        return _said(f"no channel of kind {kind} has the secret that this is signed with", 401)
+        return _text_response(f"no channel of kind {kind} has the secret that this is signed with", 401)
     action = read(body)
     if action is not None:
         try:
-            _do(source, action)
+            _apply(source, action)
         except IncidentError as error:
             # The sender can do nothing about it, and would send it again.
             _log.info("%s: %s", kind, error)
-    return _said("", 200)
+    return _text_response("", 200)
 
 
-def _do(source: Source, action: Action) -> None:
+def _apply(source: Source, action: Action) -> None:
     if action.verb == "acknowledge":
-        source.care.acknowledge(action.incident, action.person)
+        source.incident_actions.acknowledge(action.incident, action.person)
         return
     if action.verb == "accept":
-        source.care.accept(action.incident, action.person)
+        source.incident_actions.accept(action.incident, action.person)
         return
-    found = source.care.incident(action.incident)
+    found = source.incident_actions.incident(action.incident)
     if found is not None:
         about = {"service": found.service, "slo": found.name}
-        source.care.silence(about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {found.id}")
+        source.incident_actions.silence(
+            about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {found.id}"
+        )
 
 
-def _said(text: str, status: int) -> Response:
+def _text_response(text: str, status: int) -> Response:
     return Response(text, status, mimetype="text/plain")

@@ -3,22 +3,148 @@
 Three readers want it. A page in its frame keeps all it has; scripts put it in place. The picture of a page, which stands there
 until they have, must not be taken for the page by them. A report stands alone: what needs a server is left out; of a group
 of choices the chosen one stays, and so do the buttons of a table, which act on the page alone.
+
+What a rendered page says, without its looks: the numbers of its charts and the text of its tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
+import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 from plotly.io.json import to_json_plotly
 
 from .components import Chart, Nodes
-from .page_data import children
+
+# Words of one of these run on, everything else stands apart from what is beside it.
+_RUNNING = (html.B, html.Em, html.Small, html.Strong)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartData:
+    """A chart of a page.
+
+    Args:
+        title: The title of its card.
+        spoken: What it shows, as a sentence.
+        frame: Its numbers; None for a chart that tells none.
+    """
+
+    title: str
+    spoken: str
+    frame: pd.DataFrame | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableData:
+    """A table of a page, as text.
+
+    Args:
+        name: What it lists.
+        head: The titles of its columns.
+        rows: Its rows, each as long as it is.
+    """
+
+    name: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(slots=True)
+class PageData:
+    """The charts of a page by name, and its tables in their order."""
+
+    charts: dict[str, ChartData] = field(default_factory=dict)
+    tables: list[TableData] = field(default_factory=list)
+
+
+def page_data(nodes: Nodes) -> PageData:
+    """Return what *nodes*, a rendered page or a part of one, says."""
+    found = PageData()
+    _collect(nodes, "", found)
+    return found
+
+
+def children(node: Nodes) -> list[Component | str]:
+    """Return what *node* holds, one level deep; numbers as Dash would write them."""
+    inside = getattr(node, "children", None) if isinstance(node, Component) else node
+    parts = inside if isinstance(inside, (list, tuple)) else [inside]
+    return [
+        each if isinstance(each, (Component, str)) else str(each)
+        for each in parts
+        if each is not None and not isinstance(each, bool)
+    ]
+
+
+def text_of(node: Nodes) -> str:
+    """Return the words of *node*; of a picture, what it is said to show.
+
+    >>> text(html.Td([html.I(className="sw"), html.Span("Queue "), html.B("63 %")]))
+    'Queue 63 %'
+    """
+    return " ".join("".join(_words(node)).split())
+
+
+def _words(node: Nodes) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, Component) and getattr(node, "role", None) == "img":
+        yield f" {getattr(node, 'aria-label', '')} "
+    else:
+        apart = "" if isinstance(node, _RUNNING) else " "
+        yield apart
+        for each in children(node):
+            yield from _words(each)
+        yield apart
+
+
+def _collect(node: Nodes, title: str, found: PageData) -> None:
+    if isinstance(node, Chart):
+        name, drawn = _chart(node, title)
+        found.charts[name] = drawn
+        return
+    if isinstance(node, html.Table):
+        found.tables.append(_table(node, title))
+    elif isinstance(node, html.Section):
+        title = next((text_of(each) for each in _all(node, html.H2)), title)
+    if not isinstance(node, str):
+        for each in children(node):
+            _collect(each, title, found)
+
+
+def _chart(node: Chart, title: str) -> tuple[str, ChartData]:
+    slot = next(each for each in _all(node, html.Div) if getattr(each, "data-chart", None))
+    name = str(getattr(slot, "data-chart"))
+    return name, ChartData(title or name, str(getattr(slot, "aria-label", "")), node.frame)
+
+
+def _table(node: Component, title: str) -> TableData:
+    name = next((text_of(each) for each in _all(node, html.Caption)), title)
+    rows = [_cells(row) for row in _all(node, html.Tr)]
+    head = _all(node, html.Thead)
+    has_head = any(True for each in head for _ in _all(each, html.Tr))
+    return TableData(name, rows[0] if has_head else [], rows[1:] if has_head else rows)
+
+
+def _cells(row: Component) -> list[str]:
+    return [text_of(each) for each in children(row) if isinstance(each, (html.Td, html.Th))]
+
+
+def _all(node: Component, kind: type[Component]) -> Sequence[Component]:
+    """Return the components of *kind* inside *node*, as they are read."""
+    found: list[Component] = []
+    for each in children(node):
+        if isinstance(each, Component):
+            found += [each] if isinstance(each, kind) else []
+            found += _all(each, kind)
+    return found
+
 
 _HTML = "dash_html_components"
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
@@ -44,11 +170,11 @@ _ADDRESSES = {"href", "src", "data-href"}
 _SAFE_ADDRESS = re.compile(r"(?:https?://|mailto:|/(?![/\\])|#)", re.IGNORECASE)
 _CAPITAL = re.compile(r"[A-Z]")
 
-Follow = Callable[[str], str | None]
-Reading = Literal["page", "picture", "report"]
+LinkResolver = Callable[[str], str | None]
+HtmlTarget = Literal["page", "picture", "report"]
 
 
-def as_html(nodes: Nodes, reading: Reading = "page", follow: Follow = lambda address: address) -> str:
+def as_html(nodes: Nodes, reading: HtmlTarget = "page", follow: LinkResolver = lambda address: address) -> str:
     """Return *nodes* as HTML.
 
     Args:
@@ -66,8 +192,8 @@ def as_html(nodes: Nodes, reading: Reading = "page", follow: Follow = lambda add
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    follow: Follow
-    reading: Reading
+    follow: LinkResolver
+    reading: HtmlTarget
 
     def one(self, node: Component | str, in_table: bool = False) -> str:
         if isinstance(node, str):
@@ -110,7 +236,7 @@ def _spec(chart: Chart) -> str:
     return f'<script type="application/json" data-spec="{escape(chart.name)}">{figure}</script>'
 
 
-def _followed(address: str, follow: Follow) -> str | None:
+def _followed(address: str, follow: LinkResolver) -> str | None:
     if not _SAFE_ADDRESS.match(address):
         return None
     return follow(address) if address.startswith("/") else address

@@ -16,7 +16,7 @@ from ..alerts.regression.acceptance import accept_regression
 from ..store import Store
 
 
-class Care:
+class IncidentActions:
     """Reads and writes what is known of incidents.
 
     Args:

@@ -10,20 +10,20 @@ from .view import is_moment
 BAD_REQUEST, NOT_FOUND = 400, 404
 
 
-class AskError(StagelensError):
+class BadRequestError(StagelensError):
     """A request to the API that cannot be answered as it stands.
 
     Args:
         error: What is wrong.
         key: Which parameter, header or field; "" for none.
-        cure: What to write instead.
+        fix: What to write instead.
         status: The status of the answer.
     """
 
-    def __init__(self, error: str, *, key: str = "", cure: str = "", status: int = BAD_REQUEST) -> None:
+    def __init__(self, error: str, *, key: str = "", fix: str = "", status: int = BAD_REQUEST) -> None:
         super().__init__(error)
         self.key = key
-        self.cure = cure
+        self.fix = fix
         self.status = status
 
 
@@ -37,14 +37,14 @@ def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
     for key in given:
         if key not in known:
             msg = f"there is no parameter {key}"
-            raise AskError(msg, key=key, cure=f"one of {', '.join(known)}")
+            raise BadRequestError(msg, key=key, fix=f"one of {', '.join(known)}")
     for key in ("from", "to"):
         if given.get(key) and not is_moment(given[key]):
             msg = f"{key} is {given[key]!r}, which is no time"
-            raise AskError(
+            raise BadRequestError(
                 msg,
                 key=key,
-                cure="now, now-6h, milliseconds of the epoch, or ISO 8601 such as 2026-11-20T12:00Z, from 1970 to 2199",
+                fix="now, now-6h, milliseconds of the epoch, or ISO 8601 such as 2026-11-20T12:00Z, from 1970 to 2199",
             )
 
 
@@ -63,11 +63,13 @@ def percentiles(text: str) -> tuple[float, ...]:
         found = ()
     if not found or not all(0 <= each < 1 for each in found):
         msg = f"p is {text!r}"
-        raise AskError(msg, key="p", cure="percentiles from 0 to below 100 with commas between them, such as 50,90,99")
+        raise BadRequestError(
+            msg, key="p", fix="percentiles from 0 to below 100 with commas between them, such as 50,90,99"
+        )
     return found
 
 
-def needed(given: Mapping[str, str], key: str) -> str:
+def required(given: Mapping[str, str], key: str) -> str:
     """Return the value of *key*.
 
     Raises:
@@ -76,5 +78,5 @@ def needed(given: Mapping[str, str], key: str) -> str:
     value = given.get(key, "")
     if not value:
         msg = f"{key} is missing"
-        raise AskError(msg, key=key, cure=f"add {key}=…")
+        raise BadRequestError(msg, key=key, fix=f"add {key}=…")
     return value

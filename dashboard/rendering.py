@@ -1,8 +1,12 @@
-"""An address to a page: what the callback, the read API, the report and the first paint share."""
+"""An address to a page: what the callback, the read API, the report and the first paint share.
+
+Which page an address means.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,13 +15,81 @@ from dash import html
 from dash.development.base_component import Component
 
 from .components import Nodes, attributes
-from .menus import menus
-from .pages import collectors
+from .pages import (
+    advice,
+    capacity,
+    collectors,
+    compare,
+    engines,
+    events,
+    incidents,
+    overview,
+    regressions,
+    replicas,
+    service,
+    settings,
+    slo,
+    tokens,
+    trace,
+    traces,
+)
 from .pages.page import Context, Page, missing, nothing
-from .router import page_of
-from .shell import mobile_nav, side, stale_banner, trail
+from .shell import menus, mobile_nav, side, stale_banner, trail
 from .source import Source
 from .view import View, parse
+
+_SERVICE = "s"
+
+
+def context_of(view: View, source: Source) -> Context:
+    """Return what the page of *view* is rendered from; the service is in the path or in `svc`."""
+    match view.parts:
+        case (str(first), str(name), *_) if first == _SERVICE:
+            return Context(view, source, name)
+        case ("compare",) | ("traces",) | ("advice",) | ("events",):
+            return Context(view, source, view.text("svc"))
+        case _:
+            return Context(view, source)
+
+
+def page_of(context: Context) -> Page | None:
+    """Return the page, or None for an address that leads nowhere."""
+    match context.view.parts:
+        case ("slo", name):
+            return slo.render(context, name)
+        case ("incidents", name):
+            return incidents.render(context, name)
+        case ("traces", name):
+            return trace.render(context, name)
+        case (str(first), _, *tab) if first == _SERVICE:
+            render = _OF_A_SERVICE.get("/".join(tab))
+        case parts:
+            render = _PAGES.get("/".join(parts))
+    return render(context) if render else None
+
+
+_PAGES: dict[str, Callable[[Context], Page]] = {
+    "": overview.render,
+    "advice": advice.render,
+    "collectors": collectors.render,
+    "compare": compare.render,
+    "engines": engines.render,
+    "events": events.render,
+    "incidents": incidents.render,
+    "regressions": regressions.render,
+    "settings": settings.render,
+    "slo": lambda context: slo.render(context, None),
+    "traces": traces.render,
+}
+_OF_A_SERVICE: dict[str, Callable[[Context], Page]] = {
+    "": service.render,
+    "advice": advice.render,
+    "capacity": capacity.render,
+    "replicas": replicas.render,
+    "tokens": tokens.render,
+    "traces": traces.render,
+}
+
 
 ZONE_COOKIE = "stagelens_zone"
 
@@ -30,7 +102,7 @@ def view_of(source: Source, path: str | None, search: str | None) -> View:
     return source.whole(parse(path, search, source.now(), zone))
 
 
-def told(context: Context) -> dict[str, Any]:
+def page_state(context: Context) -> dict[str, Any]:
     """Return what a page was made from: while it is the same the page is, too.
 
     `revision` is of all data, `own` of the service that the page is about, "" where it is about more than one; `stale`
@@ -48,7 +120,7 @@ def told(context: Context) -> dict[str, Any]:
     }
 
 
-def page(context: Context) -> Page:
+def render_page(context: Context) -> Page:
     """Return the page of an address; one that cannot be made says so and leaves the frame standing."""
     try:
         found = page_of(context)
@@ -67,17 +139,17 @@ def page(context: Context) -> Page:
     return found
 
 
-def framed(context: Context, made: Page) -> dict[str, Nodes]:
+def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
     """Return what fills the frame, by the id of the element it goes into."""
     return {
         "root": _body(context, made),
-        **beside(context, made.place),
+        **navigation_parts(context, made.place),
         "trail": trail(made.trail),
         "time": menus(context),
     }
 
 
-def beside(context: Context, place: str) -> dict[str, Nodes]:
+def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
     """Return what stands beside a page whose entry in the navigation is *place*."""
     return {"side": side(context, place, context.source.state()), "mobnav": mobile_nav(context, place)}
 

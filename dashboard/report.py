@@ -20,8 +20,7 @@ from .. import __version__
 from . import guard
 from .html_out import as_html
 from .pages.page import Context, Page
-from .rendering import page, view_of
-from .router import context_of
+from .rendering import context_of, render_page, view_of
 from .serialization import file_name
 from .source import Source
 from .view import ORDER
@@ -55,15 +54,15 @@ def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
     )
 
 
-def serve(server: Flask, source: Source) -> None:
+def add_report_route(server: Flask, source: Source) -> None:
     """Answer `PATH` on *server*: `?path=/s/x` and the query of the view; `download=1` makes the browser keep it."""
 
     def answer() -> Response:
         given = {key: value for key, value in request.args.items() if key in ORDER}
         view = view_of(source, request.args.get("path"), urlencode(given))
         context = context_of(view, source)
-        made = page(context)
-        text = report(context, made, source.now(), guard.own_address())
+        made = render_page(context)
+        text = report(context, made, source.now(), guard.dashboard_url())
         response = Response(text, 200 if made.is_there else 404, mimetype="text/html")
         response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
         response.headers["Cache-Control"] = "private, no-store"

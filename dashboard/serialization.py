@@ -1,13 +1,17 @@
-"""Numbers as other programs read them: JSON that any parser takes, and CSV that no spreadsheet runs."""
+"""Numbers as other programs read them: JSON that any parser takes, and CSV that no spreadsheet runs.
+
+How programs are answered: in JSON, also about what went wrong, where, and what to do.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import singledispatch
@@ -16,6 +20,43 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from flask import Response, request
+
+from ..core.errors import StagelensError
+from .query_params import BadRequestError
+
+# What begins so is for programs.
+API_PREFIX = "/api/"
+
+_log = logging.getLogger(__name__)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return *value* as the answer."""
+    return Response(as_json(value), status, mimetype="application/json")
+
+
+def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]:
+    """Return *answer* so that what goes wrong is said in JSON: what, where, and what to do."""
+
+    def safely(**values: str) -> Response:
+        try:
+            return answer(**values)
+        except BadRequestError as error:
+            return error_response(str(error), error.key, error.fix, error.status)
+        except StagelensError as error:
+            return error_response(str(error), "", "try again later", 503)
+        except Exception as error:  # noqa: BLE001 - a program that asks gets JSON, whatever happened
+            _log.exception("%r could not be answered", request.path)
+            return error_response(f"{type(error).__name__}; the log of the dashboard says more", "", "", 500)
+
+    return safely
+
+
+def error_response(error: str, key: str, fix: str, status: int) -> Response:
+    """Return the answer that says what is wrong."""
+    return json_response({"error": error, "key": key, "cure": fix}, status)
+
 
 # `wait (ms)` and `wait [ms]` say their unit at the end, the store's own columns by how they are called.
 _UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
@@ -25,34 +66,34 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @singledispatch
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return *value* as JSON knows it: times in ISO 8601 UTC, lengths of time in seconds, what is no number as null."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
     return str(value)
 
 
-@plain.register(bool | int | str | NoneType)
+@to_plain.register(bool | int | str | NoneType)
 def _as_it_is(value: Any) -> Any:
     return value
 
 
-@plain.register
+@to_plain.register
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@plain.register(np.generic | np.ndarray)
+@to_plain.register(np.generic | np.ndarray)
 def _array(value: Any) -> Any:
-    return plain(value.tolist())
+    return to_plain(value.tolist())
 
 
-@plain.register
+@to_plain.register
 def _length(value: timedelta) -> float:
     return value.total_seconds()
 
 
-@plain.register
+@to_plain.register
 def _moment(value: datetime) -> str:
     # Whole microseconds: a pandas timestamp would write nine digits, which few parsers take.
     whole = value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
@@ -60,19 +101,19 @@ def _moment(value: datetime) -> str:
     return aware.isoformat().replace("+00:00", "Z")
 
 
-@plain.register(type(pd.NaT) | type(pd.NA))
+@to_plain.register(type(pd.NaT) | type(pd.NA))
 def _unknown(value: Any) -> None:  # noqa: ARG001 - there is one
     return None
 
 
-@plain.register
+@to_plain.register
 def _named(value: Mapping) -> dict[str, Any]:  # pyright: ignore[reportMissingTypeArgument] - singledispatch takes a class
-    return {str(key): plain(each) for key, each in value.items()}
+    return {str(key): to_plain(each) for key, each in value.items()}
 
 
-@plain.register(list | tuple | set | frozenset)
+@to_plain.register(list | tuple | set | frozenset)
 def _several(value: Iterable[Any]) -> list[Any]:
-    return [plain(each) for each in value]
+    return [to_plain(each) for each in value]
 
 
 def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
@@ -82,12 +123,12 @@ def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
 
 def rows(frame: pd.DataFrame) -> list[list[Any]]:
     """Return the rows of *frame*, each in the order of its columns."""
-    return [[plain(each) for each in row] for row in frame.itertuples(index=False, name=None)]
+    return [[to_plain(each) for each in row] for row in frame.itertuples(index=False, name=None)]
 
 
 def as_json(value: Any) -> str:
     """Return *value* as JSON without a needless letter."""
-    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def file_name(parts: Iterable[str], kind: str) -> str:
@@ -108,7 +149,7 @@ def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow([_harmless(each) for each in head])
-    writer.writerows([_harmless(plain(each)) for each in line] for line in lines)
+    writer.writerows([_harmless(to_plain(each)) for each in line] for line in lines)
     return out.getvalue()
 
 

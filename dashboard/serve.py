@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..collector.server.connections import ConnectionLimits
 from ..collector.server.http_server import HttpServer, open_listener
 from ..store import Store
-from . import health
+from . import wsgi_front
 from .app import build
 from .config import DashboardConfig
 from .source import AlertsSource, Source
@@ -65,7 +65,7 @@ class Dashboard:
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(
             "dashboard",
-            health.PATHS,
+            wsgi_front.PATHS,
             most=_MAX_CONNECTIONS,
             most_of_one=_MAX_OF_ONE_ADDRESS if is_direct else _MAX_CONNECTIONS,
         )

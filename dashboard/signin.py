@@ -8,9 +8,9 @@ from urllib.parse import urlencode, urlsplit
 from flask import Flask, Response, redirect, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from .auth import COOKIE, Door, TooManyError
+from .auth import COOKIE, Authenticator, TooManyAttemptsError
 from .config import DashboardConfig
-from .replies import PREFIX, refusal
+from .serialization import API_PREFIX, error_response
 from .sessions import LENGTH_SECONDS
 
 SIGN_IN, SIGN_OUT = "/signin", "/signout"
@@ -23,22 +23,22 @@ _WRONG = 401
 _WRONG_TOKEN = "That token is not the one of this dashboard."  # noqa: S105 - a message
 
 
-def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
+def add_signin_routes(server: Flask, config: DashboardConfig, door: Authenticator) -> None:
     """Answer `SIGN_IN` and `SIGN_OUT` on *server*."""
 
     def sign_in() -> AnyResponse:
         try:
-            to = _local(request.values.get("next", ""))
+            to = _local_path(request.values.get("next", ""))
         except ValueError:
-            return refuse(400, "What is to come after signing in is no address.")
+            return refused_response(400, "What is to come after signing in is no address.")
         if request.method == "GET":
-            return form(config, to)
+            return signin_form(config, to)
         try:
             session = door.enter(request, request.form.get("name", "").strip(), request.form.get("secret", ""))
-        except TooManyError as error:
-            return too_many(error)
+        except TooManyAttemptsError as error:
+            return too_many_response(error)
         if session is None:
-            return form(config, to, "That is not right. Try again.", _WRONG)
+            return signin_form(config, to, "That is not right. Try again.", _WRONG)
         return _with_session(redirect(to, 303), session, door)
 
     def sign_out() -> AnyResponse:
@@ -51,7 +51,7 @@ def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
     server.add_url_rule(SIGN_OUT, "sign out", sign_out, methods=["POST"])
 
 
-def from_address(door: Door) -> AnyResponse | None:
+def signin_from_url(door: Authenticator) -> AnyResponse | None:
     """Sign in with the token in the address, if there is one that fits, and leave it out of the history.
 
     One that a page of another site leads to is not looked at: its wrong ones would lock the reader out.
@@ -61,7 +61,7 @@ def from_address(door: Door) -> AnyResponse | None:
     if session is None:
         return None
     left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
-    path = _local(request.path)
+    path = _local_path(request.path)
     return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, door)
 
 
@@ -69,12 +69,12 @@ def _is_cross_site() -> bool:
     return request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
-def ask(config: DashboardConfig, door: Door) -> Response:
+def unauthenticated_response(config: DashboardConfig, door: Authenticator) -> Response:
     """Answer who may not read: people with the form, programs with how to show who they are."""
     if not config.takes_secrets:
-        return refuse(_WRONG, f"Nobody is signed in: the proxy in front sent no {config.proxy_header}.")
-    if request.path.startswith(PREFIX):
-        response = refusal("nobody is signed in", "Authorization", _cure(config), _WRONG)
+        return refused_response(_WRONG, f"Nobody is signed in: the proxy in front sent no {config.proxy_header}.")
+    if request.path.startswith(API_PREFIX):
+        response = error_response("nobody is signed in", "Authorization", _how_to_authenticate(config), _WRONG)
         # Browsers would ask for a password in a window of their own.
         if door.users and "Sec-Fetch-Mode" not in request.headers:
             response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
@@ -83,10 +83,10 @@ def ask(config: DashboardConfig, door: Door) -> Response:
     if "token" in request.args:
         is_cross_site = _is_cross_site()
         wrong = "A link on another site cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
-    return form(config, _local(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
+    return signin_form(config, _local_path(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
 
 
-def form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
+def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
     """Return the page that asks for the name and password, or for the token."""
     name = '<label>Name<input name="name" autocomplete="username" autofocus></label>' if config.users else ""
     word = "Password" if config.users else "Token"
@@ -97,17 +97,17 @@ def form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -
     return _page(f'{said}<form method="post" action="{SIGN_IN}">{inputs}</form>{hint}', status, "Sign in")
 
 
-def refuse(status: int, reason: str) -> Response:
+def refused_response(status: int, reason: str) -> Response:
     """Return the page, or the JSON for a program, that says why a request is not served."""
-    if request.path.startswith(PREFIX):
-        return refusal(reason, "", "", status)
+    if request.path.startswith(API_PREFIX):
+        return error_response(reason, "", "", status)
     return _page(f"<p>{escape(reason)}</p>", status, "Not signed in" if status == _WRONG else "Refused")
 
 
-def too_many(error: TooManyError) -> Response:
+def too_many_response(error: TooManyAttemptsError) -> Response:
     """Return the answer to who guessed too often."""
     seconds = str(int(error.wait_seconds) + 1)
-    response = refuse(429, f"Too many attempts to sign in. Try again in {seconds} s.")
+    response = refused_response(429, f"Too many attempts to sign in. Try again in {seconds} s.")
     response.headers["Retry-After"] = seconds
     return response
 
@@ -122,7 +122,7 @@ def _page(inside: str, status: int, name: str) -> Response:
     return response
 
 
-def _with_session(response: AnyResponse, session: str, door: Door) -> AnyResponse:
+def _with_session(response: AnyResponse, session: str, door: Authenticator) -> AnyResponse:
     # Lax: a link from a message must find its reader signed in; what writes asks for more than the cookie.
     response.set_cookie(
         COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=door.is_https(request)
@@ -130,12 +130,12 @@ def _with_session(response: AnyResponse, session: str, door: Door) -> AnyRespons
     return response
 
 
-def _cure(config: DashboardConfig) -> str:
+def _how_to_authenticate(config: DashboardConfig) -> str:
     token = ["Authorization: Bearer TOKEN"] if config.token else []
     return " or ".join([*token, "Authorization: Basic …"] if config.users else token)
 
 
-def _local(address: str) -> str:
+def _local_path(address: str) -> str:
     """Return *address* if it leads to this dashboard and nowhere else.
 
     Raises:

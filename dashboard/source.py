@@ -2,14 +2,19 @@
 
 Tiles, charts, tables and the side bar of a page ask the same questions; the answers are kept until new data of what they
 are about arrives, so that they agree with each other and cost one query.
+
+Answers kept in memory while what they are about stays as it is, each worked out once however many ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import ParamSpec, Protocol, TypeVar
+from threading import Lock
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
@@ -22,10 +27,82 @@ from ..store.events import Event
 from ..store.schema import storable_name as stored
 from .config import DashboardConfig
 from .costs import Costs
-from .incident_actions import Care
-from .query_cache import Answers
-from .revoked_sessions import SignedOut
+from .incident_actions import IncidentActions
+from .sessions import RevokedSessions
 from .view import BUCKET_SECONDS, View
+
+# What an answer that is no table is taken to need, or each of many in one: a histogram, what is said of one service. [bytes]
+_SMALL_BYTES = 10_000
+
+
+@dataclass(slots=True)
+class _CachedResult:
+    """One answer, or the promise of it; its size in bytes is known when it is there."""
+
+    revision: Hashable
+    answer: Future[Any]
+    size: int = _SMALL_BYTES
+
+
+class QueryCache:
+    """A bounded memory of answers, those that nobody asked for longest forgotten first. Thread-safe.
+
+    Args:
+        most_bytes: How much all of them may need, by the size of their tables.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = Lock()
+        self._kept: OrderedDict[Hashable, _CachedResult] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, question: Hashable, revision: Hashable, answer: Callable[[], Any]) -> Any:
+        """Return what was answered to *question* at *revision*; what *answer* says where nobody asked before.
+
+        Who asks while another works it out waits for that one. An error is raised to all who wait, and not kept.
+        """
+        with self._lock:
+            kept = self._kept.get(question)
+            known = kept is not None and kept.revision == revision
+            if kept is None or not known:
+                kept = _CachedResult(revision, Future())
+                self._forget(question)
+                self._kept[question] = kept
+                self._bytes += kept.size
+            self._kept.move_to_end(question)
+        if not known:
+            self._answer(question, kept, answer)
+        return kept.answer.result()
+
+    def _answer(self, question: Hashable, kept: _CachedResult, answer: Callable[[], Any]) -> None:
+        try:
+            found = answer()
+        except BaseException as error:
+            with self._lock:
+                if self._kept.get(question) is kept:
+                    self._forget(question)
+            kept.answer.set_exception(error)
+            raise
+        with self._lock:
+            if self._kept.get(question) is kept:
+                grown = _estimated_bytes(found) - kept.size
+                kept.size += grown
+                self._bytes += grown
+                while self._bytes > self._most_bytes and len(self._kept) > 1:
+                    self._forget(next(iter(self._kept)))
+        kept.answer.set_result(found)
+
+    def _forget(self, question: Hashable) -> None:
+        forgotten = self._kept.pop(question, None)
+        self._bytes -= forgotten.size if forgotten else 0
+
+
+def _estimated_bytes(found: object) -> int:
+    if isinstance(found, pd.DataFrame):
+        return _SMALL_BYTES + int(found.memory_usage().sum())
+    return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only their number matters
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,10 +156,10 @@ class Source:
         self._clock = clock
         self.costs = Costs(config.prices, self.now) if config and config.prices else None
         self.tracer = tracer
-        self.signed_out = SignedOut(store, clock)
+        self.signed_out = RevokedSessions(store, clock)
         self.config = config
-        self.care = Care(store, self.now)
-        self._answers = Answers(_MAX_BYTES)
+        self.incident_actions = IncidentActions(store, self.now)
+        self._answers = QueryCache(_MAX_BYTES)
 
     def now(self) -> datetime:
         """Return the present."""
@@ -170,13 +247,13 @@ class Source:
         part of them.
         """
         own = [each for each in self.slos(at) if each.slo.service == about.service]
-        return min(own, key=lambda each: _strangeness(each, about), default=None)
+        return min(own, key=lambda each: _match_rank(each, about), default=None)
 
     def promise_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
         """Return the latency objective that covers every request *about*, now or *at*; None where there is none."""
         own = [each for each in self.slos(at) if each.slo.service == about.service]
         able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
-        return min(able, key=lambda each: _strangeness(each, about), default=None)
+        return min(able, key=lambda each: _match_rank(each, about), default=None)
 
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first; none where alerts do not run."""
@@ -206,7 +283,7 @@ class Source:
         return self._alerts is not None
 
 
-def _strangeness(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
+def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
     """Say how far an objective is from being what *about* should be judged by, the gravest difference first."""
     pairs = _parts(found.slo, about)
     others = any(None not in pair and pair[0] != pair[1] for pair in pairs)

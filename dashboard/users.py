@@ -2,22 +2,51 @@
 
 `stagelens dashboard --add-user NAME` writes the lines. The file is read again when it changes: who is taken out of it
 is signed out, and a new password ends the sessions of the old one.
+
+`stagelens dashboard --add-user NAME`: asks for a password and writes it, hashed, into the file of users.
 """
 
 from __future__ import annotations
 
 import base64
+import getpass
 import hashlib
 import hmac
 import os
 import re
 import secrets
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from ..core.errors import ConfigError
+
+
+def main(name: str, environment: Mapping[str, str]) -> int:
+    """Add *name*; the password comes from the terminal, typed twice, or as the first line of what is piped in.
+
+    Raises:
+        ConfigError: There is no file to write to, or the name or the password will not do.
+    """
+    path = environment.get("STAGELENS_DASHBOARD_USERS")
+    if not path:
+        msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that names and passwords are kept in, such as users.txt"
+        raise ConfigError(msg)
+    add_user(Path(path), name, _typed(name) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n"))
+    print(f"{name} may read the dashboard that has STAGELENS_DASHBOARD_USERS={path}")
+    return 0
+
+
+def _typed(name: str) -> str:
+    password = getpass.getpass(f"Password of {name}: ")
+    if getpass.getpass("Again: ") != password:
+        msg = "the two passwords differ; nothing was written"
+        raise ConfigError(msg)
+    return password
+
 
 # OWASP Password Storage Cheat Sheet, scrypt: N = 2^14, r = 8, p = 5 (16 MiB).
 _N, _R, _P = 2**14, 8, 5
@@ -55,7 +84,7 @@ class Users:
         path: The file.
 
     Raises:
-        ConfigError: It cannot be read, or a line is none of ours: file, line, cure.
+        ConfigError: It cannot be read, or a line is none of ours: file, line, fix.
     """
 
     def __init__(self, path: Path) -> None:

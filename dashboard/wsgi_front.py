@@ -1,6 +1,11 @@
 """ASGI front of the WSGI dashboard: bounded request bodies, and separate threads for pages and for health probes.
 
 A worker thread gets a complete request and returns a complete response, so that a slow client never occupies one.
+
+Whether the dashboard can answer, for whatever watches over it. It says nothing about the data.
+
+GET /livez              200 as long as it answers at all: only a restart helps one that does not
+GET /readyz, /healthz   200 while the store can be read, 503 with the reason while it cannot
 """
 
 from __future__ import annotations
@@ -8,18 +13,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import logging
 import sys
 import threading
 from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+from flask import Flask, Response
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from werkzeug.test import run_wsgi_app
 
-from . import callback_validation, health
+from ..core.errors import StagelensError
+from . import callback_validation
+from .source import Source
+
+LIVEZ = "/livez"
+READYZ = ("/readyz", "/healthz")
+PATHS = (LIVEZ, *READYZ)
+
+_log = logging.getLogger(__name__)
+
+
+def add_health_routes(server: Flask, source: Source) -> None:
+    """Answer `PATHS` on *server*."""
+
+    def readyz() -> Response:
+        try:
+            source.revision()
+        except StagelensError as error:
+            return _status_response(str(error), 503)
+        except Exception:  # noqa: BLE001 - whatever a store meets, the asker gets an answer
+            _log.exception("the store did not answer %s", READYZ[0])
+            return _status_response("the store does not answer; the log of the dashboard says more", 503)
+        return _status_response("ok", 200)
+
+    server.add_url_rule(LIVEZ, "livez", lambda: _status_response("ok", 200))
+    for path in READYZ:
+        server.add_url_rule(path, path.strip("/"), readyz)
+
+
+def _status_response(text: str, status: int) -> Response:
+    return Response(f"{text}\n", status, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+
 
 # A browser opens six connections and requests all scripts at once.
 _THREADS = 8
@@ -53,13 +91,13 @@ class Front:
         """Receive one request, run it in a thread, and send the response."""
         if scope["type"] != "http":
             return
-        is_probe = scope["path"] in health.PATHS
+        is_probe = scope["path"] in PATHS
         try:
-            body = b"" if is_probe else await _body(Request(scope, receive))
+            body = b"" if is_probe else await _read_body(Request(scope, receive))
         except ClientDisconnect:
             return
         except (TooLargeError, TimeoutError) as error:
-            await _refused(error)(scope, receive, send)
+            await _error_response(error)(scope, receive, send)
             return
         running = asyncio.ensure_future(self._threads_of(scope["path"]).run(environ_of(scope, body)))
         leaving = asyncio.ensure_future(_disconnect(receive))
@@ -75,9 +113,9 @@ class Front:
         await send({"type": "http.response.body", "body": content})
 
     def _threads_of(self, path: str) -> _Threads:
-        if path not in health.PATHS:
+        if path not in PATHS:
             return self._pages
-        return self._liveness if path == health.LIVEZ else self._readiness
+        return self._liveness if path == LIVEZ else self._readiness
 
 
 class _Threads:
@@ -175,7 +213,7 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     """Return the body of *request*.
 
     Raises:
@@ -198,7 +236,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def _refused(error: Exception) -> PlainTextResponse:
+def _error_response(error: Exception) -> PlainTextResponse:
     headers = {"Connection": "close"}
     if isinstance(error, TooLargeError):
         text = f"the request body is larger than {callback_validation.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"

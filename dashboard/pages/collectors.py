@@ -1,6 +1,6 @@
 """The collectors themselves: which there are, how each is, what its numbers mean and when to worry.
 
-How a collector is by what it has said last: its state, and what to look at, with the cure. Values in, values out.
+How a collector is by what it has said last: its state, and what to look at, with the fix. Values in, values out.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _troubles(context: Context, found: Sequence[Judged]) -> Component:
                 html.Td(
                     [
                         html.Div(trouble.text, className="n"),
-                        html.Div(f"{each.report.name}: {trouble.cure}.", className="s"),
+                        html.Div(f"{each.report.name}: {trouble.fix}.", className="s"),
                     ],
                     className="wraps",
                 ),
@@ -214,12 +214,12 @@ class Trouble:
 
     Args:
         text: What.
-        cure: What to do.
+        fix: What to do.
         since: Since when, where that is known.
     """
 
     text: str
-    cure: str
+    fix: str
     since: datetime | None = None
 
 
@@ -243,11 +243,11 @@ def judge(report: Report, now: datetime) -> Judged:
     seen = _moment(report.seen)
     if (now - seen).total_seconds() > SILENT_AFTER:
         text = f"No word for {span(now - seen)}"
-        cure = (
+        fix = (
             "it was killed, its machine is gone, or it cannot write to the database; its log says which. "
             "Agents keep what they cannot send and try again"
         )
-        return Judged(report, "silent", (Trouble(text, cure, seen),))
+        return Judged(report, "silent", (Trouble(text, fix, seen),))
     failing = tuple(
         Trouble(
             f"{part[:1].upper()}{part[1:]} fails{f': {why}' if why else ''}",
@@ -267,8 +267,8 @@ def _clock(ahead: timedelta) -> Iterator[Trouble]:
 
 def _looks(vitals: Vitals) -> Iterator[Trouble]:
     if vitals.file_errors:
-        cure = "what was read before stays in force; mend the file, it is read again by itself"
-        yield Trouble(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", cure)
+        fix = "what was read before stays in force; mend the file, it is read again by itself"
+        yield Trouble(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", fix)
     for sender in vitals.greedy:
         fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
         yield Trouble(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
@@ -280,11 +280,11 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
     for url, why in vitals.targets_down.items():
         yield Trouble(f"{url} cannot be scraped{f': {why}' if why else ''}", "what it counts meanwhile is read later")
     for name, why in vitals.destinations_down.items():
-        cure = "what is received waits for it, up to the most_waiting of the collector's file"
-        yield Trouble(f"Nothing can be sent on to {name}: {why}", cure)
+        fix = "what is received waits for it, up to the most_waiting of the collector's file"
+        yield Trouble(f"Nothing can be sent on to {name}: {why}", fix)
     for name, bodies in vitals.destinations_lost.items():
-        cure = "the collector's log has its words; stagelens_collector_forward_dropped_total counts on"
-        yield Trouble(f"{name} did not get {count(bodies)} of the requests that were received", cure)
+        fix = "the collector's log has its words; stagelens_collector_forward_dropped_total counts on"
+        yield Trouble(f"{name} did not get {count(bodies)} of the requests that were received", fix)
     if timedelta(seconds=vitals.spans_waiting_seconds) > LONG_WAIT:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"

@@ -21,8 +21,8 @@ from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
 from ...core.stages import label
 from ..components import Node, attributes, card, empty, link, pill, status, swatch, table
+from ..events_api import INCIDENTS, SILENCES
 from ..format import percent, several, span, times
-from ..incidents_api import INCIDENTS, SILENCES
 from ..view import PART, View, incident_page, service_path
 from .page import Context, Page, nothing, panel
 from .slo_spent import requests_path
@@ -62,7 +62,7 @@ def render(context: Context, name: str | None = None) -> Page:
     view = context.view
     if name is None:
         return Page(_TITLE, [("Incidents", None)], _list_body(context), _PLACE)
-    found = context.source.care.incident(name)
+    found = context.source.incident_actions.incident(name)
     trail: list[tuple[str, str | None]] = [("Incidents", view.link(_PLACE))]
     trail.append((name if found is None else found.name, None))
     if found is None:
@@ -73,7 +73,7 @@ def render(context: Context, name: str | None = None) -> Page:
 
 
 def _list_body(context: Context) -> list[Node]:
-    every, silent = context.source.care.incidents(), context.source.care.silences()
+    every, silent = context.source.incident_actions.incidents(), context.source.incident_actions.silences()
     still = [each for each in every if each.state == "open"]
     muted = sum(bool(each.muted) and not each.told_with for each in still)
     said = [f"{several(len(still), 'incident')} open"] + ([f"{muted} told to nobody"] if muted else [])
@@ -155,7 +155,7 @@ def _head(context: Context, found: Incident) -> Component:
         f"{'for' if found.resolved_at else 'open for'} {lasted}",
         _acknowledgement(found),
     ]
-    silence = context.source.care.silence_of(found) if found.resolved_at is None else None
+    silence = context.source.incident_actions.silence_of(found) if found.resolved_at is None else None
     title = html.Div(
         [
             html.H1([_incident_pill(found), found.headline]),
@@ -216,7 +216,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
 
 def _mute_reason(context: Context, found: Incident) -> list[Node]:
     """Say why nobody is told, with a link to the incident that is told instead."""
-    lead = context.source.care.incident(found.told_with) if found.told_with else None
+    lead = context.source.incident_actions.incident(found.told_with) if found.told_with else None
     if lead is None:
         return [f"Nobody is told: {found.muted}"]
     href = context.view.link(incident_page(lead.id))

@@ -223,7 +223,7 @@ def _quiet(rows: list[Row]) -> Component:
 
 
 def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
-    """Find that nothing can be judged: it is the same for all objectives, and so is the cure."""
+    """Find that nothing can be judged: it is the same for all objectives, and so is the fix."""
     stale = [row.slo for row in rows if row.slo is not None and row.slo.state == "stale"]
     return Finding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
 

@@ -41,7 +41,7 @@ class ServiceStatus:
 
     state: SloState | Literal[""]
     word: str
-    state_note: str = ""
+    note: str = ""
     href: str = ""
 
     @property

@@ -300,15 +300,15 @@ def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
 
 
 def unwatched_line(context: Context) -> Component | None:
-    """Return one line with the cure; None where there are objectives, or alerts are no business of this dashboard."""
+    """Return one line with the fix; None where there are objectives, or alerts are no business of this dashboard."""
     source = context.source
     if not source.has_alerts:
         return None
     if source.slos():
         problems = source.slo_problems()
         return _broken_file_line(context, problems) if problems else None
-    why, cure = unwatched(source.slo_file)
-    said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_with_code(cure), ". "]
+    why, fix = unwatched(source.slo_file)
+    said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_with_code(fix), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
 
@@ -327,10 +327,10 @@ def no_objectives(context: Context) -> Component:
             "Alerts do not run beside this dashboard",
             "Start them with it (stagelens up), and their objectives show here.",
         )
-    why, cure = unwatched(context.source.slo_file, example="")
+    why, fix = unwatched(context.source.slo_file, example="")
     return nothing(
         f"Nobody is watched: {why}",
-        html.Span([*_with_code(f"{cure}. For example, to be checked with `stagelens check slo.yaml`:")]),
+        html.Span([*_with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")]),
         html.Pre(EXAMPLE.rstrip(), className="code mono", tabIndex=0),
     )
 

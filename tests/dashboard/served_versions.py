@@ -9,8 +9,8 @@ from types import ModuleType
 
 import numpy as np
 
-from stagelens.dashboard.page_data import text
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.html_out import text_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Batch, Series, Store
@@ -57,7 +57,7 @@ def shown(source: Source, address: str) -> str:
     path, _, search = address.partition("?")
     page = page_of(context_of(parse(path, search, NOW), source))
     assert page is not None
-    return " ".join(text(each) for each in page.body)
+    return " ".join(text_of(each) for each in page.body)
 
 
 def _batches(traffic: ModuleType, served: Served) -> list[Batch]:

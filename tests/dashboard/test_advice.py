@@ -97,7 +97,7 @@ def test_work_that_few_requests_need_is_not_said_to_be_that_of_all() -> None:
 
 
 def test_a_queue_only_the_tail_meets_is_bursts_and_one_everybody_meets_is_load() -> None:
-    """The same stage has another cure when the median waits, too."""
+    """The same stage has another fix when the median waits, too."""
     _, bursts = said(facts({"forward": 40, "queue": 1}, {"forward": 45, "queue": 119}), "queue")
     title, load = said(facts({"forward": 40, "queue": 30}, {"forward": 45, "queue": 119}), "queue")
 

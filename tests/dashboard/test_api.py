@@ -27,7 +27,7 @@ from stagelens.dashboard.components import attributes, card, chart, table
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.events_api import PATH as EVENTS
 from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.page_data import outline
+from stagelens.dashboard.html_out import page_data
 from stagelens.dashboard.serialization import as_csv, as_json, columns
 from stagelens.dashboard.serve import Dashboard
 from stagelens.store import Selection, Store
@@ -116,7 +116,7 @@ def test_one_table_as_csv(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "key", "cure"),
+    ("query", "status", "key", "fix"),
     [
         ({}, 400, "path", "path="),
         ({"path": "/nowhere/at/all"}, 404, "path", "/s/"),
@@ -135,13 +135,13 @@ def test_one_table_as_csv(client: FlaskClient) -> None:
     ],
 )
 def test_a_wrong_request_is_told_what_is_right(
-    client: FlaskClient, query: dict[str, str], status: int, key: str, cure: str
+    client: FlaskClient, query: dict[str, str], status: int, key: str, fix: str
 ) -> None:
     """A program gets no default in place of what it asked for."""
     told = refused(client, VIEW, **query)
 
     assert told[:2] == (status, key)
-    assert cure in told[2]
+    assert fix in told[2]
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_a_wrong_question_names_its_key(
 
 def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
     """A mistyped address is told so in JSON, not with the entry of the dashboard."""
-    status, _, cure = refused(client, "/api/v1/nothing")
+    status, _, fix = refused(client, "/api/v1/nothing")
 
     assert status == 404
-    assert "/api/v1/view" in cure
+    assert "/api/v1/view" in fix
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_an_outline_takes_the_numbers_and_the_words() -> None:
     frame = pd.DataFrame({"at": [pd.Timestamp("2026-11-20T12:00:00Z")], "wait (ms)": [np.nan]})
     bar = html.Div(role="img", **attributes({"aria-label": "Stages: Queue 60 %"}))
     listed = table([("Name", ""), ("Bar", "")], [html.Tr([html.Th("a"), html.Td(bar)])], "Things")
-    found = outline([card("Title", chart("c", {}, "spoken", frame=frame)), card("Other", listed)])
+    found = page_data([card("Title", chart("c", {}, "spoken", frame=frame)), card("Other", listed)])
 
     assert found.charts["c"].title == "Title"
     assert found.charts["c"].frame is frame

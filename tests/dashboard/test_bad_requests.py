@@ -13,7 +13,7 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.pages.fleet import urgent_first
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Store

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from stagelens.dashboard.callback_validation import PATH
+from stagelens.dashboard.callback_validation import CALLBACK_PATH
 from stagelens.dashboard.serve import Dashboard
 
 # What a browser sends when it opens the overview.
@@ -43,7 +43,7 @@ def valued(value: Any) -> list[dict[str, Any]]:
 
 def test_a_page_is_answered(client: FlaskClient) -> None:
     """With what goes where."""
-    answer = client.post(PATH, json=CALL)
+    answer = client.post(CALLBACK_PATH, json=CALL)
 
     assert answer.status_code == 200
     assert answer.json is not None
@@ -66,7 +66,7 @@ def test_a_page_is_answered(client: FlaskClient) -> None:
 def test_what_no_page_sends_is_refused(client: FlaskClient, caplog: pytest.LogCaptureFixture, body: str) -> None:
     """With a sentence, and without a word in the log."""
     with caplog.at_level(logging.WARNING):
-        answer = client.post(PATH, data=body, content_type="application/json")
+        answer = client.post(CALLBACK_PATH, data=body, content_type="application/json")
 
     assert (answer.status_code, answer.mimetype) == (400, "text/plain")
     assert not caplog.records
@@ -74,7 +74,7 @@ def test_what_no_page_sends_is_refused(client: FlaskClient, caplog: pytest.LogCa
 
 def test_a_body_larger_than_any_page_sends_is_not_read(client: FlaskClient) -> None:
     """A few of them would fill the memory."""
-    assert client.post(PATH, data=b" " * 2**21, content_type="application/json").status_code == 413
+    assert client.post(CALLBACK_PATH, data=b" " * 2**21, content_type="application/json").status_code == 413
 
 
 @pytest.mark.parametrize("path", ["/s/\ud800", "/s/%00", "/s/%ed%a0%80/tokens", "/traces/%00"])
@@ -83,7 +83,7 @@ def test_an_address_no_database_takes_is_a_page(
 ) -> None:
     """Which says that there is no such thing."""
     with caplog.at_level(logging.WARNING):
-        answer = client.post(PATH, json=changed(inputs=valued(path)))
+        answer = client.post(CALLBACK_PATH, json=changed(inputs=valued(path)))
 
     assert answer.status_code == 200
     assert not caplog.records

@@ -14,11 +14,11 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.page_data import text
+from stagelens.dashboard.html_out import text_of
 from stagelens.dashboard.pages.capacity import loads_of
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.spending import spending
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Store
@@ -55,7 +55,7 @@ def rendered(source: Source, address: str = "/s/ocr-api/capacity") -> Any:
 
 def shown(source: Source, address: str = "/s/ocr-api/capacity") -> str:
     """Return the words of a page, every kind of space a plain one."""
-    return " ".join(text(each) for each in rendered(source, address))
+    return " ".join(text_of(each) for each in rendered(source, address))
 
 
 def charts(node: Any) -> list[Chart]:

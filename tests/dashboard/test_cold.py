@@ -11,9 +11,9 @@ import pytest
 from stagelens.core.names import REPLICA_AGE
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import UNKNOWN
-from stagelens.dashboard.page_data import outline, text
+from stagelens.dashboard.html_out import page_data, text_of
 from stagelens.dashboard.pages.page import Page
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
@@ -45,9 +45,9 @@ def page(store: Store, address: str) -> Page:
 
 def told(found: Page) -> tuple[object, ...]:
     """What a page shows below its head, which says that there is more."""
-    shown = outline(found.body)
+    shown = page_data(found.body)
     charts = {name: (drawn.spoken, str(drawn.frame)) for name, drawn in shown.charts.items()}
-    return charts, shown.tables, [text(node) for node in found.body[2:]]
+    return charts, shown.tables, [text_of(node) for node in found.body[2:]]
 
 
 @pytest.mark.parametrize("path", TABS)
@@ -68,7 +68,7 @@ def test_the_switch_says_how_many_there_are(stores: tuple[Store, Store], path: s
     """It is there where there are some; pressed, it says how many are left out, and links to all."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
-    said = [text(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
+    said = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
 
     assert ["Leave out 23 cold" in each for each in said] == [True, False, False]
     assert ["23 cold" in each for each in said] == [True, True, False]
@@ -93,7 +93,7 @@ def test_an_address_that_says_neither_shows_all(stores: tuple[Store, Store]) -> 
 def test_a_page_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     """A replica that has only just been started: the way out is a link to all of its requests."""
     store = source_of(tmp_path, "young.db", [batch(COLD, "load", 3.0, 20)])
-    said = text(page(store, "/s/shop?from=now-15m&cold=0").body)
+    said = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
     store.close()
 
     assert "No request of what was warm in this window" in said
@@ -109,9 +109,9 @@ def test_replicas_are_told_apart_by_their_age_and_what_they_loaded(tmp_path: Pat
     alive = replace(batch(WARM, "forward", 0.01, 20), instance="young")
     store = source_of(tmp_path, "fleet.db", [replace(alive, loads=cold), batch(COLD, "load", 3.0, 20)])
     found = page(store, "/s/shop/replicas?from=now-15m")
-    tables = {each.name: each.rows for each in outline(found.body).tables}
-    elsewhere = [text(page(store, f"/s/shop{tab}?from=now-15m").body) for tab in ("", "/replicas")]
-    other = text(page(store, "/s/shop/replicas?from=now-15m&v=2").body)
+    tables = {each.name: each.rows for each in page_data(found.body).tables}
+    elsewhere = [text_of(page(store, f"/s/shop{tab}?from=now-15m").body) for tab in ("", "/replicas")]
+    other = text_of(page(store, "/s/shop/replicas?from=now-15m&v=2").body)
     store.close()
 
     assert [row[:3] for row in tables["Replicas"]] == [["Sending", "young:7", "1"], ["Silent", "old:7", "1"]]
@@ -134,7 +134,7 @@ def test_a_trace_says_how_old_its_replica_was(tmp_path: Path) -> None:
     made = batch(COLD, "load", 3.0, 20)
     aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})
     store = source_of(tmp_path, "aged.db", [replace(made, traces=[aged])])
-    said = text(page(store, f"/traces/{aged.trace_id}").body)
+    said = text_of(page(store, f"/traces/{aged.trace_id}").body)
     store.close()
 
     assert "Replica's age 12 s" in said

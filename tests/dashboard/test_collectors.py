@@ -11,8 +11,7 @@ import pytest
 
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.pages.collectors import greedy_line, judge
-from stagelens.dashboard.rendering import page, told
-from stagelens.dashboard.router import context_of
+from stagelens.dashboard.rendering import context_of, page_state, render_page
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Store
@@ -41,7 +40,7 @@ def write(store: Store, *reports: Report) -> None:
 def shown(store: Store, now: datetime = NOW) -> str:
     """Return the page as the browser gets it."""
     source = Source(store, None, now.timestamp)
-    return as_html(page(context_of(parse("/collectors", "", now), source)).body)
+    return as_html(render_page(context_of(parse("/collectors", "", now), source)).body)
 
 
 def test_a_collector_that_works_is_ok() -> None:
@@ -76,7 +75,7 @@ def test_what_is_to_be_mended_is_said_with_the_cure(vitals: dict[str, Any], word
 
     assert judged.state == "look"
     for word in words:
-        assert word in f"{trouble.text} {trouble.cure}"
+        assert word in f"{trouble.text} {trouble.fix}"
 
 
 def test_what_fails_comes_first_and_since_when() -> None:
@@ -104,7 +103,7 @@ def test_a_clock_that_is_ahead_is_told() -> None:
     judged = judge(replace(WELL, seen=AT + 60), NOW)
 
     assert judged.state == "look"
-    assert "NTP" in judged.troubles[0].cure
+    assert "NTP" in judged.troubles[0].fix
 
 
 def test_an_empty_page_says_what_would_fill_it(store: Store) -> None:
@@ -142,7 +141,7 @@ def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
     write(store, WELL)
     later = NOW + timedelta(minutes=1)
     stamps = [
-        told(context_of(parse("/collectors", "", now), Source(store, None, now.timestamp)))["stale"]
+        page_state(context_of(parse("/collectors", "", now), Source(store, None, now.timestamp)))["stale"]
         for now in (NOW, later)
     ]
 
@@ -153,11 +152,11 @@ def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
 
 def test_every_page_leads_there(store: Store) -> None:
     """From the foot of the side bar."""
-    from stagelens.dashboard.rendering import framed  # noqa: PLC0415 - used here only
+    from stagelens.dashboard.rendering import frame_parts  # noqa: PLC0415 - used here only
 
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
-    assert 'href="/collectors"' in as_html(framed(context, page(context))["side"])
+    assert 'href="/collectors"' in as_html(frame_parts(context, render_page(context))["side"])
 
 
 def test_the_overview_names_who_takes_too_many_places(store: Store) -> None:

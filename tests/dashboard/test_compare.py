@@ -18,14 +18,14 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.menus import compared_time
-from stagelens.dashboard.page_data import outline
+from stagelens.dashboard.html_out import page_data
 from stagelens.dashboard.pages.compare_blame import signals
 from stagelens.dashboard.pages.compare_report import report
 from stagelens.dashboard.pages.compare_words import interval_words, verdict_sentence
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
+from stagelens.dashboard.shell import compared_time
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Batch, Point, Series, Store
@@ -221,7 +221,7 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
     found = compared(context, pair, 0.99).verdict
     page = page_of(context)
     assert page is not None
-    chart = outline(page.body).charts["delta"].frame
+    chart = page_data(page.body).charts["delta"].frame
     assert chart is not None
     row = chart[np.isclose(chart["percentile"], 99)].iloc[0]
     told = {"percentile", "A (ms)", "B (ms)", "change (ms)"}
@@ -238,7 +238,7 @@ def test_charts_tell_their_numbers(source: Source) -> None:
     """Each with a sentence that has numbers, and the frame that tables and exports read."""
     page = page_of(of(source, "/compare?svc=vision-api"))
     assert page is not None
-    charts = outline(page.body).charts
+    charts = page_data(page.body).charts
 
     assert sorted(charts) == ["both", "delta"]
     assert all("ms" in each.spoken and "1.0.0" in each.spoken for each in charts.values())

@@ -14,7 +14,7 @@ def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPa
     """Anybody can invent URLs of one file, before signing in; caching each would fill the memory."""
     server, packed = Flask("files"), list[int]()
     server.add_url_rule("/assets/<name>", view_func=lambda **_: Response("x" * 10_000, mimetype="text/css"))
-    compression.compress(server, ("/assets/",))
+    compression.compress_responses(server, ("/assets/",))
     compress = gzip.compress
 
     def counted(body: bytes, level: int, **options: int) -> bytes:

@@ -20,7 +20,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.format import duration
-from stagelens.dashboard.page_data import Outline, outline
+from stagelens.dashboard.html_out import PageData, page_data
 from stagelens.dashboard.pages.tokens_charts import (
     first_token_frame,
     measures_of_window,
@@ -29,7 +29,7 @@ from stagelens.dashboard.pages.tokens_charts import (
     token_measures,
     value_at,
 )
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Batch, Point, Series, Store
@@ -102,12 +102,12 @@ def source(filled: Store, alerts: AlertsReader) -> Source:
     return Source(filled, alerts, NOW.timestamp)
 
 
-def outlined(source: Source, address: str = PAGE) -> Outline:
+def outlined(source: Source, address: str = PAGE) -> PageData:
     """Return charts and tables of a page."""
     path, _, search = address.partition("?")
     page = page_of(context_of(parse(path, search, NOW), source))
     assert page is not None
-    return outline(page.body)
+    return page_data(page.body)
 
 
 def waited(source: Source, address: str) -> str:

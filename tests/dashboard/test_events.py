@@ -10,9 +10,9 @@ import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.page_data import outline
+from stagelens.dashboard.html_out import page_data
 from stagelens.dashboard.pages.events import KINDS, Happening, happenings
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Event, Store
@@ -77,7 +77,7 @@ def test_an_event_stands_in_the_middle_of_the_window_it_opens(source: Source) ->
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_kind_shows_only_its_own(source: Source, kind: str) -> None:
     """The filter is in the address, and every other kind stays a click away."""
-    said = outline(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
+    said = page_data(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
     rows = [row for table in said.tables for row in table.rows]
     expected = [each for each in found(source, "from=now-7d") if each.kind == kind]
 

@@ -99,7 +99,7 @@ def test_an_incident_that_never_was_has_a_page_that_says_so(source: Source) -> N
 def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """The page says who looks after it, and the channels are to be told."""
     answer = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
-    found = source.care.incident(notified_store.OPEN)
+    found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
 
     assert answer.status_code == 200
@@ -126,7 +126,7 @@ def test_a_slower_tail_is_accepted_from_its_page(
     before = shown(source, f"/incidents/{slower}")
     answer = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
     page, every = shown(source, f"/incidents/{slower}"), shown(source, "/incidents")
-    found = source.care.incident(slower)
+    found = source.incident_actions.incident(slower)
     assert found is not None
 
     assert "Accept as normal" in before
@@ -153,7 +153,7 @@ def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: 
     """In the name of who pressed it."""
     body = pressed(ACCEPT, slower)
     answer = client.post("/hooks/slack", data=body, headers=signed(body))
-    found = source.care.incident(slower)
+    found = source.incident_actions.incident(slower)
     assert found is not None
 
     assert (answer.status_code, found.ending, found.acked_by) == (200, "accepted", "ann")
@@ -163,13 +163,13 @@ def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskCl
     """With who and why; ended, it is not in force."""
     made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
     name = json.loads(made.text)["id"]
-    silent = {each.id: each for each in source.care.silences()}
+    silent = {each.id: each for each in source.incident_actions.silences()}
     ended = client.post(f"/api/v1/silences/{name}/end", json={}, headers=proof)
 
     assert (made.status_code, ended.status_code) == (201, 200)
     assert silent[name].matchers == {"service": "x"}
     assert (silent[name].author, silent[name].comment) == ("somebody at the dashboard", "deploy")
-    assert name not in {each.id for each in source.care.silences()}
+    assert name not in {each.id for each in source.incident_actions.silences()}
 
 
 def test_a_silenced_incident_offers_the_end_of_its_silence_at_once(
@@ -246,7 +246,7 @@ def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> 
     refused = client.post("/hooks/slack", data=body, headers=signed(body, "wrong"))
     taken = client.post("/hooks/slack", data=body, headers=signed(body))
     again = client.post("/hooks/slack", data=body, headers=signed(body))
-    found = source.care.incident(notified_store.OPEN)
+    found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
 
     assert (refused.status_code, taken.status_code, again.status_code) == (401, 200, 200)
@@ -258,7 +258,9 @@ def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None
     """For an hour, the objective of that incident."""
     body = pressed(SILENCE)
     answer = client.post("/hooks/slack", data=body, headers=signed(body))
-    made = [each for each in source.care.silences() if each.author == "ann" and each.comment.startswith("from ")]
+    made = [
+        each for each in source.incident_actions.silences() if each.author == "ann" and each.comment.startswith("from ")
+    ]
 
     assert answer.status_code == 200
     assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
@@ -274,7 +276,7 @@ def test_an_acknowledgement_in_pagerduty_is_ours_too(source: Source, client: Fla
     body = json.dumps({"event": event}).encode()
     mark = "v1=" + hmac.new(b"h00k", body, hashlib.sha256).hexdigest()
     answer = client.post("/hooks/pagerduty", data=body, headers={"X-PagerDuty-Signature": mark})
-    found = source.care.incident(notified_store.OPEN)
+    found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
 
     assert (answer.status_code, found.acked_by) == (200, "Bob")

@@ -15,9 +15,9 @@ from dash import html
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.components import card, chart, table
-from stagelens.dashboard.menus import environment_menu, menus, time_menu
-from stagelens.dashboard.page_data import text
-from stagelens.dashboard.router import context_of
+from stagelens.dashboard.html_out import text_of
+from stagelens.dashboard.rendering import context_of
+from stagelens.dashboard.shell import environment_menu, menus, time_menu
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import COMPARED, parse
 from stagelens.store import Batch, Point, Series, Store
@@ -76,7 +76,7 @@ def shown(store: Store, search: str = "", alerts: Objectives | None = None) -> A
 
 def buttons(node: Any, key: str) -> dict[str, str]:
     """Return the buttons that set *key*: value to label."""
-    here = {getattr(node, "data-value"): text(node)} if getattr(node, "data-key", "") == key else {}
+    here = {getattr(node, "data-value"): text_of(node)} if getattr(node, "data-key", "") == key else {}
     inside = getattr(node, "children", None)
     for each in inside if isinstance(inside, list) else [inside]:
         if each is not None and not isinstance(each, str):
@@ -100,7 +100,7 @@ def test_environments_are_offered_by_name(store: Store) -> None:
     menu = shown(store)
 
     assert buttons(menu, "env") == {"": "All environments", "prod": "prod", "staging": "staging"}
-    assert text(menu.children[0]) == "All environments"
+    assert text_of(menu.children[0]) == "All environments"
 
 
 def test_an_environment_that_is_gone_can_be_left(store: Store) -> None:
@@ -108,7 +108,7 @@ def test_an_environment_that_is_gone_can_be_left(store: Store) -> None:
     came_from(store, "prod")
     menu = shown(store, "?env=canary")
 
-    assert text(menu.children[0]) == "canary"
+    assert text_of(menu.children[0]) == "canary"
     assert list(buttons(menu, "env")) == ["", "prod", "canary"]
 
 
@@ -135,7 +135,7 @@ def test_the_time_menu_carries_the_window_and_the_clock() -> None:
     }
     assert list(buttons(menu, "vs")) == ["", *list(COMPARED)[1:]]
     assert buttons(menu, "tz") == {"": "My zone", "utc": "UTC"}
-    assert "Times are in UTC" in text(menu)
+    assert "Times are in UTC" in text_of(menu)
 
 
 def test_only_cards_with_numbers_can_be_exported() -> None:

@@ -25,7 +25,7 @@ from stagelens.dashboard.format import THIN, duration
 from stagelens.dashboard.pages.fleet import Row, measure, urgent_first
 from stagelens.dashboard.pages.overview_table import services_card
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse

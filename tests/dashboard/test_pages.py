@@ -26,7 +26,7 @@ from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
 from stagelens.dashboard.pages.trace_timeline import TraceBaseline, span_note
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.dashboard.shell import stale_banner
 from stagelens.dashboard.source import Source

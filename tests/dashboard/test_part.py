@@ -25,11 +25,10 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import TIMES
-from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.page_data import Outline, outline, text
+from stagelens.dashboard.html_out import PageData, as_html, page_data, text_of
 from stagelens.dashboard.pages.page import Context, Page
 from stagelens.dashboard.pages.regressions import judge_releases
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import ORDER, address, parse
@@ -124,9 +123,9 @@ def page(source: Source, address: str) -> Page:
     return found
 
 
-def told(source: Source, address: str) -> Outline:
+def told(source: Source, address: str) -> PageData:
     """Return its charts and tables."""
-    return outline(page(source, address).body)
+    return page_data(page(source, address).body)
 
 
 def html_of(source: Source, address: str) -> str:
@@ -136,7 +135,7 @@ def html_of(source: Source, address: str) -> str:
 
 def links(node: Any) -> dict[str, str]:
     """Return where the links of a page lead, by their words; of equal ones the first."""
-    found = {text(node): str(node.href)} if getattr(node, "href", None) else {}
+    found = {text_of(node): str(node.href)} if getattr(node, "href", None) else {}
     inside = node if isinstance(node, list) else getattr(node, "children", None)
     for each in inside if isinstance(inside, list) else [inside]:
         if each is not None and not isinstance(each, str):
@@ -144,7 +143,7 @@ def links(node: Any) -> dict[str, str]:
     return found
 
 
-def same(one: Outline, other: Outline) -> None:
+def same(one: PageData, other: PageData) -> None:
     """Check that two pages show the same numbers."""
     assert list(one.charts) == list(other.charts)
     assert one.tables == other.tables
@@ -163,10 +162,10 @@ def test_nothing_of_other_requests_is_on_the_page(mixed: Store, alone: Store, pa
     for part in (ROUTE, "m=small", f"m=small&{ROUTE}", f"v=1.0.0&m=small&{ROUTE}"):
         part_of_it = page(Source(mixed, None, NOW.timestamp), f"{path}?{WINDOW}&{part}")
         # Without the head, which says that there is more.
-        words, expected = ([text(node) for node in each.body[2:]] for each in (part_of_it, all_of_it))
+        words, expected = ([text_of(node) for node in each.body[2:]] for each in (part_of_it, all_of_it))
 
         assert words == expected, part
-        same(outline(part_of_it.body), outline(all_of_it.body))
+        same(page_data(part_of_it.body), page_data(all_of_it.body))
 
 
 @pytest.mark.parametrize(
@@ -293,14 +292,14 @@ def test_a_choice_that_leaves_nothing_is_named_and_can_be_ended(
     made = page(source, f"{path}{'&' if '?' in path else '?'}{part}")
     found = {name: parse_qs(urlsplit(href).query) for name, href in links(made.body).items()}
 
-    assert words in text(made.body)
+    assert words in text_of(made.body)
     for name, left in out.items():
         assert {key: found[name][key][0] for key in "mr" if key in found[name]} == left
 
 
 def test_a_silent_service_is_not_blamed_on_the_choice(source: Source) -> None:
     """Where nothing came at all, its last data is the way out."""
-    said = text(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
+    said = text_of(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
 
     assert "No request in this window" in said
     assert "Go to last data" in said
@@ -308,7 +307,7 @@ def test_a_silent_service_is_not_blamed_on_the_choice(source: Source) -> None:
 
 def test_errors_that_are_none_are_not_blamed_on_the_choice(source: Source) -> None:
     """A route without a failed request is there all the same."""
-    said = text(page(source, "/traces?svc=lonely&r=/a&err=1").body)
+    said = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
 
     assert "No request of route" not in said
     assert "No kept request fits" in said
@@ -325,7 +324,7 @@ def test_an_objective_of_one_route_is_not_drawn_over_all(promised: Source) -> No
 
 def _whose(source: Source, address: str) -> str:
     """Return whose budget the tile of a page says it shows; "" for that of just what is shown."""
-    tile = " ".join(map(text, page(source, address).body)).partition("Error budget")[2]
+    tile = " ".join(map(text_of, page(source, address).body)).partition("Error budget")[2]
     found = re.match(r"\D*[\d.]+\W+left (all routes|route \S+) ·", tile)
     return found[1] if found else ""
 

@@ -14,10 +14,10 @@ import pytest
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.dashboard.page_data import outline, text
+from stagelens.dashboard.html_out import page_data, text_of
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.regressions import judge_releases, regressions
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
@@ -88,7 +88,7 @@ def test_a_row_opens_the_comparison_that_says_the_same(source: Source) -> None:
     """The same pair, percentile and numbers."""
     page = page_of(of(source))
     assert page is not None
-    row = outline(page.body).tables[0].rows[0]
+    row = page_data(page.body).tables[0].rows[0]
     release = regressions(of(source))[0]
     opened = shown(source, release.href)
 
@@ -173,7 +173,7 @@ def test_an_open_incident_does_not_raise_a_small_change_and_small_ones_are_not_r
     write(opened, traffic, *slight, Served("slower", "1", 30, 15), Served("slower", "2", 15, 0, SLOW))
     source = Source(opened, Alerts(incident), NOW.timestamp)
     found = regressions(of(source))
-    beside = " ".join(text(side(of(source), "/", source.state())).split())
+    beside = " ".join(text_of(side(of(source), "/", source.state())).split())
 
     assert [(each.service, each.is_clear, each.incident is not None) for each in found] == [
         ("slower", True, False),

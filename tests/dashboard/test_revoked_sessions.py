@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.dashboard.revoked_sessions import SignedOut
+from stagelens.dashboard.sessions import RevokedSessions
 from stagelens.store import Store
 from tests.support.postgresql_server import Server
 
@@ -26,8 +26,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
 
 def test_a_sign_out_holds_in_every_dashboard_of_the_store(store: Store) -> None:
     """Also in one that starts later."""
-    SignedOut(store, lambda: 0.0).add("cookie")
-    other = SignedOut(store, lambda: 1.0)
+    RevokedSessions(store, lambda: 0.0).add("cookie")
+    other = RevokedSessions(store, lambda: 1.0)
 
     assert "cookie" in other
     assert "another cookie" not in other

@@ -20,12 +20,11 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import THIN, UNKNOWN, duration, interval, money
-from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.page_data import Outline, outline
+from stagelens.dashboard.html_out import PageData, as_html, page_data
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.service import around, mixtures, slow_of_each_cause
 from stagelens.dashboard.pages.service_charts import CHARTS
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
@@ -113,11 +112,11 @@ def context(source: Source, address: str) -> Context:
     return context_of(parse(path, search, NOW), source)
 
 
-def told(source: Source, address: str) -> Outline:
+def told(source: Source, address: str) -> PageData:
     """Return what a page says."""
     page = page_of(context(source, address))
     assert page is not None
-    return outline(page.body)
+    return page_data(page.body)
 
 
 def html_of(source: Source, address: str) -> str:

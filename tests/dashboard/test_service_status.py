@@ -15,7 +15,7 @@ from stagelens.alerts.reader import Incident
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.regressions import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status
-from stagelens.dashboard.router import context_of
+from stagelens.dashboard.rendering import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Store

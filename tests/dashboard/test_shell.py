@@ -14,7 +14,7 @@ from sqlalchemy import text
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.format import THIN
-from stagelens.dashboard.router import context_of
+from stagelens.dashboard.rendering import context_of
 from stagelens.dashboard.shell import layout, side, stale_banner
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from stagelens.__main__ import main
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard import users as users_module
-from stagelens.dashboard.auth import COOKIE
+from stagelens.dashboard.auth import COOKIE, LoginThrottle
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.login_throttle import LoginThrottle
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.sessions import is_session, name_in, session_of
 from stagelens.dashboard.users import Users, add_user

@@ -22,14 +22,13 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.dashboard.figures.budget import budget_figure, markers, spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.menus import menus
-from stagelens.dashboard.page_data import Outline, children, outline, text
+from stagelens.dashboard.html_out import PageData, children, page_data, text_of
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.incidents import incident_path, rules_card
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.slo import slo_sentence, time_to_exhaustion
-from stagelens.dashboard.router import context_of, page_of
-from stagelens.dashboard.shell import side
+from stagelens.dashboard.rendering import context_of, page_of
+from stagelens.dashboard.shell import menus, side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Store
@@ -53,12 +52,12 @@ def source(burning_store: Store, alerts: AlertsReader) -> Source:
     return Source(burning_store, alerts, NOW.timestamp)
 
 
-def page(source: Source, address: str) -> Outline:
+def page(source: Source, address: str) -> PageData:
     """What the page at *address* says, without its looks."""
     path, _, search = address.partition("?")
     found = page_of(context_of(parse(path, search, NOW), source))
     assert found is not None
-    return outline(found.body)
+    return page_data(found.body)
 
 
 def links(node: Any) -> Iterator[str]:
@@ -198,7 +197,7 @@ def test_the_rules_say_how_both_windows_stand(source: Source) -> None:
         RuleStatus(tier, *state)
         for state in ((20, 20, True), (5, 20, False), (20, 5, False), (20, 20, False), (5, 5, False))
     )
-    rows = outline([rules_card(replace(slo, rules=rules))]).tables[0].rows
+    rows = page_data([rules_card(replace(slo, rules=rules))]).tables[0].rows
 
     assert [row[0] for row in rows] == ["Firing", "Pending", "Calming", "Too few", "Quiet"]
     assert rows[1][1:4] == ["Page at 10\u00d7", "5.0\u00d7 in 1 h", "20\u00d7 in 5 m"]
@@ -260,7 +259,7 @@ def test_the_link_of_a_message_opens_the_window_it_speaks_of(source: Source, ale
         assert context.service == incident.service
         assert context.view.start == pytest.approx(incident.since - timedelta(minutes=15), abs=timedelta(seconds=1))
         assert context.view.percentile == 0.99
-        assert outline(found.body).charts
+        assert page_data(found.body).charts
         assert parse_qs(link.query)["from"] == parse_qs(urlsplit(incident_path(context.view, incident)).query)["from"]
 
 
@@ -283,7 +282,7 @@ def test_a_past_window_knows_nothing_of_what_came_later(source: Source, path: st
     context = context_of(parse(path, search, NOW), source)
     # What was told of incidents is their history, below on its page.
     said = shown(source, address).partition("Alert history")[0]
-    beside = " ".join(text(each) for each in (side(context, path, source.state()), *menus(context)))
+    beside = " ".join(text_of(each) for each in (side(context, path, source.state()), *menus(context)))
 
     for each in ("Burning", "burning 3", "At risk", "Regression ", "got slower since", "→ 2"):
         assert each not in said + beside

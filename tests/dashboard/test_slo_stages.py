@@ -15,8 +15,8 @@ from stagelens.alerts.evaluation.evidence import stage_budgets
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.page_data import Listed, outline
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.html_out import TableData, page_data
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
@@ -58,12 +58,12 @@ def client(burning_store: Store, alerts: AlertsReader) -> FlaskClient:
     return Dashboard(DashboardConfig(), burning_store, alerts, clock=NOW.timestamp).app.server.test_client()
 
 
-def budgets_at(source: Source, address: str) -> Listed | None:
+def budgets_at(source: Source, address: str) -> TableData | None:
     """The table of the card at *address*."""
     path, _, search = address.partition("?")
     found = page_of(context_of(parse(path, search, NOW), source))
     assert found is not None
-    return next((each for each in outline(found.body).tables if each.name == "Stage budgets"), None)
+    return next((each for each in page_data(found.body).tables if each.name == "Stage budgets"), None)
 
 
 def said_at(source: Source, address: str) -> str:

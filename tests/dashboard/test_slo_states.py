@@ -17,12 +17,12 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.dashboard.components import SHAPES, WORDS
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.page_data import outline, text
+from stagelens.dashboard.html_out import page_data, text_of
 from stagelens.dashboard.pages.events import happenings
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.incidents import history_card, rules_card
 from stagelens.dashboard.pages.slo import time_to_exhaustion
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
@@ -66,7 +66,7 @@ def said_at(source: Source, address: str) -> str:
 
 def beside(source: Source) -> str:
     """The words of the side bar."""
-    return text(side(context_of(parse("/", "", source.now()), source), "/", source.state()))
+    return text_of(side(context_of(parse("/", "", source.now()), source), "/", source.state()))
 
 
 def status_of(source: Source, name: str) -> SloStatus:
@@ -101,7 +101,7 @@ def test_a_dead_collector_is_said_everywhere(stale: Source) -> None:
 def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
     """Its last numbers are there, no rule fires, and no end of the budget is named: nobody knows the pace."""
     found = status_of(stale, "hot-latency")
-    rules = outline([rules_card(found)]).tables[0].rows
+    rules = page_data([rules_card(found)]).tables[0].rows
     said = said_at(stale, "/slo/hot-latency")
 
     assert found.burn_1h > 1
@@ -114,7 +114,7 @@ def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
 def test_planned_work_looks_like_nothing_burns_and_shows_its_numbers(planned: Source) -> None:
     """Which work, until when, what is left of the budget; the other objective is as it is."""
     said, overview = said_at(planned, "/slo/hot-latency"), said_at(planned, "/")
-    rules = outline([rules_card(status_of(planned, "hot-latency"))]).tables[0].rows
+    rules = page_data([rules_card(status_of(planned, "hot-latency"))]).tables[0].rows
 
     assert "2 objectives · 1 in maintenance" in said
     assert (
@@ -133,7 +133,7 @@ def test_the_list_says_each_state_in_a_word(planned: Source) -> None:
     """Who sees no shape reads it, and so does who takes the table as CSV."""
     found = page_of(context_of(parse("/slo", "", NOW), planned))
     assert found is not None
-    rows = {row[0].split()[0]: row[0] for row in outline(found.body).tables[0].rows}
+    rows = {row[0].split()[0]: row[0] for row in page_data(found.body).tables[0].rows}
 
     assert rows["calm-latency"].endswith("Healthy")
     assert rows["hot-latency"].replace("\u202f", " ").endswith("In maintenance until 13:30 (new disks)")
@@ -143,7 +143,7 @@ def test_the_course_of_the_budget_leaves_planned_work_out(planned: Source) -> No
     """It ends where the tile says."""
     found = page_of(context_of(parse("/slo/hot-latency", "", NOW), planned))
     assert found is not None
-    course = outline(found.body).charts["budget"].frame
+    course = page_data(found.body).charts["budget"].frame
     left = status_of(planned, "hot-latency").budget_left
     assert course is not None
     assert left is not None
@@ -263,7 +263,7 @@ def test_an_incident_nobody_knows_the_end_of_is_closed_and_not_resolved(
     )  # fmt: skip
     source = Source(burning_store, Told(reader, gone), NOW.timestamp)
     context = context_of(parse("/slo/hot-latency", "", NOW), source)
-    row = outline([history_card(context, status_of(source, "hot-latency"))]).tables[0].rows[0]
+    row = page_data([history_card(context, status_of(source, "hot-latency"))]).tables[0].rows[0]
     over = next(each for each in happenings(context) if each.at == gone.resolved_at)
     badge, title = ENDINGS[ending]
 
@@ -280,7 +280,7 @@ def test_a_shape_stands_beside_every_word(planned: Source) -> None:
     assert found is not None
     pills = [each for each in _all(found.body, html.Span) if "paused" in str(getattr(each, "className", ""))]
 
-    assert [text(each) for each in pills] == ["In maintenance"]
+    assert [text_of(each) for each in pills] == ["In maintenance"]
     assert any("dot paused" in str(getattr(each, "className", "")) for each in _all(pills, html.I))
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.query_cache import Answers
-from stagelens.dashboard.source import Source
+from stagelens.dashboard.source import QueryCache, Source
 from stagelens.store import Batch, Point, Selection, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
@@ -79,7 +78,7 @@ def test_a_question_about_two_services_is_old_when_either_writes(store: Store) -
 
 def test_two_who_ask_the_same_at_once_cost_one_answer() -> None:
     """The second waits for the first one's."""
-    answers, begun, goes_on = Answers(ROOM), Event(), Event()
+    answers, begun, goes_on = QueryCache(ROOM), Event(), Event()
     made: list[int] = []
 
     def slow() -> int:
@@ -99,7 +98,7 @@ def test_two_who_ask_the_same_at_once_cost_one_answer() -> None:
 
 def test_who_asks_another_question_does_not_wait() -> None:
     """Two different questions are worked out side by side."""
-    answers, meet = Answers(ROOM), Barrier(2)
+    answers, meet = QueryCache(ROOM), Barrier(2)
 
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(answers.get, name, 1, lambda: meet.wait(60)) for name in ("a", "b")]
@@ -109,7 +108,7 @@ def test_who_asks_another_question_does_not_wait() -> None:
 
 def test_an_error_reaches_who_asked_and_is_not_kept() -> None:
     """The next one who asks gets an answer."""
-    answers = Answers(ROOM)
+    answers = QueryCache(ROOM)
 
     def fails() -> int:
         msg = "no"
@@ -123,7 +122,7 @@ def test_an_error_reaches_who_asked_and_is_not_kept() -> None:
 
 def test_memory_is_bounded_and_what_was_asked_last_stays() -> None:
     """A large answer, be it a table or many small ones in one, drives out those nobody asked for longest."""
-    answers = Answers(130_000)
+    answers = QueryCache(130_000)
     large = (pd.DataFrame({"n": range(5_000)}), dict.fromkeys(range(5)))
     made: list[str] = []
 

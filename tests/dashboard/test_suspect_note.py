@@ -10,7 +10,7 @@ import pytest
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
 from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Batch, Point, Series, Store
