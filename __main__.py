@@ -244,7 +244,8 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
     if command in ("up", "alerts"):
         parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):
-        from .dashboard.serve import Dashboard, DashboardConfig  # noqa: PLC0415
+        from .dashboard.config import DashboardConfig  # noqa: PLC0415
+        from .dashboard.serve import Dashboard  # noqa: PLC0415
 
         dashboard = Dashboard(DashboardConfig.from_env(environment), store, alerts.reader)
         parts.append((dashboard, lambda: f"dashboard  {_url(dashboard.address)}"))

@@ -1,21 +1,64 @@
-"""The dashboard as a running part: a server in a background thread."""
+"""The dashboard as a running part: a server in a background thread.
+
+The Dash application: one callback for pages, and the browser does the rest.
+
+Plotly's own script is not used as Dash ships it: the vendored part of it (cartesian charts) is a third of the size
+and needs no `unsafe-eval`. There is no dcc.Graph on any page, `assets/slots.js` draws.
+
+One chart of a page, asked for by a control of it: its figure as JSON, from the address alone.
+
+No callback of Dash: for each answer its renderer goes through the whole page, which takes longer than drawing the chart.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import flask
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from flask import Flask, Response, request
+from plotly.io.json import to_json_plotly
 
 from ..collector.server.connections import ConnectionLimits
 from ..collector.server.http_server import HttpServer, open_listener
 from ..store import Store
-from . import wsgi_front
-from .app import build
+from . import api, callback_validation, compression, events_api, guard, hooks, report, wsgi_front
+from . import api as trace_file
+from . import events_api as incidents_api
+from . import hooks as charts
+from .components import Nodes
 from .config import DashboardConfig
+from .first_paint import Application
+from .html_out import as_html
+from .pages.fleet import measure
+from .pages.service_charts import CHARTS
+from .rendering import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
+from .shell import layout
 from .source import AlertsSource, Source
 from .wsgi_front import Front
 
-__all__ = ["Dashboard", "DashboardConfig"]
-
+PREFIX = "/figures/"
+_log = logging.getLogger(__name__)
+ASSETS = Path(__file__).parent / "assets"
+_INDEX = """<!doctype html>
+<html lang="en">
+  <head>
+    {%metas%}
+    <title>{%title%}</title>
+    <link rel="preload" href="BASEassets/inter-latin-wght-normal.woff2" as="font" type="font/woff2" crossorigin>
+    <link rel="icon" href="BASEassets/icon.svg" type="image/svg+xml">
+    <script src="BASEassets/boot.js?m=1"></script>
+    {%css%}
+  </head>
+  <body>
+    {%app_entry%}
+    <footer>{%config%}{%scripts%}{%renderer%}</footer>
+  </body>
+</html>"""
 _PORT_FIX = "Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
 _DRAIN_SECONDS = 10
 # Longer than proxies in front keep a connection: one that ended just when they send would be an error to a reader.
@@ -82,3 +125,116 @@ class Dashboard:
             return
         self._server.end()
         self._server = None
+
+
+def add_figure_routes(server: Flask, source: Source) -> None:
+    """Answer `GET /figures/<chart>?path=<path of the page>&<its query>` on *server*."""
+
+    def figure(name: str) -> Response:
+        build = CHARTS.get(name)
+        if build is None:
+            return _error(f"There is no chart {name} to draw: {', '.join(CHARTS)} are.", 404)
+        view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
+        context = context_of(view, source)
+        if not (context.service and measure(source, context.selection).requests):
+            return _error(f"{view.path} has no requests in this window, so there is nothing to draw.", 404)
+        try:
+            made = to_json_plotly(build(context))
+        except Exception:  # noqa: BLE001 - whatever it meets, the chart that is there stays
+            _log.exception("the chart %r of %r could not be made", name, view.path)
+            return _error("This chart could not be made. The log of the dashboard says more.", 500)
+        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
+
+    server.add_url_rule(f"{PREFIX}<name>", "figure", figure)
+
+
+def _error(why: str, status: int) -> Response:
+    return Response(why, status, mimetype="text/plain")
+
+
+def build(source: Source, config: DashboardConfig) -> Dash:
+    """Return the application over *source*, its server guarded as *config* says."""
+    app = Application(
+        source,
+        assets_folder=str(ASSETS),
+        # Licences are for people, boot.js is in the head already, and report.js is for files that stand alone.
+        assets_ignore=r"^(boot|report)\.js$",
+        assets_path_ignore=["licenses"],
+        index_string=_INDEX.replace("BASE", "/"),
+        title="Stagelens",
+        update_title="",
+        pages_folder="",
+        use_pages=False,
+        include_pages_meta=False,
+        suppress_callback_exceptions=True,
+        add_log_handler=False,
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
+        enable_mcp=False,
+    )
+    app.layout = layout()
+    _connect_browser(app)
+    _connect_server(app, source)
+    server: flask.Flask = app.server
+    wsgi_front.add_health_routes(server, source)
+    api.add_api_routes(server, source)
+    add_figure_routes(server, source)
+    report.add_report_route(server, source)
+    events_api.add_event_routes(server, source)
+    incidents_api.add_incident_routes(server, source.incident_actions)
+    hooks.add_hook_routes(server, source)
+    charts.add_chart_route(server, source.incident_actions)
+    trace_file.add_trace_route(server, source)
+    compression.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
+    guard.protect(server, config, source.signed_out, app.csp_hashes())
+    # After the doors: who may not come in is told that.
+    callback_validation.reject_invalid_callbacks(server)
+    return app
+
+
+def _connect_browser(app: Dash) -> None:
+    """Say what the browser does by itself: put what came in its place, and ask for more."""
+    browser = "stagelens"
+    app.clientside_callback(ClientsideFunction(browser, "arrived"), Output("arrived", "data"), Input("made", "data"))
+    app.clientside_callback(
+        ClientsideFunction(browser, "beat"),
+        Output("tick", "data"),
+        Input("beat", "n_intervals"),
+        State("tick", "data"),
+        State("seen", "data"),
+    )
+
+
+def _connect_server(app: Application, source: Source) -> None:
+    """Say what the server is asked: pages. Single charts come another way, see `redraw`.
+
+    A page comes as HTML, by the element it goes into, and not as components: each of those listens to all that Dash's renderer
+    does, and a page of two thousand took five seconds to change.
+    """
+
+    @app.callback(
+        Output("made", "data"),
+        Output("seen", "data"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("tick", "data"),
+        State("seen", "data"),
+    )
+    def show(path: str | None, search: str | None, tick: dict[str, Any] | None, seen: dict[str, Any] | None) -> Any:
+        ticked = ctx.triggered_id == "tick" and tick is not None
+        # Controls write the address without telling dcc.Location; a tick brings it as it is.
+        search = str(tick.get("search", "")) if ticked and tick else search
+        context = context_of(view_of(source, path, search), source)
+        now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **page_state(context)}
+        # Another address was seen where a tick has overtaken the page of this one: what comes last is all that is shown.
+        if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
+            if seen.get("revision") == now["revision"]:
+                return no_update, {**seen, **now}
+            if now["own"] and seen.get("own") == now["own"]:
+                # Others have new data: what stands beside the page may have changed, the page has not.
+                return _written(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
+        made = app.handover.take(context) or render_page(context)
+        return _written(frame_parts(context, made)), {**now, "place": made.place}
+
+
+def _written(parts: Mapping[str, Nodes]) -> dict[str, str]:
+    return {name: as_html(nodes) for name, nodes in parts.items()}

@@ -13,7 +13,8 @@ from types import ModuleType
 from playwright.sync_api import Browser, Page
 from storage.tables import table
 
-from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
 from stagelens.store import Store
 
 from .visits import VIEWPORT, heap

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, expect
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
 from tests.dashboard import capacity_store
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
 from stagelens.store import Store
 from stagelens.store.collectors import Report, Vitals, write_report
 from tests.dashboard.goldens import complaint

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
 from stagelens.store import Store
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import DESKTOP, Visit

@@ -21,7 +21,8 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
 from stagelens.store import Store
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SlackHook
