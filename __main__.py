@@ -193,7 +193,7 @@ def _look_after(options: argparse.Namespace) -> int:
 
 
 def _add_user(name: str, environment: Mapping[str, str]) -> int:
-    from .dashboard import users  # noqa: PLC0415
+    from .dashboard.web import users  # noqa: PLC0415
 
     return users.main(name, environment)
 
@@ -245,7 +245,7 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
         parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):
         from .dashboard.config import DashboardConfig  # noqa: PLC0415
-        from .dashboard.serve import Dashboard  # noqa: PLC0415
+        from .dashboard.web.app import Dashboard  # noqa: PLC0415
 
         dashboard = Dashboard(DashboardConfig.from_env(environment), store, alerts.reader)
         parts.append((dashboard, lambda: f"dashboard  {_url(dashboard.address)}"))

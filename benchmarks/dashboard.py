@@ -31,7 +31,7 @@ from storage.tables import table
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 
 PARTS = ("ours", "controls", "memory", "peers")

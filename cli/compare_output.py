@@ -16,7 +16,7 @@ from rich.text import Text
 from ..core.confidence import CONFIDENCE, FailureDifference
 from ..core.names import DEFINITIONS
 from ..core.stages import label
-from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
+from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .comparison import (
     QUANTILES,
     Comparison,

@@ -12,13 +12,13 @@ from pathlib import Path
 from dash import html
 from dash.development.base_component import Component
 
-from ..dashboard.components import Chart, Node
-from ..dashboard.html_out import children
 from ..dashboard.pages.page import Context, Page, nothing
-from ..dashboard.rendering import context_of, render_page
-from ..dashboard.report import report
 from ..dashboard.source import Source
+from ..dashboard.ui.components import Chart, Node
+from ..dashboard.ui.page_export import children
 from ..dashboard.view import parse, service_path, trace_name, trace_path
+from ..dashboard.web.report import report
+from ..dashboard.web.routing import context_of, render_page
 from ..store import Selection, Store
 from .files import open_atomic
 from .run_summary import run_window

@@ -21,11 +21,11 @@ from ..core.confidence import has_enough_samples
 from ..core.histogram import Estimate
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
-from ..dashboard.figures.parts import note
+from ..dashboard.figures.elements import note
 from ..dashboard.figures.percentile import PERCENTILES
-from ..dashboard.format import duration, interval, needed, percent, percentile, portion, several, span, whole
-from ..dashboard.pages.fleet import smoothed, stages_at
+from ..dashboard.pages.measures import smoothed, stages_at
 from ..dashboard.pages.trace_timeline import NS, Scale, in_time, span_name
+from ..dashboard.ui.format import duration, interval, needed, percent, percentile, portion, several, span, whole
 from ..dashboard.view import trace_name
 from ..store import KeptTrace, Reader, Selection
 from .saved_run import Run

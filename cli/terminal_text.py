@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import dashboard
-from ..dashboard.design_tokens import hue
+from ..dashboard.ui.design_tokens import hue
 
 FULL, SHADED = "\u2588", "\u2592"
 

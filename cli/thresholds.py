@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ..core.errors import ConfigError
 from ..core.names import FIRST_TOKEN, OUTPUT_TOKEN
-from ..dashboard.format import percentile
+from ..dashboard.ui.format import percentile
 
 # Measures of streaming requests: time to first token, and time per output token.
 MEASURES = MappingProxyType({"ttft": FIRST_TOKEN, "tpot": OUTPUT_TOKEN})

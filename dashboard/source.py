@@ -28,8 +28,8 @@ from ..store.schema import storable_name as stored
 from .config import DashboardConfig
 from .costs import Costs
 from .incident_actions import IncidentActions
-from .sessions import RevokedSessions
 from .view import BUCKET_SECONDS, View
+from .web.sessions import RevokedSessions
 
 # What an answer that is no table is taken to need, or each of many in one: a histogram, what is said of one service. [bytes]
 _SMALL_BYTES = 10_000

@@ -30,8 +30,8 @@ from zoneinfo import ZoneInfo
 
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
-from ..store.schema import storable_name as stored
-from .format import span
+from ..store.texts import name as stored
+from .ui.format import span
 
 DEFAULT_WINDOW = timedelta(hours=6)
 # What the time menu offers; the keys are the values of `from`.

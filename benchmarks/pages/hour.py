@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from storage.tables import table
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 
 from .visits import VIEWPORT, heap

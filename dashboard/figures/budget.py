@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label, position
-from ..design_tokens import family, stage_colour
-from ..format import TIMES, count, percent, span
-from .parts import (
+from ..ui.design_tokens import family, stage_colour
+from ..ui.format import TIMES, count, percent, span
+from .elements import (
     BAND,
     MARKER_ROW,
     Annotation,

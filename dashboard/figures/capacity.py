@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..capacity import Capacity, Curve, Floats
-from ..format import axis_duration, count, duration
-from .parts import Annotation, Figure, Shape, Trace, f4, level, line, note, safe, ticks, upright
+from ..ui.format import axis_duration, count, duration
+from .elements import Annotation, Figure, Shape, Trace, f4, level, line, note, safe, ticks, upright
 
 # Steps that lie further above the rest end outside the plot rather than flatten it.
 _CEILING_QUANTILE = 0.98

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label, position
-from ..format import duration, percentile, signed_change
-from .parts import (
+from ..ui.format import duration, percentile, signed_change
+from .elements import (
     Annotation,
     Figure,
     Trace,

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label
-from ..format import count, duration, needed, percent, percentile, whole
-from .parts import Annotation, Figure, Trace, band, f4, f8, level, line, marker_rows, note, safe, stages_of, ticks
+from ..ui.format import count, duration, needed, percent, percentile, whole
+from .elements import Annotation, Figure, Trace, band, f4, f8, level, line, marker_rows, note, safe, stages_of, ticks
 from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, release_marks, rough, veils, without_alert_names
 
 # The lower panel ends and the upper one begins here. [ratio of the plot's height]

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from ..format import axis_duration, duration, enough, interval, percent, percentile, target
-from .parts import (
+from ..ui.format import axis_duration, duration, enough, interval, percent, percentile, target
+from .elements import (
     Annotation,
     Figure,
     Shape,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..format import enough
+from ..ui.format import enough
 from ..view import BUCKET_SECONDS
-from .parts import Annotation, Shape, note, releases, safe, span_of
+from .elements import Annotation, Shape, note, releases, safe, span_of
 
 # An alert that begins later has its name at its end, where it does not run out of the plot. [ratio of the window]
 _LATE = 0.7

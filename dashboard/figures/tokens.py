@@ -8,8 +8,21 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label
-from ..format import UNKNOWN, count, duration, interval, percentile
-from .parts import Annotation, Figure, Trace, dots, f4, line, note, safe, stages_of, ticks, upright, without_side_labels
+from ..ui.format import UNKNOWN, count, duration, interval, percentile
+from .elements import (
+    Annotation,
+    Figure,
+    Trace,
+    dots,
+    f4,
+    line,
+    note,
+    safe,
+    stages_of,
+    ticks,
+    upright,
+    without_side_labels,
+)
 from .percentile import COLUMNS, percentile_figure, place
 
 _SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}

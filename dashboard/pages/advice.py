@@ -11,11 +11,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label
-from ..advising import RANKS, Option
-from ..components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..costs import MILLION
-from ..design_tokens import hue
-from ..format import MINUS, day, duration, enough, money, needed, percent, whole
+from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
+from ..ui.design_tokens import hue
+from ..ui.format import MINUS, day, duration, enough, money, needed, percent, whole
 from ..view import service_path
 from .advice_facts import (
     MOST,
@@ -30,7 +29,8 @@ from .advice_facts import (
     only_where,
     quantile_of,
 )
-from .fleet import measure, seen_in
+from .advice_rules import RANKS, Option
+from .measures import measure, seen_in
 from .page import Context, Page, nothing, panel
 from .service_frame import service_page
 from .spending import spending

@@ -18,15 +18,15 @@ from ...core.histogram import Histogram
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
 from ...store import Selection
-from ..advising import MIN_GAIN, Facts, Finding, findings
-from ..components import attributes
-from ..format import duration, enough, span
+from ..ui.components import attributes
+from ..ui.format import duration, enough, span
 from ..view import View
+from .advice_rules import MIN_GAIN, Facts, Finding, findings
 from .comparison import window_name
-from .fleet import measure, seen_in
+from .measures import measure, seen_in
 from .page import Context
-from .rows import records
 from .spending import mean_stages
+from .trace_rows import records
 
 SNOOZE = timedelta(days=7)
 _KEPT = timedelta(days=400)

@@ -18,11 +18,11 @@ from dash.development.base_component import Component
 from ...core.histogram import Histogram
 from ...core.stages import label
 from ..capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity, fit
-from ..components import Node, card, chart, empty, link, spark, tile, tiles
 from ..costs import HOUR_SECONDS, MILLION
 from ..figures.capacity import Side, batch_figure, load_figure
 from ..figures.time_axis import STEPS, TimeAxis, step_for
-from ..format import (
+from ..ui.components import Node, card, chart, empty, link, spark, tile, tiles
+from ..ui.format import (
     MIN_REQUESTS_ABOVE,
     MINUS,
     UNKNOWN,
@@ -37,8 +37,8 @@ from ..format import (
     span,
     whole,
 )
-from .fleet import measure
 from .hardware import hardware_card
+from .measures import measure
 from .page import Context, Page, panel
 from .scope_filter import part_words
 from .service_frame import service_page

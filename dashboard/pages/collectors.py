@@ -17,8 +17,8 @@ from dash.development.base_component import Component
 from ...collector.server.auth import MAX_SERVICES
 from ...core.stages import OTHER
 from ...store.collectors import SILENT_AFTER, Report, Vitals
-from ..components import Node, card, dot, empty, link, table
-from ..format import UNKNOWN, count, day, duration, percent, several, size, span, whole
+from ..ui.components import Node, card, dot, empty, link, table
+from ..ui.format import UNKNOWN, count, day, duration, percent, several, size, span, whole
 from .page import Context, Page, panel
 
 State = Literal["silent", "failing", "look", "ok"]

@@ -16,24 +16,14 @@ from dash.development.base_component import Component
 
 from ...core.stages import label
 from ...store import Selection
-from ..components import Node, attributes, card, chart, empty, link, pill, spoken_stages, swatch, table
 from ..figures.compare import both_figure, delta_figure
-from ..figures.parts import stages_of
+from ..figures.elements import stages_of
 from ..figures.percentile import COLUMNS, percentile_grid
-from ..format import MILLI, duration, enough, needed, percentile, signed_change, whole
+from ..ui.components import Node, attributes, card, chart, empty, link, pill, spoken_stages, swatch, table
+from ..ui.format import MILLI, duration, enough, needed, percentile, signed_change, whole
 from ..view import service_path
-from .compare_blame import QUANTILES, blame_card, signals_card
+from .compare_cards import QUANTILES, blame_card, signals_card
 from .compare_report import report
-from .compare_words import (
-    blamed_stages,
-    compared_times,
-    evidence,
-    short_name,
-    side_name,
-    side_names,
-    verdict_badge,
-    verdict_sentence,
-)
 from .comparison import (
     EXAMPLE,
     Comparison,
@@ -46,6 +36,16 @@ from .comparison import (
     selection,
     shifted,
     window_name,
+)
+from .comparison_text import (
+    blamed_stages,
+    compared_times,
+    evidence,
+    short_name,
+    side_name,
+    side_names,
+    verdict_badge,
+    verdict_sentence,
 )
 from .page import Context, Page, nothing, panel
 from .regressions import Release, judge_releases

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from ...core.stages import label
-from ..format import duration, enough, percentile
-from .compare_blame import change_words, total_words
-from .compare_words import compared_times, evidence, report_time, verdict_badge, verdict_sentence
+from ..ui.format import duration, enough, percentile
+from .compare_cards import change_words, total_words
 from .comparison import Comparison
+from .comparison_text import compared_times, evidence, report_time, verdict_badge, verdict_sentence
 from .page import Context
-from .rows import records
 from .scope_filter import part_words
+from .trace_rows import records
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 

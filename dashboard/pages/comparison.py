@@ -20,7 +20,7 @@ from ...analysis.comparison import StageGrowth, highest_quantile, version_times
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_duration
 from ...store import Selection
-from ..format import needed
+from ..ui.format import needed
 from .page import Context
 
 EXAMPLE = "2026-11-21T12:00/6h"

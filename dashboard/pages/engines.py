@@ -12,8 +12,8 @@ from ...core.histogram import Distribution
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD
 from ...store.queries.replicas import EngineModel
-from ..components import Node, card, empty, legend, stage_bar, stage_name, table
-from ..format import SPACE, UNKNOWN, axis_duration, count, duration, enough, needed, percentile, several
+from ..ui.components import Node, card, empty, legend, stage_bar, stage_name, table
+from ..ui.format import SPACE, UNKNOWN, axis_duration, count, duration, enough, needed, percentile, several
 from .page import Context, Page, panel
 
 _PLACE = "/engines"

@@ -17,11 +17,11 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.reader import Incident
-from ..components import Node, attributes, card, empty, link, link_tabs, pill, table
-from ..format import count, several, span
+from ..ui.components import Node, attributes, card, empty, link, link_tabs, pill, table
+from ..ui.format import count, several, span
 from ..view import View, incident_page, service_path, slo_path
 from .page import Context, Page, panel
-from .rows import records
+from .trace_rows import records
 
 # The values of `kind`, in the order of their links.
 KINDS = {

@@ -20,10 +20,10 @@ from ...alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
 from ...core.stages import label
-from ..components import Node, attributes, card, empty, link, pill, status, swatch, table
-from ..events_api import INCIDENTS, SILENCES
-from ..format import percent, several, span, times
+from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table
+from ..ui.format import percent, several, span, times
 from ..view import PART, View, incident_page, service_path
+from ..web.write_api import INCIDENTS, SILENCES
 from .page import Context, Page, nothing, panel
 from .slo_spent import requests_path
 

@@ -15,15 +15,27 @@ from dash.development.base_component import Component
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...core.stages import BY_KEY, label
-from ..components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
 from ..costs import HOUR_SECONDS, MILLION
-from ..design_tokens import hue
 from ..figures.budget import left_parts
-from ..format import count, duration, money, percent, percentile, portion, several, signed_change, span, target, times
+from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
+from ..ui.design_tokens import hue
+from ..ui.format import (
+    count,
+    duration,
+    money,
+    percent,
+    percentile,
+    portion,
+    several,
+    signed_change,
+    span,
+    target,
+    times,
+)
 from ..view import incident_page, service_path, slo_path
 from .collectors import greedy_line
-from .compare_words import short_name
-from .fleet import KINDS, Row, urgent_first
+from .comparison_text import short_name
+from .measures import KINDS, Row, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
 from .page import Context, Page, no_data, panel
 from .regressions import Release

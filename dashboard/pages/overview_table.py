@@ -14,7 +14,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label, position
-from ..components import (
+from ..costs import MILLION, a_request
+from ..figures.budget import left_parts
+from ..figures.over_time import busy_seconds, fleet_figure
+from ..ui.components import (
     Node,
     Nodes,
     attributes,
@@ -33,14 +36,11 @@ from ..components import (
     stage_bar,
     table,
 )
-from ..costs import MILLION, a_request
-from ..figures.budget import left_parts
-from ..figures.over_time import busy_seconds, fleet_figure
-from ..format import UNKNOWN, count, duration, money, needed, percent, span, times, whole
+from ..ui.format import UNKNOWN, count, duration, money, needed, percent, span, times, whole
 from ..view import service_path, slo_path
 from .comparison import window_name
 from .events import Happening, happenings
-from .fleet import KINDS, Row
+from .measures import KINDS, Row
 from .page import Context
 from .service_status import COLOURS
 

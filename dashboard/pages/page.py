@@ -20,10 +20,10 @@ from dash.development.base_component import Component
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...store import Selection
-from ..components import Node, attributes, card, empty, link
 from ..figures.time_axis import TimeAxis, step_for
-from ..format import span
 from ..source import Source
+from ..ui.components import Node, attributes, card, empty, link
+from ..ui.format import span
 from ..view import PART, View
 
 T = TypeVar("T")

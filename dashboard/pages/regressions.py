@@ -17,10 +17,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.reader import Incident
-from ..components import Node, attributes, card, link, pill, swatch, table
-from ..format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
-from .compare_words import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
+from ..ui.components import Node, attributes, card, link, pill, swatch, table
+from ..ui.format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
 from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
+from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .page import Context, Page, no_data, nothing, panel
 
 # A release that is surely slower by less is listed, and nothing turns red or amber for it. [ratio]

@@ -10,13 +10,12 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.stages import LOAD_PHASES, LOAD_START
-from ..components import Node, card, empty, table
-from ..format import UNKNOWN, count, day, duration, enough, percentile, several, span
+from ..ui.components import Node, card, empty, table
+from ..ui.format import UNKNOWN, count, day, duration, enough, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD
 from .page import Context, Page, panel
-from .rows import records
 from .service_frame import service_page
+from .trace_rows import records
 
 # Agents send every ten seconds, and try again.
 _SILENT = timedelta(seconds=60)

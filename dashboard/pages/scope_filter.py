@@ -15,9 +15,9 @@ from dash.development.base_component import Component
 
 from ...alerts.objectives.slo import Slo
 from ...store import Selection
-from ...store.schema import storable_name as stored
-from ..components import Node, attributes, link
-from ..format import TIMES, count
+from ...store.texts import name as stored
+from ..ui.components import Node, attributes, link
+from ..ui.format import TIMES, count
 from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
 from .page import Context, nothing
 

@@ -18,7 +18,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import OVERHEAD, label, position
-from ..components import (
+from ..costs import MILLION, a_request
+from ..figures.budget import left_parts
+from ..figures.elements import safe
+from ..figures.percentile import COLUMNS, PERCENTILES, coarse, nearest, place
+from ..ui.components import (
     Node,
     attributes,
     card,
@@ -33,12 +37,8 @@ from ..components import (
     tile,
     tiles,
 )
-from ..costs import MILLION, a_request
-from ..design_tokens import hue
-from ..figures.budget import left_parts
-from ..figures.parts import safe
-from ..figures.percentile import COLUMNS, PERCENTILES, coarse, nearest, place
-from ..format import (
+from ..ui.design_tokens import hue
+from ..ui.format import (
     UNKNOWN,
     count,
     duration,
@@ -55,14 +55,14 @@ from ..format import (
 )
 from ..view import service_path
 from .advice import top_advice
-from .fleet import Measures, breakdown, measure, stages_at, stalls
+from .measures import Measures, breakdown, measure, stages_at, stalls
 from .page import Context, Page, panel
-from .rows import are_ranked, records, traces_table
 from .scope_filter import whose
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
-from .stalled import stall_sentence
+from .stall_text import stall_sentence
+from .trace_rows import are_ranked, records, traces_table
 
 _MIN_BAR = 0.6
 # One cause is no mixture: what dominates more requests than this speaks for all, and fewer than this are noise. [ratio]

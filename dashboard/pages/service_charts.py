@@ -13,17 +13,17 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label
-from ..components import Node, attributes, card, chart, empty, spoken_stages, switch
-from ..figures.heat import heat_figure
+from ..figures.elements import Figure, stages_of
+from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
-from ..figures.parts import Figure, stages_of
 from ..figures.percentile import COLUMNS, MARKS, Objective, coarse, percentile_figure, percentile_grid
 from ..figures.time_axis import Alert, rough
-from ..format import count, duration, enough, interval, needed, percent, percentile, span, whole
-from .fleet import breakdown, stages_at
+from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
+from ..ui.format import count, duration, enough, interval, needed, percent, percentile, span, whole
+from .measures import breakdown, stages_at
 from .page import Context
-from .rows import records
 from .scope_filter import concerns
+from .trace_rows import records
 
 # Value in the address to label and quantile; the first is the default.
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}

@@ -20,10 +20,10 @@ from ...core.histogram import Histogram
 from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS, FIRST_TOKEN, SUSPECT_REPORT
 from ...core.stages import UNTIMED, label
 from ...store import Selection
-from ..components import Node, attributes, link, pill
-from ..format import count, duration, percent, several, span
+from ..ui.components import Node, attributes, link, pill
+from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
-from .fleet import KINDS, measure, seen_in
+from .measures import KINDS, measure, seen_in
 from .page import Context, Page, nothing
 from .scope_filter import chips, leave_out, nobody, part_menu, part_words, to_blame
 from .service_status import clock_or_date, status_of

@@ -16,11 +16,10 @@ from dash.development.base_component import Component
 from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
-from ...instrumentors.agent.govern import Work
-from ..components import WORDS, Node, link, pill, status
-from ..format import day, times
+from ..ui.components import WORDS, Node, link, pill, status
+from ..ui.format import day, times
 from ..view import View, incident_page, slo_path
-from .compare_words import short_name
+from .comparison_text import short_name
 from .page import Context
 from .regressions import Release, regressions
 

@@ -14,10 +14,10 @@ from dash.development.base_component import Component
 from ... import __version__
 from ...core.settings.live_file import LiveFile
 from ...store.queries.state import Storage, TierStorage
-from ..components import Node, banner, card, pill, table
 from ..config import DashboardConfig
 from ..costs import Prices
-from ..format import UNKNOWN, count, day, money, size, span, whole
+from ..ui.components import Node, banner, card, pill, table
+from ..ui.format import UNKNOWN, count, day, money, size, span, whole
 from .page import Context, Page, panel
 
 _CAPS = {

@@ -25,10 +25,24 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.objectives.slo_file import EXAMPLE
 from ...alerts.unwatched import unwatched
 from ...core.stages import label
-from ..components import Node, attributes, banner, card, chart, dot, empty, gauge, link, link_tabs, table, tile, tiles
 from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts
 from ..figures.time_axis import STEPS, TimeAxis, step_for
-from ..format import TIMES, attained, axis_duration, count, several, span, target, times
+from ..ui.components import (
+    Node,
+    attributes,
+    banner,
+    card,
+    chart,
+    dot,
+    empty,
+    gauge,
+    link,
+    link_tabs,
+    table,
+    tile,
+    tiles,
+)
+from ..ui.format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
 from .incidents import history_card, rules_card
 from .page import Context, Page, nothing, panel

@@ -25,15 +25,28 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.regression.detection import culprit
 from ...analysis.comparison import StageGrowth
 from ...core.stages import label
-from ..components import Node, Nodes, attributes, card, chart, empty, legend, link, link_tabs, stage_name, swatch, table
-from ..design_tokens import hue
 from ..figures.budget import COLUMNS, UNEXPLAINED, spent_figure, stages_of
 from ..figures.time_axis import step_for
-from ..format import axis_duration, count, duration, enough, needed, percent, percentile, portion, several, whole
+from ..ui.components import (
+    Node,
+    Nodes,
+    attributes,
+    card,
+    chart,
+    empty,
+    legend,
+    link,
+    link_tabs,
+    stage_name,
+    swatch,
+    table,
+)
+from ..ui.design_tokens import hue
+from ..ui.format import axis_duration, count, duration, enough, needed, percent, percentile, portion, several, whole
 from ..view import PART, View, service_path
 from .page import Context
-from .rows import records
 from .service_status import clock_or_date, maintenance_note
+from .trace_rows import records
 
 _BUDGETS_TITLE = "Stage budgets"
 _MAX_VERSIONS = 4

@@ -11,12 +11,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import BY_KEY, label
-from ..components import Node, card, empty, swatch, table, tile
 from ..costs import MILLION, a_request, by_stage
-from ..design_tokens import hue
-from ..format import TIMES, UNKNOWN, axis_duration, duration, money, percent
-from ..hardware import busy, busy_share
-from .hardware import told
+from ..ui.components import Node, card, empty, swatch, table, tile
+from ..ui.design_tokens import hue
+from ..ui.format import TIMES, UNKNOWN, axis_duration, duration, money, percent
+from .hardware import busy, busy_share, told
 from .page import Context
 
 _COLUMNS = ("at", "n", "value_seconds")

@@ -11,20 +11,10 @@ from dash.development.base_component import Component
 from ...core.histogram import Histogram
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
-from ..components import (
-    Node,
-    delta,
-    duration_tile,
-    link,
-    link_tabs,
-    ratio_of,
-    spark,
-    tile,
-    tiles,
-)
-from ..format import TIMES, UNKNOWN, count, duration, needed, percent, percentile, several, whole
+from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles
+from ..ui.format import TIMES, UNKNOWN, count, duration, needed, percent, percentile, several, whole
 from ..view import service_path
-from .fleet import measure
+from .measures import measure
 from .page import Context, Page, nothing, panel
 from .service_charts import over_time_card, percentile_card
 from .service_frame import service_page

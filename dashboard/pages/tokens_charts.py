@@ -28,12 +28,12 @@ from ...core.names import (
     TOKENS_OUT,
 )
 from ...store import Reader, Selection
-from ..components import Node, card, chart, empty, gauge, spoken_stages, table
 from ..figures.percentile import PERCENTILES, percentile_grid
 from ..figures.tokens import band_figure, first_token_figure, speed_figure
-from ..format import TIMES, UNKNOWN, count, duration, enough, needed, percent, percentile, several, span, whole
 from ..source import Source
-from .fleet import smoothed, stages_at
+from ..ui.components import Node, card, chart, empty, gauge, spoken_stages, table
+from ..ui.format import TIMES, UNKNOWN, count, duration, enough, needed, percent, percentile, several, span, whole
+from .measures import smoothed, stages_at
 from .page import Context
 from .service_charts import percentile_table, population
 

@@ -16,13 +16,13 @@ from dash.development.base_component import Component
 from ...core.names import REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
 from ...store import KeptTrace
-from ..components import Node, attributes, card, link, link_tabs, pill, stage_bar
-from ..format import duration, percent, rank, span, split_duration, times
+from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar
+from ..ui.format import duration, percent, rank, span, split_duration, times
 from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, nothing, panel
-from .rows import traces_table
-from .stalled import process_counters as around_it
-from .stalled import stall_sentence, stalls_of_trace
+from .stall_text import process_counters as around_it
+from .stall_text import stall_sentence, stalls_of_trace
+from .trace_rows import traces_table
 from .trace_timeline import (
     NS,
     RARE,

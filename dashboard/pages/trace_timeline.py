@@ -19,14 +19,14 @@ from ...core.histogram import Histogram
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
 from ...core.stages import OVERHEAD, label
 from ...store import KeptTrace, Selection
-from ..components import Node, attributes, card, legend, swatch, table
-from ..design_tokens import hue
-from ..figures.parts import ticks
-from ..format import axis_duration, duration, enough, percent, rank
+from ..figures.elements import ticks
+from ..ui.components import Node, attributes, card, legend, swatch, table
+from ..ui.design_tokens import hue
+from ..ui.format import axis_duration, duration, enough, percent, rank
 from ..view import trace_name
-from .fleet import stages_at
+from .measures import stages_at
 from .page import Context
-from .stalled import span_stalls
+from .stall_text import span_stalls
 
 _GPU, _CPU, _WIRE, _WAITING, _ELSEWHERE = "GPU", "CPU", "Network", "Waiting", "Other services"
 _ORDER = (_WIRE, _WAITING, _CPU, _GPU, _ELSEWHERE)

@@ -17,14 +17,14 @@ from ...core.errors import ConfigError
 from ...core.settings.values import parse_duration
 from ...core.stages import label, position
 from ...store import Selection
-from ..components import Node, card, chart, empty, link, link_tabs, swatch
-from ..figures.heat import heat_figure
-from ..format import axis_duration, count, duration, percentile, span
+from ..figures.heatmap import heat_figure
+from ..ui.components import Node, card, chart, empty, link, link_tabs, swatch
+from ..ui.format import axis_duration, count, duration, percentile, span
 from ..view import PART, View
 from .page import Context, Page, panel
-from .rows import records, traces_table
 from .scope_filter import chips, field, leave_out, menu, nobody, part_menu, to_blame
 from .service_frame import service_page
+from .trace_rows import records, traces_table
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _MOST = 40

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlencode
 
-from stagelens.dashboard.users import add_user
+from stagelens.dashboard.web.users import add_user
 from tests.chaos.attacks import JSON, export, point
 from tests.chaos.audit import held
 from tests.support.ports import free_port

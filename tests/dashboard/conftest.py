@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard import burning_slos
 from tests.dashboard.served_versions import NOW

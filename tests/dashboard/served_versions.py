@@ -9,10 +9,10 @@ from types import ModuleType
 
 import numpy as np
 
-from stagelens.dashboard.html_out import text_of
-from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import text_of
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

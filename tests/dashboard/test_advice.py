@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.stages import STAGES
-from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, families, family_of, findings
 from stagelens.dashboard.pages.advice import top_advice
 from stagelens.dashboard.pages.advice_facts import MOST, advice_count, marks, of_all, of_service
-from stagelens.dashboard.pages.fleet import Measures
+from stagelens.dashboard.pages.advice_rules import MIN_GAIN, RANKS, Facts, families, family_of, findings
+from stagelens.dashboard.pages.measures import Measures
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse

@@ -23,13 +23,13 @@ from werkzeug.test import TestResponse
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.errors import StoreError
-from stagelens.dashboard.components import attributes, card, chart, table
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.events_api import PATH as EVENTS
-from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.html_out import page_data
-from stagelens.dashboard.serialization import as_csv, as_json, columns
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.ui.components import attributes, card, chart, table
+from stagelens.dashboard.ui.format import THIN, duration
+from stagelens.dashboard.ui.page_export import page_data
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.serialization import as_csv, as_json, columns
+from stagelens.dashboard.web.write_api import PATH as EVENTS
 from stagelens.store import Selection, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

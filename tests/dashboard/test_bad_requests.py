@@ -12,10 +12,10 @@ from dash import html
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.pages.fleet import urgent_first
-from stagelens.dashboard.rendering import context_of, page_of
+from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
 from tests.dashboard.test_overview import all_of

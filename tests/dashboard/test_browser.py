@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, ViewportSize, expect
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Selection, Store
 from tests.dashboard.goldens import complaint
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from tests.dashboard.goldens import complaint
 from tests.dashboard.rollout import NOW, fleet, source_of
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at

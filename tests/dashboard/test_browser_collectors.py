@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from stagelens.store.collectors import Report, Vitals, write_report
 from tests.dashboard.goldens import complaint

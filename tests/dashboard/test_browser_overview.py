@@ -14,7 +14,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.many_services import NOW, crowd_at
 from tests.dashboard.tabs import DESKTOP, Visit, grave, looked_at

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
-from stagelens.dashboard.users import add_user
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.users import add_user
 from stagelens.store import Store
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 

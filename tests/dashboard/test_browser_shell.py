@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.tabs import DESKTOP, OVERLAYS, PHONE, Visit, grave, looked_at
 from tests.support.ports import free_port

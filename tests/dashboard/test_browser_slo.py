@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, again, grave, looked_at

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from stagelens.dashboard.callback_validation import CALLBACK_PATH
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.callback_validation import CALLBACK_PATH
 
 # What a browser sends when it opens the overview.
 CALL: dict[str, Any] = {

@@ -12,15 +12,15 @@ import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.components import Chart
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.html_out import text_of
 from stagelens.dashboard.pages.capacity import loads_of
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.spending import spending
-from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import Chart
+from stagelens.dashboard.ui.page_export import text_of
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.dashboard import capacity_store
 

@@ -16,7 +16,7 @@ from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.chart import HEIGHT, WIDTH
 from stagelens.alerts.incidents import journal, lifecycle
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW

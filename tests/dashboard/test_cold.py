@@ -10,13 +10,13 @@ import pytest
 
 from stagelens.core.names import REPLICA_AGE
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.format import UNKNOWN
-from stagelens.dashboard.html_out import page_data, text_of
 from stagelens.dashboard.pages.page import Page
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import UNKNOWN
+from stagelens.dashboard.ui.page_export import page_data, text_of
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.dashboard.rollout import COLD, NOW, WARM, batch, loaded, source_of
 

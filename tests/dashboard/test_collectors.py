@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.pages.collectors import greedy_line, judge
-from stagelens.dashboard.rendering import context_of, page_state, render_page
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_state, render_page
 from stagelens.store import Store
 from stagelens.store.collectors import Report, Vitals, write_report
 
@@ -152,7 +152,7 @@ def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
 
 def test_every_page_leads_there(store: Store) -> None:
     """From the foot of the side bar."""
-    from stagelens.dashboard.rendering import frame_parts  # noqa: PLC0415 - used here only
+    from stagelens.dashboard.web.routing import frame_parts  # noqa: PLC0415 - used here only
 
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
-from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.html_out import page_data
-from stagelens.dashboard.pages.compare_blame import signals
+from stagelens.dashboard.pages.compare_cards import signals
 from stagelens.dashboard.pages.compare_report import report
-from stagelens.dashboard.pages.compare_words import interval_words, verdict_sentence
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
+from stagelens.dashboard.pages.comparison_text import interval_words, verdict_sentence
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.shell import compared_time
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import THIN, duration
+from stagelens.dashboard.ui.page_export import page_data
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.shell import compared_time
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
 

@@ -7,7 +7,7 @@ import gzip
 import pytest
 from flask import Flask, Response
 
-from stagelens.dashboard import compression
+from stagelens.dashboard.web import compression
 
 
 def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from stagelens.core.settings.live_file import FileError
 from stagelens.dashboard import costs
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.costs import Costs
-from stagelens.dashboard.format import money
+from stagelens.dashboard.ui.format import money
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GOOD = """currency: "$"

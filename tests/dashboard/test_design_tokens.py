@@ -17,10 +17,6 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
 from stagelens.core.histogram import TOKEN_COUNTS as BANDS
 from stagelens.core.histogram import Histogram
-from stagelens.core.request_histograms import RequestHistograms
-from stagelens.dashboard.components import Chart
-from stagelens.dashboard.format import duration
-from stagelens.dashboard.html_out import PageData, page_data
 from stagelens.dashboard.pages.tokens_charts import (
     first_token_frame,
     measures_of_window,
@@ -29,9 +25,12 @@ from stagelens.dashboard.pages.tokens_charts import (
     token_measures,
     value_at,
 )
-from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import Chart
+from stagelens.dashboard.ui.format import duration
+from stagelens.dashboard.ui.page_export import PageData, page_data
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import NOW, shown
 

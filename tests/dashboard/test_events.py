@@ -10,11 +10,11 @@ import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.html_out import page_data
 from stagelens.dashboard.pages.events import KINDS, Happening, happenings
-from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import page_data
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Event, Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import shown

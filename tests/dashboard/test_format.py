@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.dashboard import components, config, design_tokens, guard
-from stagelens.dashboard import format as numbers
-from stagelens.dashboard.figures import budget, parts, time_axis
+from stagelens.dashboard import config
+from stagelens.dashboard.figures import budget, elements, time_axis
 from stagelens.dashboard.pages import service
+from stagelens.dashboard.ui import components, design_tokens
+from stagelens.dashboard.ui import format as numbers
+from stagelens.dashboard.web import guard
 
 
 @pytest.mark.parametrize(
-    "module", [numbers, design_tokens, config, guard, components, parts, time_axis, budget, service]
+    "module", [numbers, design_tokens, config, guard, components, elements, time_axis, budget, service]
 )
 def test_examples_in_docstrings_run(module: object) -> None:
     """What a docstring promises is what the function returns."""

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from stagelens.core.errors import ConfigError, StagelensError
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.support.ports import free_port
 

@@ -27,7 +27,7 @@ from stagelens.core.hardware import (
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.hardware import MIN_STEPS, busy, busy_share, when_slow
+from stagelens.dashboard.pages.hardware import MIN_STEPS, busy, busy_share, when_slow
 from stagelens.dashboard.source import Source
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import NOW, Served, shown, write

@@ -21,8 +21,8 @@ from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import build
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.web.app import build
 from stagelens.store import Store
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW

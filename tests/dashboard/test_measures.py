@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.dashboard.pages.fleet import smoothed
+from stagelens.dashboard.pages.measures import smoothed
 
 STAGES = ["queue", "forward", "overhead"]
 

@@ -14,12 +14,12 @@ from dash import html
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.components import card, chart, table
-from stagelens.dashboard.html_out import text_of
-from stagelens.dashboard.rendering import context_of
-from stagelens.dashboard.shell import environment_menu, menus, time_menu
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import card, chart, table
+from stagelens.dashboard.ui.page_export import text_of
 from stagelens.dashboard.view import COMPARED, parse
+from stagelens.dashboard.web.routing import context_of
+from stagelens.dashboard.web.shell import environment_menu, menus, time_menu
 from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

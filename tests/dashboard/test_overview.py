@@ -18,17 +18,17 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.figures.heat import heat_figure
+from stagelens.dashboard.figures.heatmap import heat_figure
 from stagelens.dashboard.figures.over_time import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.pages.fleet import Row, measure, urgent_first
+from stagelens.dashboard.pages.measures import Row, measure, urgent_first
 from stagelens.dashboard.pages.overview_table import services_card
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import THIN, duration
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.shell import side
 from stagelens.store import Batch, Event, Point, Series, Store
 from tests.dashboard.many_services import MANY, NOW, crowd_at
 

@@ -16,21 +16,21 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.core.stages import position
-from stagelens.dashboard.components import WORDS
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.figures.percentile import COLUMNS
-from stagelens.dashboard.format import duration, split_duration
-from stagelens.dashboard.pages.fleet import measure
+from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel
-from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
+from stagelens.dashboard.pages.trace_rows import traces_table
 from stagelens.dashboard.pages.trace_timeline import TraceBaseline, span_note
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.serve import Dashboard, build
-from stagelens.dashboard.shell import stale_banner
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import WORDS
+from stagelens.dashboard.ui.format import duration, split_duration
 from stagelens.dashboard.view import View, parse
+from stagelens.dashboard.web.app import Dashboard, build
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.shell import stale_banner
 from stagelens.store import Batch, Point, Selection, Series, Store
 from stagelens.store.collectors import Report, write_report
 

@@ -11,7 +11,7 @@ import pytest
 
 from stagelens import dashboard
 from stagelens.core.stages import STAGES
-from stagelens.dashboard.design_tokens import hue
+from stagelens.dashboard.ui.design_tokens import hue
 
 Colour = np.ndarray
 CSS = (Path(dashboard.__path__[0]) / "assets" / "tokens.css").read_text()

@@ -24,14 +24,14 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.format import TIMES
-from stagelens.dashboard.html_out import PageData, as_html, page_data, text_of
 from stagelens.dashboard.pages.page import Context, Page
 from stagelens.dashboard.pages.regressions import judge_releases
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import TIMES
+from stagelens.dashboard.ui.page_export import PageData, as_html, page_data, text_of
 from stagelens.dashboard.view import ORDER, address, parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.schema import storable_name as stored
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.format import UNKNOWN
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import UNKNOWN
 from stagelens.store import Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
 

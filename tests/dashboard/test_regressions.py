@@ -14,13 +14,13 @@ import pytest
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.dashboard.html_out import page_data, text_of
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.regressions import judge_releases, regressions
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import page_data, text_of
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.shell import side
 from stagelens.store import Store
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
 

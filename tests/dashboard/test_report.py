@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.components import attributes, chart
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.first_paint import Handover
-from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.pages.page import Context, Page
-from stagelens.dashboard.report import report
-from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import attributes, chart
+from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.first_paint import Handover
+from stagelens.dashboard.web.report import report
 from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

@@ -19,15 +19,15 @@ from stagelens.alerts.reader import Incident
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.format import THIN, UNKNOWN, duration, interval, money
-from stagelens.dashboard.html_out import PageData, as_html, page_data
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.service import around, mixtures, slow_of_each_cause
 from stagelens.dashboard.pages.service_charts import CHARTS
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import THIN, UNKNOWN, duration, interval, money
+from stagelens.dashboard.ui.page_export import PageData, as_html, page_data
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Event, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

@@ -12,12 +12,12 @@ from stagelens.alerts.evaluation.burn_rate import Tier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.alerts.reader import Incident
-from stagelens.dashboard.pages.fleet import urgent_first
+from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.regressions import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status
-from stagelens.dashboard.rendering import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
 from tests.dashboard.served_versions import shown

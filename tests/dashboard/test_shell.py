@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.format import THIN
-from stagelens.dashboard.rendering import context_of
-from stagelens.dashboard.shell import layout, side, stale_banner
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import THIN
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of
+from stagelens.dashboard.web.shell import layout, side, stale_banner
 from stagelens.store import Batch, Point, Retention, Series, SeriesCaps, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

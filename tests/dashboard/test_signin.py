@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from stagelens.__main__ import main
 from stagelens.core.errors import ConfigError
-from stagelens.dashboard import users as users_module
-from stagelens.dashboard.auth import COOKIE, LoginThrottle
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
-from stagelens.dashboard.sessions import is_session, name_in, session_of
-from stagelens.dashboard.users import Users, add_user
+from stagelens.dashboard.web import users as users_module
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.auth import COOKIE, LoginThrottle
+from stagelens.dashboard.web.sessions import is_session, name_in, session_of
+from stagelens.dashboard.web.users import Users, add_user
 from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
@@ -230,7 +230,7 @@ def test_a_program_is_told_how_and_a_browser_is_not_asked_by_itself(filled: Stor
 
 def test_who_guesses_waits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even for the right token; a reader who is in stays in."""
-    monkeypatch.setattr("stagelens.dashboard.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
+    monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
     inside, guesser = server.test_client(), server.test_client()
     inside.get("/", query_string={"token": TOKEN})
@@ -279,7 +279,7 @@ def test_of_many_guesses_at_once_no_more_are_looked_at(
     filled: Store, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty at once are five, as they are one after the other; who is in reads on meanwhile."""
-    monkeypatch.setattr("stagelens.dashboard.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
+    monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     looked_at: list[str] = []
     hashing = threading.Event()
 

@@ -22,15 +22,15 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.dashboard.figures.budget import budget_figure, markers, spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.html_out import PageData, children, page_data, text_of
-from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.incidents import incident_path, rules_card
+from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.slo import slo_sentence, time_to_exhaustion
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.shell import menus, side
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import PageData, children, page_data, text_of
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.shell import menus, side
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
 from tests.dashboard.served_versions import shown

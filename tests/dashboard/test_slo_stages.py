@@ -15,11 +15,11 @@ from stagelens.alerts.evaluation.evidence import stage_budgets
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.html_out import TableData, page_data
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import TableData, page_data
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import FAST, Served, shown, write

@@ -15,18 +15,18 @@ from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.dashboard.components import SHAPES, WORDS
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.html_out import page_data, text_of
 from stagelens.dashboard.pages.events import happenings
-from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.incidents import history_card, rules_card
+from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.slo import time_to_exhaustion
-from stagelens.dashboard.rendering import context_of, page_of
-from stagelens.dashboard.serve import Dashboard
-from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import SHAPES, WORDS
+from stagelens.dashboard.ui.page_export import page_data, text_of
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.shell import side
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import shown

@@ -9,10 +9,10 @@ import pytest
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
-from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

@@ -17,14 +17,14 @@ from playwright.sync_api import expect
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.errors import ConfigError
-from stagelens.dashboard.api import as_otlp
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.pages.page import Page
 from stagelens.dashboard.pages.trace_timeline import Scale, busy_ns, lane_of
-from stagelens.dashboard.rendering import context_of, page_of
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.api import as_otlp
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import KeptTrace, Selection, Series, Store
 from tests.dashboard.tabs import Visit
 

@@ -14,9 +14,9 @@ from typing import Any
 import flask
 import pytest
 
-from stagelens.dashboard import wsgi_front
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web import wsgi_front
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test

@@ -22,7 +22,7 @@ from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SlackHook

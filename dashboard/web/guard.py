@@ -15,11 +15,11 @@ import flask
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..core.addresses import is_loopback
-from . import hooks, signin, wsgi_front
-from . import hooks as charts
+from ...core.addresses import is_loopback
+from ..config import DashboardConfig
+from . import signed_endpoints, signin, wsgi_front
+from . import signed_endpoints as charts
 from .auth import COOKIE, Authenticator, Principal, TooManyAttemptsError
-from .config import DashboardConfig
 from .sessions import CsrfTokens, RevokedSessions
 
 CSRF_HEADER = "X-Stagelens-Proof"
@@ -52,7 +52,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
             return foreign
         # What Slack and PagerDuty send is proved by its signature.
-        if request.method == "POST" and request.path in hooks.PATHS:
+        if request.method == "POST" and request.path in signed_endpoints.PATHS:
             return None
         return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, door)
 

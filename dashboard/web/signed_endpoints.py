@@ -15,17 +15,17 @@ from datetime import timedelta
 
 from flask import Flask, Response, request
 
-from ..alerts.delivery.actions import (
+from ...alerts.delivery.actions import (
     Action,
     is_from_pagerduty,
     is_from_slack,
     parse_pagerduty_action,
     parse_slack_action,
 )
-from ..alerts.delivery.chart_address import PATH
-from ..alerts.incidents.journal import IncidentError
-from .incident_actions import IncidentActions
-from .source import Source
+from ...alerts.delivery.chart_address import PATH
+from ...alerts.incidents.journal import IncidentError
+from ..incident_actions import IncidentActions
+from ..source import Source
 
 ENDPOINT = "chart of an incident"
 # An incident that goes on is drawn anew. [seconds]

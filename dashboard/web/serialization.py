@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from flask import Response, request
 
-from ..core.errors import StagelensError
+from ...core.errors import StagelensError
 from .query_params import BadRequestError
 
 # What begins so is for programs.

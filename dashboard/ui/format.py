@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
-from ..core.settings.values import format_size
+from ...core.settings.values import format_size
 
 # U+202F, the narrow no-break space of ISO 31-0 between a number and its unit.
 THIN = "\u202f"

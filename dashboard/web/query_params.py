@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..core.errors import StagelensError
-from .view import is_moment
+from ...core.errors import StagelensError
+from ..view import is_moment
 
 BAD_REQUEST, NOT_FOUND = 400, 404
 

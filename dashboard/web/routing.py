@@ -14,8 +14,7 @@ import flask
 from dash import html
 from dash.development.base_component import Component
 
-from .components import Nodes, attributes
-from .pages import (
+from ..pages import (
     advice,
     capacity,
     collectors,
@@ -33,10 +32,11 @@ from .pages import (
     trace,
     traces,
 )
-from .pages.page import Context, Page, missing, nothing
+from ..pages.page import Context, Page, missing, nothing
+from ..source import Source
+from ..ui.components import Nodes, attributes
+from ..view import View, parse
 from .shell import menus, mobile_nav, side, stale_banner, trail
-from .source import Source
-from .view import View, parse
 
 _SERVICE = "s"
 

@@ -10,9 +10,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ..core.stages import label, position
+from ...core.stages import label, position
+from ..figures.elements import Figure
 from .design_tokens import hue
-from .figures.parts import Figure
 from .format import SMALL_CHANGE, change, duration, percent, split_duration
 
 Node = Component | str | None

@@ -21,20 +21,20 @@ from urllib.parse import urlencode
 import pandas as pd
 from flask import Flask, Response, current_app, request
 
-from .. import __version__
-from ..core import names
-from ..core.histogram import Histogram
-from ..store import KeptTrace
-from .format import enough
-from .html_out import PageData, page_data
-from .pages.comparison import chosen_pair, compared, newest_pair
-from .pages.page import Context, Page
-from .pages.slo_spent import split_of
+from ... import __version__
+from ...core import names
+from ...core.histogram import Histogram
+from ...store import KeptTrace
+from ..pages.comparison import chosen_pair, compared, newest_pair
+from ..pages.page import Context, Page
+from ..pages.slo_spent import split_of
+from ..source import Source
+from ..ui.format import enough
+from ..ui.page_export import PageData, page_data
+from ..view import ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 from .query_params import NOT_FOUND, BadRequestError, check_keys, percentiles, required
-from .rendering import context_of, page_of, page_state
+from .routing import context_of, page_of, page_state
 from .serialization import API_PREFIX, as_csv, columns, error_response, file_name, json_response, rows, with_json_errors
-from .source import Source
-from .view import ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 
 _SERVER, _INTERNAL = 2, 1
 _FAILED = 2

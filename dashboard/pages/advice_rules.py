@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from ..core.stages import BY_KEY, OTHER, OVERHEAD, label
-from .costs import by_stage
-from .format import count, duration, percent, times
-from .pages.fleet import Measures
+from ...core.stages import BY_KEY, OTHER, OVERHEAD, label
+from ..costs import by_stage
+from ..ui.format import count, duration, percent, times
+from .measures import Measures
 
-_FILE = Path(__file__).with_name("advice.yaml")
+_FILE = Path(__file__).parents[1] / "advice.yaml"
 
 
 @dataclass(frozen=True, slots=True)

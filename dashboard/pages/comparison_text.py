@@ -15,11 +15,11 @@ from ...core.histogram import Histogram
 from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
 from ...store import Selection
-from ..components import ratio_of
-from ..format import THIN, TIMES, count, day, duration, needed, percent, percentile, portion, signed_change, whole
+from ..ui.components import ratio_of
+from ..ui.format import THIN, TIMES, count, day, duration, needed, percent, percentile, portion, signed_change, whole
 from .comparison import SERVING, Comparison, Pair, asked, judged, lives_of
 from .page import Context
-from .rows import records
+from .trace_rows import records
 
 # What senders and the place decide. Batches and failures follow from the version as well, so they are told, not blamed.
 _CONFOUNDERS = {"route": "the traffic changed", "model": "the models changed", "device": "the devices changed"}

@@ -23,16 +23,16 @@ from typing import Any, cast
 
 from flask import Flask, Response, request
 
-from ..alerts.incidents.journal import IncidentError
-from ..alerts.incidents.silences import MATCHERS
-from ..core.errors import ConfigError, StoreError
-from ..core.settings.values import parse_duration
-from ..store.events import MAX_TEXT, Event
+from ...alerts.incidents.journal import IncidentError
+from ...alerts.incidents.silences import MATCHERS
+from ...core.errors import ConfigError, StoreError
+from ...core.settings.values import parse_duration
+from ...store.events import MAX_TEXT, Event
+from ..incident_actions import IncidentActions
+from ..source import Source
 from . import guard
-from .incident_actions import IncidentActions
 from .query_params import NOT_FOUND, BadRequestError
 from .serialization import API_PREFIX, json_response, with_json_errors
-from .source import Source
 
 INCIDENTS, SILENCES = f"{API_PREFIX}v1/incidents", f"{API_PREFIX}v1/silences"
 LONGEST = timedelta(days=395)

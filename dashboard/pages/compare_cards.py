@@ -16,13 +16,13 @@ from dash.development.base_component import Component
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ...store import SloCounts
-from ..components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
-from ..design_tokens import hue
-from ..format import THIN, count, duration, enough, needed, percent, percentile, signed_change, span, whole
-from .compare_words import TRAFFIC_NOISE, median_value, request_mix, token_histograms
+from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
+from ..ui.design_tokens import hue
+from ..ui.format import THIN, count, duration, enough, needed, percent, percentile, signed_change, span, whole
 from .comparison import Comparison, Pair
+from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .page import Context
-from .rows import records
+from .trace_rows import records
 
 # A tenth of a percent of requests, and what chance alone hardly makes.
 _FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0

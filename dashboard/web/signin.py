@@ -8,8 +8,8 @@ from urllib.parse import urlencode, urlsplit
 from flask import Flask, Response, redirect, request
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..config import DashboardConfig
 from .auth import COOKIE, Authenticator, TooManyAttemptsError
-from .config import DashboardConfig
 from .serialization import API_PREFIX, error_response
 from .sessions import LENGTH_SECONDS
 

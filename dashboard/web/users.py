@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 
 
 def main(name: str, environment: Mapping[str, str]) -> int:

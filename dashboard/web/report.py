@@ -16,18 +16,18 @@ from urllib.parse import urlencode
 
 from flask import Flask, Response, request
 
-from .. import __version__
+from ... import __version__
+from ..pages.page import Context, Page
+from ..source import Source
+from ..ui.page_export import as_html
+from ..view import ORDER
 from . import guard
-from .html_out import as_html
-from .pages.page import Context, Page
-from .rendering import context_of, render_page, view_of
+from .routing import context_of, render_page, view_of
 from .serialization import file_name
-from .source import Source
-from .view import ORDER
 
 PATH = "/report"
 
-_ASSETS = Path(__file__).parent / "assets"
+_ASSETS = Path(__file__).parents[1] / "assets"
 _SCRIPTS = ("plotly-cartesian.min.js", "figure.js", "inspector.js", "slots.js", "waterfall.js", "report.js")
 _STYLES = ("tokens.css", "style.css")
 _FONT = re.compile(r"url\((inter[\w-]+\.woff2)\)")

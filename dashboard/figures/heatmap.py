@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label, position
-from ..design_tokens import stage_colour
-from ..format import axis_duration
+from ..ui.design_tokens import stage_colour
+from ..ui.format import axis_duration
 from ..view import trace_name
-from .parts import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, marker_rows, note, raw, safe
+from .elements import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, marker_rows, note, raw, safe
 from .time_axis import TimeAxis, gaps_filled, release_marks, rough
 
 # More are slow to draw and smaller than a pointer.

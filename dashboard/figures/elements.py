@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from ...core.stages import label
-from ..design_tokens import family, hue, stage_colour
-from ..format import axis_duration
+from ..ui.design_tokens import family, hue, stage_colour
+from ..ui.format import axis_duration
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]

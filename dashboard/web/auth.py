@@ -16,8 +16,8 @@ from threading import BoundedSemaphore, Lock
 
 from werkzeug.wrappers import Request
 
-from ..core.addresses import owner_of, without_port
-from .config import DashboardConfig
+from ...core.addresses import owner_of, without_port
+from ..config import DashboardConfig
 from .sessions import RevokedSessions, is_session, name_in, session_of
 from .users import Users
 

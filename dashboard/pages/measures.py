@@ -20,10 +20,10 @@ from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.reader import Incident
 from ...core.stages import BY_KEY
 from ...store import Reader, Selection
-from ..components import ratio_of
 from ..figures.percentile import COLUMNS, PERCENTILES
-from ..format import enough
 from ..source import Source
+from ..ui.components import ratio_of
+from ..ui.format import enough
 from .page import Context
 from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of

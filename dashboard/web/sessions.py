@@ -18,9 +18,9 @@ from threading import Lock
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..alerts import lease
-from ..core.errors import StoreError
-from ..store import Store
+from ...alerts import lease
+from ...core.errors import StoreError
+from ...store import Store
 
 _PREFIX = "signed-out:"
 # Maximum delay until a sign-out at another dashboard takes effect here. [seconds]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import zlib
 
-from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
+from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
 
 # What a pattern tells apart for those who do not see the hues: copies, and the CPU's work on data. Waiting is a stage's own mark.
 _FAMILIES = {

@@ -23,27 +23,27 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
-from ..collector.server.connections import ConnectionLimits
-from ..collector.server.http_server import HttpServer, open_listener
-from ..store import Store
-from . import api, callback_validation, compression, events_api, guard, hooks, report, wsgi_front
+from ...collector.server.connections import ConnectionLimits
+from ...collector.server.http_server import HttpServer
+from ...store import Store
+from ..config import DashboardConfig
+from ..pages.measures import measure
+from ..pages.service_charts import CHARTS
+from ..source import AlertsSource, Source
+from ..ui.components import Nodes
+from ..ui.page_export import as_html
+from . import api, callback_validation, compression, guard, report, signed_endpoints, write_api, wsgi_front
 from . import api as trace_file
-from . import events_api as incidents_api
-from . import hooks as charts
-from .components import Nodes
-from .config import DashboardConfig
+from . import signed_endpoints as charts
+from . import write_api as incidents_api
 from .first_paint import Application
-from .html_out import as_html
-from .pages.fleet import measure
-from .pages.service_charts import CHARTS
-from .rendering import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
+from .routing import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
 from .shell import layout
-from .source import AlertsSource, Source
 from .wsgi_front import Front
 
 PREFIX = "/figures/"
 _log = logging.getLogger(__name__)
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parents[1] / "assets"
 _INDEX = """<!doctype html>
 <html lang="en">
   <head>
@@ -179,9 +179,9 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     api.add_api_routes(server, source)
     add_figure_routes(server, source)
     report.add_report_route(server, source)
-    events_api.add_event_routes(server, source)
+    write_api.add_event_routes(server, source)
     incidents_api.add_incident_routes(server, source.incident_actions)
-    hooks.add_hook_routes(server, source)
+    signed_endpoints.add_hook_routes(server, source)
     charts.add_chart_route(server, source.incident_actions)
     trace_file.add_trace_route(server, source)
     compression.compress_responses(server, ("/_dash-component-suites/", "/assets/"))

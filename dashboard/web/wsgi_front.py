@@ -26,9 +26,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from werkzeug.test import run_wsgi_app
 
-from ..core.errors import StagelensError
+from ...core.errors import StagelensError
+from ..source import Source
 from . import callback_validation
-from .source import Source
 
 LIVEZ = "/livez"
 READYZ = ("/readyz", "/healthz")

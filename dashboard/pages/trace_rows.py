@@ -10,8 +10,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.names import STATUS_OK
-from ..components import Node, attributes, dominating, link, pill, stage_bar, table
-from ..format import duration, enough, rank
+from ..ui.components import Node, attributes, dominating, link, pill, stage_bar, table
+from ..ui.format import duration, enough, rank
 from ..view import View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (

@@ -16,12 +16,12 @@ import flask
 from dash import Dash
 from dash.development.base_component import Component
 
+from ..pages.page import Context, Page
+from ..source import Source
+from ..ui.page_export import as_html
 from . import guard
-from .html_out import as_html
-from .pages.page import Context, Page
-from .rendering import context_of, frame_parts, page_state, render_page, view_of
+from .routing import context_of, frame_parts, page_state, render_page, view_of
 from .shell import layout
-from .source import Source
 
 _MAX_WAITING = 32
 _ENTRY = '<div id="react-entry-point"></div>'

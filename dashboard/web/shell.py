@@ -14,20 +14,20 @@ from datetime import datetime, timedelta
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from .. import __version__
-from ..core.stages import OTHER, label
-from ..store import StoreState
+from ... import __version__
+from ...core.stages import OTHER, label
+from ...store import StoreState
+from ..pages.advice_facts import advice_count
+from ..pages.comparison import asked_pair
+from ..pages.comparison_text import time_range
+from ..pages.measures import Row, urgent_first
+from ..pages.page import Context
+from ..pages.regressions import MATERIAL
+from ..pages.service_status import most_urgent
+from ..ui.components import WORDS, Node, attributes, banner, dot, link
+from ..ui.format import count, day, duration, percent, size, span
+from ..view import BUCKET_SECONDS, COMMON, COMPARED, ORDER, WINDOWS, View, service_path
 from . import guard
-from .components import WORDS, Node, attributes, banner, dot, link
-from .format import count, day, duration, percent, size, span
-from .pages.advice_facts import advice_count
-from .pages.compare_words import time_range
-from .pages.comparison import asked_pair
-from .pages.fleet import Row, urgent_first
-from .pages.page import Context
-from .pages.regressions import MATERIAL
-from .pages.service_status import most_urgent
-from .view import BUCKET_SECONDS, COMMON, COMPARED, ORDER, WINDOWS, View, service_path
 
 _ALL = "All environments"
 _COMPARED_WORDS = {"prev": "Previous", "1d": "Yesterday", "7d": "Last week", "off": "Off"}

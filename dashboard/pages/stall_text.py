@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.names import AROUND, STALL_PREFIX
-from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall_key
-from ..format import duration
+from ...core.stages import label, position
+from ..ui.format import duration
 
 _NS = 1e9
 # Less than this share of the latency explains nothing. [ratio]

@@ -1,0 +1,1 @@
+"""Components, design tokens, number formats and exports that all pages share."""
