@@ -1,1 +1,1 @@
-"""The pages: what a person sees, over the queries of the store and the objectives of the alerts."""
+"""Dashboard: web pages over the queries of the store and the objectives of the alerts."""

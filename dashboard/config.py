@@ -1,4 +1,4 @@
-"""The dashboard's settings, read once at the start; core/settings/schema.py lists them."""
+"""Settings of the dashboard, read from the environment at the start (listed in `core/options.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What services cost: prices an operator wrote into a file, and what a request costs at them. No price is ever guessed.
+"""Serving costs: a price file written by the operator, and the cost of a request derived from it.
 
     currency: "$"
     prices:
@@ -9,8 +9,8 @@
         per_replica_hour: 3.1
         replicas: 4
 
-`per_hour` is what the whole service costs, all replicas together. An entry without an environment is of a service that
-runs in one, whatever it is called.
+`per_hour` is the price of the whole service, all replicas together. An entry without an environment applies to a service
+that runs in a single environment, whatever its name. A price is never guessed.
 """
 
 from __future__ import annotations

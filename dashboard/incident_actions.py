@@ -1,4 +1,4 @@
-"""What people do about incidents: look at one whole, look after it, silence it. They are in the store, wherever alerts run."""
+"""Actions on incidents that are stored for every alert evaluator: acknowledge, accept, silence, end a silence."""
 
 from __future__ import annotations
 

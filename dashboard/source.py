@@ -1,9 +1,7 @@
-"""What pages read from: the store's queries and the alerts, each asked once for every revision of the data.
+"""Data source of the pages: store queries and alert states, cached per revision of the data.
 
-Tiles, charts, tables and the side bar of a page ask the same questions; the answers are kept until new data of what they
-are about arrives, so that they agree with each other and cost one query.
-
-Answers kept in memory while what they are about stays as it is, each worked out once however many ask.
+Tiles, charts, tables and the side bar of a page run the same queries. A result stays in memory until new data arrives for
+the services it is about, so that all parts of a page agree and a query runs once.
 """
 
 from __future__ import annotations
@@ -29,10 +27,205 @@ from .config import DashboardConfig
 from .costs import Costs
 from .incident_actions import IncidentActions
 from .view import BUCKET_SECONDS, View
-from .web.sessions import RevokedSessions
 
 # What an answer that is no table is taken to need, or each of many in one: a histogram, what is said of one service. [bytes]
 _SMALL_BYTES = 10_000
+P = ParamSpec("P")
+T = TypeVar("T")
+# Windows move on by one bucket every 10 s: most answers are of windows nobody asks for again.
+_MAX_BYTES = 64_000_000
+_HISTORY = timedelta(days=3650)
+# How long an answer about the past is kept.
+_PAST_SECONDS = 3600
+
+
+class AlertsSource(Protocol):
+    """What the dashboard asks of the alerts: how the objectives stand, and the incidents."""
+
+    def slos(self, now: datetime | None = None) -> Sequence[SloStatus]:
+        """Return every objective as it stands."""
+        ...
+
+    def incidents(self) -> Sequence[Incident]:
+        """Return the incidents, newest first."""
+        ...
+
+    def problems(self) -> Sequence[str]:
+        """Return what is wrong with the file of objectives, one line each."""
+        ...
+
+
+class Source:
+    """The data behind the pages.
+
+    Args:
+        store: Where requests are counted.
+        alerts: What is known of objectives and incidents; None where alerts do not run.
+        clock: Returns the present in Unix seconds.
+        tracer: The address of a trace in the reader's own tracing backend, `{trace_id}` in it; None where there is none.
+        config: The settings, for the file of prices and to be shown; None for those of the default.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        alerts: AlertsSource | None,
+        clock: Callable[[], float],
+        *,
+        tracer: str | None = None,
+        config: DashboardConfig | None = None,
+    ) -> None:
+        self.read: Reader = store.read
+        self.store = store
+        self._alerts = alerts
+        self.clock = clock
+        self.costs = Costs(config.prices, self.now) if config and config.prices else None
+        self.tracer = tracer
+        self.config = config
+        self.incident_actions = IncidentActions(store, self.now)
+        self._answers = QueryCache(_MAX_BYTES)
+
+    def now(self) -> datetime:
+        """Return the present."""
+        return datetime.fromtimestamp(self.clock(), UTC)
+
+    def tell(self, event: Event) -> None:
+        """Keep *event*.
+
+        Raises:
+            StoreError: It could not be written; a database may be read-only.
+        """
+        self.store.add_event(event)
+
+    def revision(self, service: str | None = None) -> int:
+        """Return a number that grows whenever data of *service* arrives, or of any."""
+        return self.read.revision(service)
+
+    def state(self) -> StoreState:
+        """Return how the store and the agents are, always fresh."""
+        return self.read.state()
+
+    def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what *query* answers, from memory while no data arrived since it was asked the same.
+
+        What is about one service, by its selections, holds while that service has no new data; all else while nobody has.
+        The arguments must be hashable, and nobody may change an answer.
+        """
+        question = (query.__qualname__, args, tuple(sorted(kwargs.items())))
+        revision = self._revision_of((*args, *kwargs.values()))
+        return self._answers.get(question, revision, lambda: query(*args, **kwargs))
+
+    def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what *query* answers about a time that is over, from memory for up to an hour, whatever arrives meanwhile.
+
+        For what is asked of many services at every refresh and what late data hardly changes.
+        """
+        question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
+        # Each question has its own hour: they are not all asked again at once.
+        hour = (self.clock() + hash(question) % _PAST_SECONDS) // _PAST_SECONDS
+        return self._answers.get(question, hour, lambda: query(*args, **kwargs))
+
+    def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
+        """Return the revisions of the services that a question is about; of all data where it is not about some alone."""
+        asked = [each.service for each in arguments if isinstance(each, Selection)]
+        services = {each for each in asked if each is not None}
+        alone = asked and None not in asked
+        return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
+
+    def whole(self, view: View) -> View:
+        """Return *view* with its window in whole buckets: of an hour whose minutes are forgotten, no half can be shown."""
+        window = self.whole_window(view.start, view.end)
+        return view if window == (view.start, view.end) else replace(view, kept=window)
+
+    def whole_window(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
+        """Return `[start, end)` in whole buckets of what the store has there."""
+        return self.ask(self.read.whole, start, end)
+
+    def services(self, start: datetime, end: datetime) -> pd.DataFrame:
+        """Return the services with data in the window, one row each."""
+        return self.ask(self.read.services, start, end)
+
+    def all_services(self, environment: str | None = None) -> pd.DataFrame:
+        """Return every service that was ever seen and is still kept, in one environment or in any."""
+        end = datetime.fromtimestamp(self.clock() // 60 * 60 + 3600, UTC)
+        return self.ask(self.read.services, end - _HISTORY, end, environment=environment)
+
+    def versions(self, service: str, environment: str | None, start: datetime, end: datetime) -> pd.DataFrame:
+        """Return the versions of *service* over its whole history, oldest first."""
+        return self.ask(self.read.versions, Selection(start, end, service=service, environment=environment))
+
+    def slos(self, at: datetime | None = None) -> list[SloStatus]:
+        """Return every objective as it stands, or stood *at*, the most urgent first; none where alerts do not run."""
+        if self._alerts is None:
+            return []
+        # By the step of the data: an objective changes with time alone when its data stops.
+        now = datetime.fromtimestamp(self.clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
+        found = list(self.ask(self._alerts.slos, at or now))
+        return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
+
+    def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
+        """Return the objective that says most of the requests *about* of a service, now or *at*; None where it has no objective.
+
+        One about some of them comes before one about others, one about latency before one about anything else, one about few
+        requests more before one about many more, one in graver trouble before others, and one about them all before one about a
+        part of them.
+        """
+        own = [each for each in self.slos(at) if each.slo.service == about.service]
+        return min(own, key=lambda each: _match_rank(each, about), default=None)
+
+    def promise_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
+        """Return the latency objective that covers every request *about*, now or *at*; None where there is none."""
+        own = [each for each in self.slos(at) if each.slo.service == about.service]
+        able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
+        return min(able, key=lambda each: _match_rank(each, about), default=None)
+
+    def incidents(self) -> list[Incident]:
+        """Return the incidents, newest first; none where alerts do not run."""
+        return [] if self._alerts is None else list(self._alerts.incidents())
+
+    def signing_secrets(self, kind: str) -> list[str]:
+        """Return what the receivers of *kind* sign with, such as `slack`, as the file of objectives has it."""
+        file = self.slo_file
+        if file is not None:
+            file.refresh(self.now())
+        known = file.current.channels if file is not None and file.current is not None else ()
+        return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
+
+    @property
+    def slo_file(self) -> LiveFile | None:
+        """The file the objectives are in; None where alerts do not run, or there is none."""
+        file = getattr(self._alerts, "file", None)
+        return file if isinstance(file, LiveFile) and file.path is not None else None
+
+    def slo_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the file of objectives as it is now, one line each; nothing where alerts do not run."""
+        return () if self._alerts is None else tuple(self._alerts.problems())
+
+    @property
+    def has_alerts(self) -> bool:
+        """Whether alerts run beside the dashboard."""
+        return self._alerts is not None
+
+
+def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
+    """Say how far an objective is from being what *about* should be judged by, the gravest difference first."""
+    pairs = _parts(found.slo, about)
+    others = any(None not in pair and pair[0] != pair[1] for pair in pairs)
+    wider = sum(promised is None and chosen is not None for promised, chosen in pairs)
+    return others, found.slo.threshold_seconds is None, wider, URGENCY[found.state], not _covers(found.slo, about)
+
+
+def _covers(slo: Slo, about: Selection) -> bool:
+    """Say whether *slo* promises something of every request of *about*,; one of a single environment is taken to."""
+    return all(promised in (None, chosen) for promised, chosen in _parts(slo, about))
+
+
+def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
+    """Return what *slo* is about and what *about* is, by dimension; None is all."""
+    promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
+    pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
+    # Who looks at all environments at once is shown the promise of one.
+    return [*pairs, (slo.environment, about.environment or slo.environment)]
 
 
 @dataclass(slots=True)
@@ -102,203 +295,3 @@ def _estimated_bytes(found: object) -> int:
     if isinstance(found, pd.DataFrame):
         return _SMALL_BYTES + int(found.memory_usage().sum())
     return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only their number matters
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-# Windows move on by one bucket every 10 s: most answers are of windows nobody asks for again.
-_MAX_BYTES = 64_000_000
-_HISTORY = timedelta(days=3650)
-# How long an answer about the past is kept.
-_PAST_SECONDS = 3600
-
-
-class AlertsSource(Protocol):
-    """What the dashboard asks of the alerts: how the objectives stand, and the incidents."""
-
-    def slos(self, now: datetime | None = None) -> Sequence[SloStatus]:
-        """Return every objective as it stands."""
-        ...
-
-    def incidents(self) -> Sequence[Incident]:
-        """Return the incidents, newest first."""
-        ...
-
-    def problems(self) -> Sequence[str]:
-        """Return what is wrong with the file of objectives, one line each."""
-        ...
-
-
-class Source:
-    """The data behind the pages.
-
-    Args:
-        store: Where requests are counted.
-        alerts: What is known of objectives and incidents; None where alerts do not run.
-        clock: Returns the present in Unix seconds.
-        tracer: The address of a trace in the reader's own tracing backend, `{trace_id}` in it; None where there is none.
-        config: The settings, for the file of prices and to be shown; None for those of the default.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        alerts: AlertsSource | None,
-        clock: Callable[[], float],
-        *,
-        tracer: str | None = None,
-        config: DashboardConfig | None = None,
-    ) -> None:
-        self.read: Reader = store.read
-        self._store = store
-        self._alerts = alerts
-        self._clock = clock
-        self.costs = Costs(config.prices, self.now) if config and config.prices else None
-        self.tracer = tracer
-        self.signed_out = RevokedSessions(store, clock)
-        self.config = config
-        self.incident_actions = IncidentActions(store, self.now)
-        self._answers = QueryCache(_MAX_BYTES)
-
-    def now(self) -> datetime:
-        """Return the present."""
-        return datetime.fromtimestamp(self._clock(), UTC)
-
-    def tell(self, event: Event) -> None:
-        """Keep *event*.
-
-        Raises:
-            StoreError: It could not be written; a database may be read-only.
-        """
-        self._store.add_event(event)
-
-    def revision(self, service: str | None = None) -> int:
-        """Return a number that grows whenever data of *service* arrives, or of any."""
-        return self.read.revision(service)
-
-    def state(self) -> StoreState:
-        """Return how the store and the agents are, always fresh."""
-        return self.read.state()
-
-    def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what *query* answers, from memory while no data arrived since it was asked the same.
-
-        What is about one service, by its selections, holds while that service has no new data; all else while nobody has.
-        The arguments must be hashable, and nobody may change an answer.
-        """
-        question = (query.__qualname__, args, tuple(sorted(kwargs.items())))
-        revision = self._revision_of((*args, *kwargs.values()))
-        return self._answers.get(question, revision, lambda: query(*args, **kwargs))
-
-    def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what *query* answers about a time that is over, from memory for up to an hour, whatever arrives meanwhile.
-
-        For what is asked of many services at every refresh and what late data hardly changes.
-        """
-        question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
-        # Each question has its own hour: they are not all asked again at once.
-        hour = (self._clock() + hash(question) % _PAST_SECONDS) // _PAST_SECONDS
-        return self._answers.get(question, hour, lambda: query(*args, **kwargs))
-
-    def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
-        """Return the revisions of the services that a question is about; of all data where it is not about some alone."""
-        asked = [each.service for each in arguments if isinstance(each, Selection)]
-        services = {each for each in asked if each is not None}
-        alone = asked and None not in asked
-        return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
-
-    def whole(self, view: View) -> View:
-        """Return *view* with its window in whole buckets: of an hour whose minutes are forgotten, no half can be shown."""
-        window = self.whole_window(view.start, view.end)
-        return view if window == (view.start, view.end) else replace(view, kept=window)
-
-    def whole_window(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
-        """Return `[start, end)` in whole buckets of what the store has there."""
-        return self.ask(self.read.whole, start, end)
-
-    def services(self, start: datetime, end: datetime) -> pd.DataFrame:
-        """Return the services with data in the window, one row each."""
-        return self.ask(self.read.services, start, end)
-
-    def all_services(self, environment: str | None = None) -> pd.DataFrame:
-        """Return every service that was ever seen and is still kept, in one environment or in any."""
-        end = datetime.fromtimestamp(self._clock() // 60 * 60 + 3600, UTC)
-        return self.ask(self.read.services, end - _HISTORY, end, environment=environment)
-
-    def versions(self, service: str, environment: str | None, start: datetime, end: datetime) -> pd.DataFrame:
-        """Return the versions of *service* over its whole history, oldest first."""
-        return self.ask(self.read.versions, Selection(start, end, service=service, environment=environment))
-
-    def slos(self, at: datetime | None = None) -> list[SloStatus]:
-        """Return every objective as it stands, or stood *at*, the most urgent first; none where alerts do not run."""
-        if self._alerts is None:
-            return []
-        # By the step of the data: an objective changes with time alone when its data stops.
-        now = datetime.fromtimestamp(self._clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
-        found = list(self.ask(self._alerts.slos, at or now))
-        return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
-
-    def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
-        """Return the objective that says most of the requests *about* of a service, now or *at*; None where it has no objective.
-
-        One about some of them comes before one about others, one about latency before one about anything else, one about few
-        requests more before one about many more, one in graver trouble before others, and one about them all before one about a
-        part of them.
-        """
-        own = [each for each in self.slos(at) if each.slo.service == about.service]
-        return min(own, key=lambda each: _match_rank(each, about), default=None)
-
-    def promise_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
-        """Return the latency objective that covers every request *about*, now or *at*; None where there is none."""
-        own = [each for each in self.slos(at) if each.slo.service == about.service]
-        able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
-        return min(able, key=lambda each: _match_rank(each, about), default=None)
-
-    def incidents(self) -> list[Incident]:
-        """Return the incidents, newest first; none where alerts do not run."""
-        return [] if self._alerts is None else list(self._alerts.incidents())
-
-    def signing_secrets(self, kind: str) -> list[str]:
-        """Return what the receivers of *kind* sign with, such as `slack`, as the file of objectives has it."""
-        file = self.slo_file
-        if file is not None:
-            file.refresh(self.now())
-        known = file.current.channels if file is not None and file.current is not None else ()
-        return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
-
-    @property
-    def slo_file(self) -> LiveFile | None:
-        """The file the objectives are in; None where alerts do not run, or there is none."""
-        file = getattr(self._alerts, "file", None)
-        return file if isinstance(file, LiveFile) and file.path is not None else None
-
-    def slo_problems(self) -> tuple[str, ...]:
-        """Return what is wrong with the file of objectives as it is now, one line each; nothing where alerts do not run."""
-        return () if self._alerts is None else tuple(self._alerts.problems())
-
-    @property
-    def has_alerts(self) -> bool:
-        """Whether alerts run beside the dashboard."""
-        return self._alerts is not None
-
-
-def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
-    """Say how far an objective is from being what *about* should be judged by, the gravest difference first."""
-    pairs = _parts(found.slo, about)
-    others = any(None not in pair and pair[0] != pair[1] for pair in pairs)
-    wider = sum(promised is None and chosen is not None for promised, chosen in pairs)
-    return others, found.slo.threshold_seconds is None, wider, URGENCY[found.state], not _covers(found.slo, about)
-
-
-def _covers(slo: Slo, about: Selection) -> bool:
-    """Say whether *slo* promises something of every request of *about*,; one of a single environment is taken to."""
-    return all(promised in (None, chosen) for promised, chosen in _parts(slo, about))
-
-
-def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
-    """Return what *slo* is about and what *about* is, by dimension; None is all."""
-    promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
-    pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
-    # Who looks at all environments at once is shown the promise of one.
-    return [*pairs, (slo.environment, about.environment or slo.environment)]

@@ -36,6 +36,9 @@ from .ui.format import span
 DEFAULT_WINDOW = timedelta(hours=6)
 # What the time menu offers; the keys are the values of `from`.
 WINDOWS = {f"now-{text}": parse_duration(text, "window") for text in ("15m", "1h", "6h", "24h", "7d", "30d")}
+# Paths of the API that are not pages.
+API_PREFIX = "/api/"
+INCIDENTS_API, SILENCES_API = f"{API_PREFIX}v1/incidents", f"{API_PREFIX}v1/silences"
 # Agents export every 10 s: the newest whole bucket is the last one worth showing.
 BUCKET_SECONDS = 10
 # Kept from page to page; everything else belongs to the page it was set on.

@@ -1,1 +1,1 @@
-"""Charts as plain dicts: pure functions, frame in, Plotly figure out, colours as tokens (see `..tokens`)."""
+"""Charts as plain dicts: pure functions from a data frame to a Plotly figure; colours are design tokens."""

@@ -1,4 +1,4 @@
-"""Throughput against latency with its fitted curve, and what a batch of each size takes."""
+"""Capacity charts: request rate against latency with the fitted curve, and run time by batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What version B adds to version A, by percentile and stage, and both latencies beside each other."""
+"""Comparison charts: latency that B adds to A by percentile and stage, and both latency curves."""
 
 from __future__ import annotations
 

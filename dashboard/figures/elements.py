@@ -1,4 +1,4 @@
-"""What the charts share: arrays as bytes, ticks, bands, labels, markers and the rules of the axes."""
+"""Elements that all charts share: binary arrays, ticks, stacked bands, labels, markers and axis rules."""
 
 from __future__ import annotations
 

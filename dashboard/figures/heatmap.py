@@ -1,7 +1,7 @@
-"""Every request: latency over time, each cell tinted by the stage that dominates it, deeper where there are more.
+"""Latency heatmap: latency over time, each cell tinted by its dominant stage and darker with more requests.
 
-The cells travel as bytes (`_cells`): the count, the two stages that dominate most of the requests, and of which share. The
-browser makes the colours and the hover text from them; as JSON they would be two thirds of the page.
+The cells travel as bytes (`_cells`): the count, the two stages that dominate most of its requests, and their shares. The
+browser derives colours and hover text from them; as JSON they would be two thirds of the page.
 """
 
 from __future__ import annotations

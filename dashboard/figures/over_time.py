@@ -1,10 +1,7 @@
-"""Breakdown over time: the stages of the requests at one percentile in every step, and how many requests there were.
+"""Time series charts: stage breakdown of a service, stage time of the fleet, and utilization of machines.
 
-Steps with too few requests for the percentile are greyed, steps without any are gaps.
-
-Where the fleet spends its time: the stages of all services over time, in seconds a second.
-
-How busy each machine was over time, below how long slow requests took: what rises together stands above each other.
+In the breakdown, steps with too few requests for the percentile are grey and steps without requests are gaps. The hardware
+chart stacks utilization below the latency of slow requests, so that a common rise is visible.
 """
 
 from __future__ import annotations
@@ -26,94 +23,6 @@ from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, release_marks,
 _LOWER, _UPPER = 0.56, 0.68
 _SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}
 _NARROW: dict[str, Any] = {"margin": {"l": 44, "r": 12, "t": 22, "b": 24}}
-
-
-def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *, name: str, tail_name: str) -> Figure:
-    """Return the figure.
-
-    Args:
-        shares: Columns at, place and share, of the places to be drawn.
-        tail: Columns at and value: how long a slow request took. [seconds]
-        axis: The window and the step of both.
-        name: What was busy.
-        tail_name: What the slow requests are called.
-    """
-    top = float(tail["value"].max() * 1.08) if len(tail) and tail["value"].max() > 0 else 1.0
-    data: list[Trace] = [_course(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
-    for place, own in shares.groupby("place", sort=True):
-        data.append(_course(own.set_index("at")["share"], axis, safe(str(place)), percent))
-    notes = [
-        note(tail_name, 1, (1 + _UPPER) / 2, yref="paper", **_SIDE),
-        note(name, 1, _LOWER / 2, yref="paper", **_SIDE),
-    ]
-    layout = {
-        "margin": {"l": 50, "r": 74, "t": 22, "b": 24},
-        "xaxis": {**axis.layout(), "anchor": "y"},
-        "yaxis": {"domain": [0, _LOWER], "range": [0, 1.02], "fixedrange": True, **ticks(0, 1, 4, percent)},
-        "yaxis2": {"domain": [_UPPER, 1], "range": [0, top], "fixedrange": True, **ticks(0, top, 2)},
-        "annotations": notes,
-    }
-    return {"data": data, "layout": layout, "narrow": {**_NARROW, "annotations": []}}
-
-
-def _course(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y") -> Trace:
-    """Return a line of *values*, which are by time, with gaps where nothing is known."""
-    steps = gaps_filled(values.rename("value").reset_index(), axis)
-    known = steps["value"].to_numpy(dtype=float)
-    said = [
-        f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br>{name} <b>{write(float(value))}</b>"
-        if np.isfinite(value)
-        else ""
-        for at, value in zip(steps["at"], known, strict=True)
-    ]
-    look: dict[str, Any] = {"text": said, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
-    return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **look)
-
-
-FLEET_COLUMNS = ("at", "n", "value_seconds")
-
-
-def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
-    """Return how many seconds requests spend in each stage, in every second: how many of them are in it at a time.
-
-    Args:
-        frame: The mean breakdown over time: `COLUMNS` and one column a stage [seconds a request]; steps without
-            requests are absent.
-        axis: The window and its step.
-
-    Returns:
-        `at` (UTC) and one column a stage; every step of the axis, 0 in those without requests.
-    """
-    stages = stages_of(frame, FLEET_COLUMNS)
-    steps = gaps_filled(frame, axis)
-    rate = steps["n"].fillna(0).to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
-    told = steps[stages].fillna(0.0).to_numpy(dtype=float) * rate[:, None]
-    return pd.concat([steps[["at"]].reset_index(drop=True), pd.DataFrame(told, columns=stages)], axis=1)
-
-
-def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
-    """Return the stack of stages over time.
-
-    Args:
-        busy: As `busy_seconds` gives it, at least one row.
-        axis: The window and its step.
-    """
-    stages = stages_of(busy, ("at",))
-    x = f8(axis.places(busy["at"]))
-    stack = busy[stages].to_numpy(dtype=float)
-    total = stack.sum(axis=1)
-    top = float(total.max(initial=0.0) * 1.1) or 1.0
-    data: list[Trace] = [band(x, stack[:, place], stage) for place, stage in enumerate(stages)]
-    data.append(line(x, f4(np.array(total)), width=1.3, hoverinfo="none"))
-    layout = {
-        "margin": {"l": 44, "r": 12, "t": 10, "b": 24},
-        "xaxis": {**axis.layout(), "showspikes": True, "spikemode": "across", "spikethickness": 1}
-        | {"spikecolor": "$ink@.5", "spikedash": "solid"},
-        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4, count)},
-    }
-    return {"data": data, "layout": layout}
-
-
 OVER_TIME_COLUMNS = ("at", "n", "value_seconds")
 # Where one extreme step would flatten the rest, the axis ends above this quantile of the steps.
 _CEILING_QUANTILE = 0.985
@@ -255,3 +164,86 @@ def _strip_axis(rate: np.ndarray) -> dict[str, object]:
         "ticktext": [f"{count(usual)}/s"],
         "fixedrange": True,
     }
+
+
+def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *, name: str, tail_name: str) -> Figure:
+    """Return the figure.
+
+    Args:
+        shares: Columns at, place and share, of the places to be drawn.
+        tail: Columns at and value: how long a slow request took. [seconds]
+        axis: The window and the step of both.
+        name: What was busy.
+        tail_name: What the slow requests are called.
+    """
+    top = float(tail["value"].max() * 1.08) if len(tail) and tail["value"].max() > 0 else 1.0
+    data: list[Trace] = [_course(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
+    for place, own in shares.groupby("place", sort=True):
+        data.append(_course(own.set_index("at")["share"], axis, safe(str(place)), percent))
+    notes = [
+        note(tail_name, 1, (1 + _UPPER) / 2, yref="paper", **_SIDE),
+        note(name, 1, _LOWER / 2, yref="paper", **_SIDE),
+    ]
+    layout = {
+        "margin": {"l": 50, "r": 74, "t": 22, "b": 24},
+        "xaxis": {**axis.layout(), "anchor": "y"},
+        "yaxis": {"domain": [0, _LOWER], "range": [0, 1.02], "fixedrange": True, **ticks(0, 1, 4, percent)},
+        "yaxis2": {"domain": [_UPPER, 1], "range": [0, top], "fixedrange": True, **ticks(0, top, 2)},
+        "annotations": notes,
+    }
+    return {"data": data, "layout": layout, "narrow": {**_NARROW, "annotations": []}}
+
+
+def _course(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y") -> Trace:
+    """Return a line of *values*, which are by time, with gaps where nothing is known."""
+    steps = gaps_filled(values.rename("value").reset_index(), axis)
+    known = steps["value"].to_numpy(dtype=float)
+    said = [
+        f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br>{name} <b>{write(float(value))}</b>"
+        if np.isfinite(value)
+        else ""
+        for at, value in zip(steps["at"], known, strict=True)
+    ]
+    look: dict[str, Any] = {"text": said, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
+    return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **look)
+
+
+def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
+    """Return how many seconds requests spend in each stage, in every second: how many of them are in it at a time.
+
+    Args:
+        frame: The mean breakdown over time: `COLUMNS` and one column a stage [seconds a request]; steps without
+            requests are absent.
+        axis: The window and its step.
+
+    Returns:
+        `at` (UTC) and one column a stage; every step of the axis, 0 in those without requests.
+    """
+    stages = stages_of(frame, OVER_TIME_COLUMNS)
+    steps = gaps_filled(frame, axis)
+    rate = steps["n"].fillna(0).to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
+    told = steps[stages].fillna(0.0).to_numpy(dtype=float) * rate[:, None]
+    return pd.concat([steps[["at"]].reset_index(drop=True), pd.DataFrame(told, columns=stages)], axis=1)
+
+
+def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
+    """Return the stack of stages over time.
+
+    Args:
+        busy: As `busy_seconds` gives it, at least one row.
+        axis: The window and its step.
+    """
+    stages = stages_of(busy, ("at",))
+    x = f8(axis.places(busy["at"]))
+    stack = busy[stages].to_numpy(dtype=float)
+    total = stack.sum(axis=1)
+    top = float(total.max(initial=0.0) * 1.1) or 1.0
+    data: list[Trace] = [band(x, stack[:, place], stage) for place, stage in enumerate(stages)]
+    data.append(line(x, f4(np.array(total)), width=1.3, hoverinfo="none"))
+    layout = {
+        "margin": {"l": 44, "r": 12, "t": 10, "b": 24},
+        "xaxis": {**axis.layout(), "showspikes": True, "spikemode": "across", "spikethickness": 1}
+        | {"spikecolor": "$ink@.5", "spikedash": "solid"},
+        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4, count)},
+    }
+    return {"data": data, "layout": layout}

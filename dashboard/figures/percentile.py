@@ -1,9 +1,7 @@
-"""Where the time goes, by percentile: the one chart that says why p99 is slow.
+"""Percentile chart: stage breakdown of the latency at each percentile, with the objective as a line.
 
-Each column is the average stage time of the requests at that percentile and adds up to that percentile's latency; it
-is not the sum of each stage's own p99.
-
-The promise of an objective in the percentile chart: its line, its words, and where the latency crosses it.
+Each column is the average stage time of the requests at that percentile and adds up to that percentile's latency. It is
+not the sum of each stage's own p99.
 """
 
 from __future__ import annotations
@@ -39,61 +37,6 @@ from .elements import (
 _CLEAR = 0.86
 # An attained share known less well than this is written as an interval. [ratio]
 _CERTAIN = 0.0005
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """The promise drawn into a latency chart.
-
-    Args:
-        threshold_seconds: Slower is bad. [seconds]
-        target: The share of good requests promised. [ratio]
-        inside: The share that was. [ratio]
-        between: What it lies between, where the threshold splits a bucket. [ratio]
-    """
-
-    threshold_seconds: float
-    target: float
-    inside: float | None = None
-    between: tuple[float, float] | None = None
-
-
-def crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
-    """Mark the percentile where the latency crosses the promise, if it does within the axis."""
-    if not total[0] <= threshold <= total[-1]:
-        return []
-    marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
-    at = float(np.interp(threshold, np.maximum.accumulate(total), places))
-    return [{"type": "scatter", "mode": "markers", "x": [at], "y": [threshold], "marker": marker, "hoverinfo": "skip"}]
-
-
-def beside(threshold: float, notes: Sequence[Annotation], top: float, crowded: Sequence[float]) -> list[Annotation]:
-    """Leave out the values at *crowded* places (the median's) where the promise is written, at the left above its line."""
-    return [
-        each
-        for each in notes
-        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - the height of a line of text
-    ]
-
-
-def promise(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
-    """Return the words at the promise's line: how many requests are inside where there is room for it, else its time alone."""
-    text = f"SLO {axis_duration(objective.threshold_seconds)}"
-    clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
-    if clear and objective.inside is not None:
-        text += f" · {_inside(objective)} of requests inside, target {target(objective.target)}"
-    style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
-    return note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
-
-
-def _inside(objective: Objective) -> str:
-    low, high = objective.between or (objective.inside, objective.inside)
-    if low is None or high is None or high - low < _CERTAIN:
-        return percent(objective.inside, 2)
-    ends = dict.fromkeys((percent(low, 1), percent(high, 1)))
-    return " to ".join(ends)
-
-
 COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 MARKS = (0.5, 0.9, 0.95, 0.99, 0.999)
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
@@ -105,32 +48,6 @@ _STEPS_A_NINE = 40
 _FINE = 1.025
 # A pinned percentile takes the place of named ones nearer than this. [nines]
 _CROWDED = 0.12
-
-
-def _percentiles() -> tuple[float, ...]:
-    """Return the percentiles of the axis: evenly spaced in nines, with names that can be read, the named ones among them."""
-    even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
-    short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
-    return tuple(sorted({*short, *_TICKS}))
-
-
-PERCENTILES = _percentiles()
-
-
-def percentile_grid(requests: int) -> tuple[float, ...]:
-    """Return those of `PERCENTILES` that *requests* requests can tell: at least ten stand above each."""
-    return tuple(each for each in PERCENTILES if enough(requests, each)) if enough(requests, 0.0) else ()
-
-
-def place(quantile: float, *, even: bool) -> float:
-    """Return where *quantile* stands on the x axis: one width a nine (Tail), or linear (Even)."""
-    return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
-
-
-def coarse(frame: pd.DataFrame) -> np.ndarray:
-    """Say of each row of a breakdown whether its latency is only known to lie in a wide bucket; shape (n,)."""
-    low, high = (frame[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
-    return (low > 0) & (high > low * _FINE)
 
 
 def percentile_figure(
@@ -294,3 +211,82 @@ def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
         {**each, "text": str(each["text"]).split(" · ")[0]} if str(each["text"]).startswith("SLO") else each
         for each in kept
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The promise drawn into a latency chart.
+
+    Args:
+        threshold_seconds: Slower is bad. [seconds]
+        target: The share of good requests promised. [ratio]
+        inside: The share that was. [ratio]
+        between: What it lies between, where the threshold splits a bucket. [ratio]
+    """
+
+    threshold_seconds: float
+    target: float
+    inside: float | None = None
+    between: tuple[float, float] | None = None
+
+
+def crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
+    """Mark the percentile where the latency crosses the promise, if it does within the axis."""
+    if not total[0] <= threshold <= total[-1]:
+        return []
+    marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
+    at = float(np.interp(threshold, np.maximum.accumulate(total), places))
+    return [{"type": "scatter", "mode": "markers", "x": [at], "y": [threshold], "marker": marker, "hoverinfo": "skip"}]
+
+
+def beside(threshold: float, notes: Sequence[Annotation], top: float, crowded: Sequence[float]) -> list[Annotation]:
+    """Leave out the values at *crowded* places (the median's) where the promise is written, at the left above its line."""
+    return [
+        each
+        for each in notes
+        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - the height of a line of text
+    ]
+
+
+def promise(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
+    """Return the words at the promise's line: how many requests are inside where there is room for it, else its time alone."""
+    text = f"SLO {axis_duration(objective.threshold_seconds)}"
+    clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
+    if clear and objective.inside is not None:
+        text += f" · {_inside(objective)} of requests inside, target {target(objective.target)}"
+    style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
+    return note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
+
+
+def _inside(objective: Objective) -> str:
+    low, high = objective.between or (objective.inside, objective.inside)
+    if low is None or high is None or high - low < _CERTAIN:
+        return percent(objective.inside, 2)
+    ends = dict.fromkeys((percent(low, 1), percent(high, 1)))
+    return " to ".join(ends)
+
+
+def _percentiles() -> tuple[float, ...]:
+    """Return the percentiles of the axis: evenly spaced in nines, with names that can be read, the named ones among them."""
+    even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
+    short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
+    return tuple(sorted({*short, *_TICKS}))
+
+
+def percentile_grid(requests: int) -> tuple[float, ...]:
+    """Return those of `PERCENTILES` that *requests* requests can tell: at least ten stand above each."""
+    return tuple(each for each in PERCENTILES if enough(requests, each)) if enough(requests, 0.0) else ()
+
+
+def place(quantile: float, *, even: bool) -> float:
+    """Return where *quantile* stands on the x axis: one width a nine (Tail), or linear (Even)."""
+    return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
+
+
+def coarse(frame: pd.DataFrame) -> np.ndarray:
+    """Say of each row of a breakdown whether its latency is only known to lie in a wide bucket; shape (n,)."""
+    low, high = (frame[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
+    return (low > 0) & (high > low * _FINE)
+
+
+PERCENTILES = _percentiles()

@@ -1,4 +1,4 @@
-"""Charts of answers that come token by token: the way to the first one, speed under load, and what length does."""
+"""Token streaming charts: time to first token, token speed under load, and the effect of text length."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One module a page: what is read for it and how it is laid out."""
+"""Pages of the dashboard: one module a page, with its data and its layout."""

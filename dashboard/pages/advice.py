@@ -1,7 +1,4 @@
-"""What would help: each finding with why it applies here and how far it could get.
-
-One piece of advice as a card: what to do, why here, the options with their price, and how far it could get.
-"""
+"""Advice page: optimizations that apply to a service or the fleet, their evidence and the latency they could reach."""
 
 from __future__ import annotations
 

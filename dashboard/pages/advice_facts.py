@@ -1,6 +1,6 @@
-"""What was measured of services, asked for advice: which pieces apply, how far each could get, and where it comes from.
+"""Advice with its data: measured facts of a service, reachable latency, affected versions, and user marks.
 
-What people did with a piece of advice: dismissed it, put it off, or did it. Each is an event, the newest one counts.
+A mark (dismissed, snoozed, done) is an event in the store; the newest mark of a piece of advice counts.
 """
 
 from __future__ import annotations

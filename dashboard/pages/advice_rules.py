@@ -1,9 +1,7 @@
-"""Which optimisations apply to a service, and why: conditions over what was measured, and sentences with its numbers.
+"""Advice rules: conditions over measured facts, and the optimization catalog from `advice.yaml`.
 
-A finding says that there is time worth working on. How far it could get is not said here: that takes a what-if, which
-sorts all requests again.
-
-The families of optimisations, read from `advice.yaml`: what helps against which stage, and what each costs.
+A finding states that a stage takes time worth working on. The reachable latency is not part of it: it needs a what-if query
+that sorts all requests again.
 """
 
 from __future__ import annotations
@@ -22,31 +20,25 @@ from ..ui.format import count, duration, percent, times
 from .measures import Measures
 
 _FILE = Path(__file__).parents[1] / "advice.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One thing that can be done; every field is a few words.
-
-    Args:
-        name: What it is called.
-        does: What it does.
-        gain: How much it can bring: a bound, not a promise.
-        accuracy: What it does to the answers.
-        complexity: `low`, `medium` or `high`.
-        hardware: What it needs beside what runs already.
-        reversible: How to go back.
-        source: Where it is described.
-    """
-
-    name: str
-    does: str
-    gain: str
-    accuracy: str
-    complexity: str
-    hardware: str
-    reversible: str
-    source: str
+# What can bring less than this part of the ranked quantity is not worth a card.
+MIN_GAIN = 0.03
+# From here on the time between stages is itself the finding: docs of the partition call it a gap.
+MUCH_OVERHEAD = 0.15
+# Below this share of the median hardly anybody meets the stage: it is the tail's.
+_RARE = 0.10
+# So many times the median, and the stage is slow for some requests rather than for all.
+_UNEVEN = 3.0
+# Two lengths or times this much alike have one cause.
+_ALIKE = 1.35
+RANKS = ("p99", "p50", "cost")
+_TITLES = {
+    "forward": "Make the model itself faster",
+    "prefill": "Read prompts once, and in pieces",
+    "h2d": "Copy less to the device, or beside compute",
+    "d2h": "Copy less from the device, or beside compute",
+    "serialize": "Write answers faster, or shorter ones",
+    "network": "Send fewer bytes, over a shorter way",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +81,6 @@ def _family(entry: dict[str, Any]) -> Family:
     options = tuple(Option(**option) for option in entry["options"])
     own_stages = bool(entry.get("own_stages"))
     return Family(str(entry["key"]), str(entry["name"]), tuple(entry["stages"]), options, own_stages=own_stages)
-
-
-# What can bring less than this part of the ranked quantity is not worth a card.
-MIN_GAIN = 0.03
-# From here on the time between stages is itself the finding: docs of the partition call it a gap.
-MUCH_OVERHEAD = 0.15
-# Below this share of the median hardly anybody meets the stage: it is the tail's.
-_RARE = 0.10
-# So many times the median, and the stage is slow for some requests rather than for all.
-_UNEVEN = 3.0
-# Two lengths or times this much alike have one cause.
-_ALIKE = 1.35
-
-RANKS = ("p99", "p50", "cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +268,31 @@ def _work(facts: Facts, stage: str) -> tuple[str, str]:
     return _TITLES[stage], f"{label(stage)} is {_shares(facts, stage)}{for_some}."
 
 
-_TITLES = {
-    "forward": "Make the model itself faster",
-    "prefill": "Read prompts once, and in pieces",
-    "h2d": "Copy less to the device, or beside compute",
-    "d2h": "Copy less from the device, or beside compute",
-    "serialize": "Write answers faster, or shorter ones",
-    "network": "Send fewer bytes, over a shorter way",
-}
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing that can be done; every field is a few words.
+
+    Args:
+        name: What it is called.
+        does: What it does.
+        gain: How much it can bring: a bound, not a promise.
+        accuracy: What it does to the answers.
+        complexity: `low`, `medium` or `high`.
+        hardware: What it needs beside what runs already.
+        reversible: How to go back.
+        source: Where it is described.
+    """
+
+    name: str
+    does: str
+    gain: str
+    accuracy: str
+    complexity: str
+    hardware: str
+    reversible: str
+    source: str
+
+
 _WORDS: dict[str, Callable[[Facts, str], tuple[str, str]]] = {
     "batching": _queue,
     "cold-start": _load,

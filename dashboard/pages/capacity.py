@@ -1,9 +1,4 @@
-"""How much more a service can take inside its objective, and what its requests cost.
-
-What a service's batches tell: how large they are, how long one runs, and which size would still fit the objective.
-
-How much load each version of a service was seen under, step by step, and the curve fitted to it.
-"""
+"""Capacity page: load against latency with a fitted curve, capacity within the objective, batch sizes and cost."""
 
 from __future__ import annotations
 

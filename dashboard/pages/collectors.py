@@ -1,7 +1,4 @@
-"""The collectors themselves: which there are, how each is, what its numbers mean and when to worry.
-
-How a collector is by what it has said last: its state, and what to look at, with the fix. Values in, values out.
-"""
+"""Collectors page: state, numbers and problems of every collector, each problem with its fix."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Two versions or two windows of one service: is B slower, how sure is that, and which stage is to blame.
-
-The head of a comparison: what A is, what B is, and the menus that choose another; every choice is a link.
-
-The charts of a comparison: what B adds at each percentile, and both latencies.
-"""
+"""Comparison page: two versions or two windows of one service, with verdict, pickers, and charts."""
 
 from __future__ import annotations
 

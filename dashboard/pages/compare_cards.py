@@ -1,7 +1,4 @@
-"""Which stage made the change: A, B and the difference of each at one percentile.
-
-What else changed from A to B: load, failures, batches, what was asked for and where it ran.
-"""
+"""Cards of the comparison page: stage differences at one percentile, and other signals that changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as Markdown, to paste where it is talked about."""
+"""Comparison as Markdown, to paste into a ticket or a chat."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Two sets of requests of one service beside each other: what to compare, and what came of it.
+"""Comparison of two sets of requests of one service: sides, windows and verdict.
 
-For the newest versions of all services ask `releases`: `regressions(context)` are those that got slower (the overview's
-cards, the count in the side bar), `judge_releases(context)` all of them (the page /regressions).
-
-A window as an address spells it: its start in UTC and its length, `2026-11-21T12:00/6h`.
+A side is a version or a window. A window is written as its start in UTC and its length: `2026-11-21T12:00/6h`. Verdicts on
+the newest version of every service are in `regressions`.
 """
 
 from __future__ import annotations

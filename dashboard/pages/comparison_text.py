@@ -1,6 +1,6 @@
-"""A comparison in words: the verdict bar, the table of regressions and the report say the same.
+"""Text of a comparison, shared by the verdict bar, the regressions table and the report.
 
-Whether the requests of A and B are alike at all: what else could explain that B is slower.
+Includes changes of the request mix (routes, models, devices, prompt length) that could explain a slower B.
 """
 
 from __future__ import annotations

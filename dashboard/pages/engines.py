@@ -1,4 +1,4 @@
-"""What inference servers say of themselves on /metrics: intervals instead of percentiles, and exact means by stage."""
+"""Inference engines page: latency intervals and exact stage means that servers report on /metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What happened: releases, incidents, and what people and pipelines told; newest first, day by day.
-
-What happened, from all who know: versions first seen, alerts, and what people and pipelines told.
-"""
+"""Events page: releases, incidents and reported events of all sources, newest first, grouped by day."""
 
 from __future__ import annotations
 

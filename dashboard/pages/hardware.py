@@ -1,7 +1,4 @@
-"""The machines of a service: how busy they were when its requests were slow, and what each process and GPU did.
-
-How busy the machines of a service were, and whether they were busier when its requests were slow.
-"""
+"""Hardware card: utilization of CPUs and GPUs overall and while requests were slow, by process and device."""
 
 from __future__ import annotations
 
@@ -21,76 +18,6 @@ from .page import Context
 
 # The slowest of the steps are compared with the others; with fewer in all, chance decides.
 SLOW_SHARE, MIN_STEPS = 0.1, 20
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What was so in the slowest steps, and in the others.
-
-    Args:
-        threshold_seconds: A step is slow above it.
-        slow: The mean in the slow steps. [ratio]
-        other: The mean in the others. [ratio]
-    """
-
-    threshold_seconds: float
-    slow: float
-    other: float
-
-
-def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return what the service's work runs on, GPU or CPU, and how busy that was.
-
-    Where there are GPUs it is they, whoever uses them. Else it is the share that all processes of the service on a machine have
-    of the CPUs they may use.
-
-    Args:
-        frame: As `Reader.hardware` answers.
-
-    Returns:
-        "GPU" or "CPU", and columns at, place, share; empty where nothing tells it.
-    """
-    if frame["measure"].isin([GPU.key, GPU_MEMORY.key]).any():
-        own = frame[frame["measure"] == GPU.key]
-        return "GPU", own[["at", "place"]].assign(share=own["mean"])
-    own = frame[frame["measure"] == CPU_SHARE.key]
-    hosts = own[["at", "mean"]].assign(place=[host_of(each) for each in own["place"]])
-    added = hosts.groupby(["at", "place"])["mean"].sum().clip(upper=1.0)
-    return "CPU", added.rename("share").reset_index()
-
-
-def busy_share(frame: pd.DataFrame) -> float | None:
-    """Return which share of its time the machines were busy, over all of them; None where nothing tells it."""
-    _, shares = busy(frame)
-    return float(shares["share"].mean()) if len(shares) else None
-
-
-def when_slow(values: pd.DataFrame, tail: pd.DataFrame) -> Compared | None:
-    """Compare the steps in which requests were slowest with the others.
-
-    Args:
-        values: Columns at, share.
-        tail: Columns at, value: how long a slow request took in each step. [seconds]
-
-    Returns:
-        None where there are too few steps that tell both.
-    """
-    both = values.groupby("at")["share"].mean().to_frame().join(tail.set_index("at")["value"], how="inner").dropna()
-    if len(both) < MIN_STEPS:
-        return None
-    threshold = float(both["value"].quantile(1 - SLOW_SHARE))
-    slow = both["value"] > threshold
-    if not slow.any():
-        return None
-    return Compared(threshold, float(both["share"][slow].mean()), float(both["share"][~slow].mean()))
-
-
-def of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return columns at, place, share of one measure that is a share."""
-    own = frame[frame["measure"] == measure]
-    return own[["at", "place"]].assign(share=own["mean"])
-
-
 # More lines than these nobody tells apart, and more rows nobody reads.
 _MOST_LINES, _MOST_ROWS = 12, 24
 _QUANTILES = (0.99, 0.95, 0.9, 0.5)
@@ -98,7 +25,6 @@ _QUANTILES = (0.99, 0.95, 0.9, 0.5)
 _MORE = 0.05
 _Write = Callable[[float], str]
 _Columns = Mapping[Measure, tuple[str, str, _Write]]
-
 _PROCESS: _Columns = {
     measures.CPU: ("CPUs", "mean", count),
     measures.CPU_SHARE: ("of its CPUs", "mean", percent),
@@ -124,11 +50,6 @@ _OTHERS = {
     measures.HOST_CPU: ("Then the CPUs of the whole machine were", "busy"),
     measures.THROTTLED: ("Then the container was stopped at its CPU limit in", "of the scheduler's periods"),
 }
-
-
-def told(context: Context) -> pd.DataFrame:
-    """Return what is known of the machines in the window, as `Reader.hardware` answers."""
-    return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)
 
 
 def hardware_card(context: Context) -> Component:
@@ -247,3 +168,76 @@ def _foot(frame: pd.DataFrame, kind: str) -> str:
     if kind == "GPU":
         return f"{whole}A GPU is busy while a kernel runs on it, however small: busy is not full."
     return f"{whole}No GPU is told of; with one, pip install 'stagelens[gpu]' beside the service shows it here."
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was so in the slowest steps, and in the others.
+
+    Args:
+        threshold_seconds: A step is slow above it.
+        slow: The mean in the slow steps. [ratio]
+        other: The mean in the others. [ratio]
+    """
+
+    threshold_seconds: float
+    slow: float
+    other: float
+
+
+def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """Return what the service's work runs on, GPU or CPU, and how busy that was.
+
+    Where there are GPUs it is they, whoever uses them. Else it is the share that all processes of the service on a machine have
+    of the CPUs they may use.
+
+    Args:
+        frame: As `Reader.hardware` answers.
+
+    Returns:
+        "GPU" or "CPU", and columns at, place, share; empty where nothing tells it.
+    """
+    if frame["measure"].isin([GPU.key, GPU_MEMORY.key]).any():
+        own = frame[frame["measure"] == GPU.key]
+        return "GPU", own[["at", "place"]].assign(share=own["mean"])
+    own = frame[frame["measure"] == CPU_SHARE.key]
+    hosts = own[["at", "mean"]].assign(place=[host_of(each) for each in own["place"]])
+    added = hosts.groupby(["at", "place"])["mean"].sum().clip(upper=1.0)
+    return "CPU", added.rename("share").reset_index()
+
+
+def busy_share(frame: pd.DataFrame) -> float | None:
+    """Return which share of its time the machines were busy, over all of them; None where nothing tells it."""
+    _, shares = busy(frame)
+    return float(shares["share"].mean()) if len(shares) else None
+
+
+def when_slow(values: pd.DataFrame, tail: pd.DataFrame) -> Compared | None:
+    """Compare the steps in which requests were slowest with the others.
+
+    Args:
+        values: Columns at, share.
+        tail: Columns at, value: how long a slow request took in each step. [seconds]
+
+    Returns:
+        None where there are too few steps that tell both.
+    """
+    both = values.groupby("at")["share"].mean().to_frame().join(tail.set_index("at")["value"], how="inner").dropna()
+    if len(both) < MIN_STEPS:
+        return None
+    threshold = float(both["value"].quantile(1 - SLOW_SHARE))
+    slow = both["value"] > threshold
+    if not slow.any():
+        return None
+    return Compared(threshold, float(both["share"][slow].mean()), float(both["share"][~slow].mean()))
+
+
+def of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return columns at, place, share of one measure that is a share."""
+    own = frame[frame["measure"] == measure]
+    return own[["at", "place"]].assign(share=own["mean"])
+
+
+def told(context: Context) -> pd.DataFrame:
+    """Return what is known of the machines in the window, as `Reader.hardware` answers."""
+    return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)

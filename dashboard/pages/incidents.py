@@ -1,8 +1,7 @@
-"""Incidents: which are open, who looks after them, what nobody is told of; and each of them whole.
+"""Incidents page: all incidents, one incident with its history, and its actions.
 
-The buttons of an incident: to look after it, accept it, silence it, end a silence. Each says what it sends (`tell.js`).
-
-The alert rules of an objective as they stand, and the history of what was told to whom.
+Also the cards of the SLO page that show alert rules and the alert history. Action buttons carry the request that `tell.js`
+sends.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from ...alerts.reader import Delivery, Incident, Transition
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table
 from ..ui.format import percent, several, span, times
-from ..view import PART, View, incident_page, service_path
-from ..web.write_api import INCIDENTS, SILENCES
+from ..view import INCIDENTS_API, PART, SILENCES_API, View, incident_page, service_path
 from .page import Context, Page, nothing, panel
 from .slo_spent import requests_path
 
@@ -385,7 +383,7 @@ def acknowledge_button(found: Incident) -> Component | None:
     """Return the button of whoever looks after *found*; None when somebody does."""
     if found.acked_by:
         return None
-    return _button("I look after it", f"{INCIDENTS}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
+    return _button("I look after it", f"{INCIDENTS_API}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
 
 
 def accept_button(found: Incident) -> Component | None:
@@ -393,18 +391,20 @@ def accept_button(found: Incident) -> Component | None:
     if found.kind != "tail":
         return None
     what = "Nobody is told of it again unless it gets slower still"
-    return _button("Accept as normal", f"{INCIDENTS}/{quote(found.id, safe='')}/accept", {}, title=what)
+    return _button("Accept as normal", f"{INCIDENTS_API}/{quote(found.id, safe='')}/accept", {}, title=what)
 
 
 def silence_buttons(found: Incident) -> list[Component]:
     """Return the buttons after which nobody is told of *found* for a while."""
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
-    return [_button(f"Silence {length}", SILENCES, {**about, "for": length}) for length in _LENGTHS]
+    return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
 
 
 def end_button(silence: Silence, what: str) -> Component:
     """Return the button that ends *silence*, which is about *what*."""
-    return _button("End now", f"{SILENCES}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}")
+    return _button(
+        "End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}"
+    )
 
 
 def _button(

@@ -1,8 +1,7 @@
-"""Every service in a few numbers, all from one answer: what the overview and the side bar show.
+"""Request measures of one service and of the fleet: counts, p50, p99 and their stages.
 
-They are the numbers of the service's own page: the same requests, added up by the same code.
-
-The numbers of one service that its tiles, charts and tables share, asked once and by one way; of all: see `fleet`.
+`measure` reads one service, `seen_in` and `urgent_first` all of them from one query. Both smooth the same breakdown, so
+that the overview, the side bar and a service's own page show equal numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from .service_status import ServiceStatus, incidents_of, service_status, slos_of
 
 Floats: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.int64]
-
 # Neighbours fewer steps away than this tell of a percentile too: an eighth of a nine on both sides.
 _NEIGHBOURS = 6
 # So many requests at a percentile speak for themselves; with more of them the neighbours count less and less.
@@ -40,6 +38,9 @@ AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
 TELLING = tuple(
     place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
 )
+# What a service that generates tokens does; speech decodes too, and has no prompt.
+_TOKEN_STAGES = {"prefill", "decode"}
+KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,6 @@ class Measures:
             seconds for stage, seconds in self.tail_stages.items() if stage in BY_KEY and BY_KEY[stage].waiting
         )
         return waited / total if total else None
-
-
-NO_REQUESTS = Measures(0, 0, None, None, {}, {})
 
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
@@ -171,11 +169,6 @@ def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
     """Return the stages of one row of a breakdown: stage to seconds, those with nothing left out."""
     values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
     return {stage: seconds for stage, seconds in values.items() if seconds > 0}
-
-
-# What a service that generates tokens does; speech decodes too, and has no prompt.
-_TOKEN_STAGES = {"prefill", "decode"}
-KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,3 +337,6 @@ def _seen_of(row: dict[str, object], values: list[float], around: list[list[floa
     measures = measures_of(requests, errors, (values[0], values[1]), (median, tail))
     first, last = (pd.Timestamp(str(row[name])).to_pydatetime() for name in ("first_seen", "last_seen"))
     return Seen(str(row["service"]), str(row["model"]), first, last, measures)
+
+
+NO_REQUESTS = Measures(0, 0, None, None, {}, {})

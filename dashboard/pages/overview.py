@@ -1,7 +1,4 @@
-"""The fleet: is anything wrong, where, since when, which stage.
-
-What is wrong in the fleet, in sentences with their cause: the three gravest, the others behind "more".
-"""
+"""Overview page: fleet totals, the most severe findings with their cause, and the service table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The table of all services: every number of the fleet beside each other, sorted by any of them.
-
-The fleet over time: the rate of each service, where all of them spend their time, and what happened meanwhile.
-"""
+"""Service table of the overview, and its time series: request rates, stage time and events."""
 
 from __future__ import annotations
 

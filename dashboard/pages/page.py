@@ -1,6 +1,7 @@
-"""Before there is anything to show: how to send the first request, and where the data is if not in this window.
+"""Page type, the context that a page is rendered from, and empty states.
 
-What a page gets and gives: a view and a source in; a title, a trail and a body out.
+A page gets a `Context` (view and data source) and returns a `Page` (title, trail, body). Without data it shows how to send
+the first request, or a link to the last data.
 """
 
 from __future__ import annotations

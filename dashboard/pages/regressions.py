@@ -1,8 +1,6 @@
-"""Which services got slower with their newest version, and which stage is to blame.
+"""Regressions page: the newest version of every service compared with the version before.
 
-The newest version of every service, judged against the one before: what got slower, what faster, what is too young.
-
-The overview, the side bar and the page of regressions share these verdicts, so that they count alike.
+The overview, the side bar and this page use the verdicts of `judge_releases`, so that their counts agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The replicas of a service: how old each is, what it loaded and warmed up before it was fast, and whether p99 is just that."""
+"""Replicas page: age of each replica, cold start costs, and their share in p99."""
 
 from __future__ import annotations
 

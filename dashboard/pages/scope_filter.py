@@ -1,9 +1,4 @@
-"""Which part of a service a page shows, its version, model or route: menus that choose it, chips that say it and end it.
-
-Cold requests, in which something was loaded or warmed up: how many there are, the switch that leaves them out, its words.
-
-A menu of links, because every view is an address, and a field in it for what it does not list.
-"""
+"""Filters of a service page by version, model, route and cold requests: menus, chips and their texts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""One service: where the time of its requests goes, what the tail adds, since when, and which requests show it.
+"""Service page: latency breakdown, tail inspector, time charts and slow exemplars of one service.
 
-What the tail adds: the stages of the median beside those of a higher percentile, sorted by what they add.
-
-The table is whole as it comes from the server; hovering the percentile chart rewrites it in the browser from the same
-numbers, which it carries along.
+The inspector compares the stages of the median with those of a higher percentile. The server renders the complete table;
+the browser rewrites it on hover from the numbers in its `data-inspector` attribute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The percentile chart of the service page, and which charts of it a control may redraw: each from the address alone.
-
-The two time charts of the service page: the breakdown over time, and every request.
-"""
+"""Charts of the service page that a control may redraw: percentiles, breakdown over time and heatmap."""
 
 from __future__ import annotations
 

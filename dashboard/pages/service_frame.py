@@ -1,10 +1,6 @@
-"""What all pages of one service share: its name and state, the tabs, and what they show while it has no data.
+"""Frame of every page of a service: name, status, tabs, notes, and the state without data.
 
-What it costs to be recorded; and, where agents record less to keep within their budget, what is missing and since when.
-
-A number that is missing for that reason must not look like nothing: every page of a service says so.
-
-Which servers say of their own time what cannot be true: their word is not used, and the page of a service says so.
+The notes report agent cost, data that agents left out to stay within their budget, and invalid server timings.
 """
 
 from __future__ import annotations

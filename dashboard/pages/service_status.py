@@ -1,7 +1,4 @@
-"""How a service stands: the worst of its objectives, its open incidents, its burn rules and its newest release.
-
-How objectives stand, in words: since when nothing can be judged, until when work is planned, how many are in trouble.
-"""
+"""Status of a service (objectives, incidents, burn rules and newest release), and the words for SLO states."""
 
 from __future__ import annotations
 

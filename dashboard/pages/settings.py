@@ -1,4 +1,4 @@
-"""How Stagelens is set up, and how full its store is; nothing can be changed here, and no secret is shown."""
+"""Settings page: configuration of Stagelens and storage use; read-only, without secrets."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Objectives: how much of each budget is left, how fast it burns, what spent it, and what was told to whom.
-
-The promises: all of them in a table by urgency, and the chosen one in a few numbers.
-
-What keeps objectives from being watched: no objective, or a file that cannot be read; on the overview in a line.
-
-The error budget of one objective over its window, and how fast it burns.
-"""
+"""SLO page: objectives, error budget, burn rate, stage budgets, alert rules and the state without objectives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What spent the budget: bad requests over time by the stage that explains them, and a bad request against a good one.
+"""Causes of spent error budget: bad requests by stage, and stage budgets.
 
-The requests that broke an objective, as its card, its page and its incident show them: the same requests, the same stage.
-
-Stage budgets: what each stage took of its part of the threshold, the broken ones first.
+The card, the objective's page and its incident use the same bad requests and name the same stage.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.regression.detection import culprit
 from ...analysis.comparison import StageGrowth
 from ...core.stages import label
-from ..figures.budget import COLUMNS, UNEXPLAINED, spent_figure, stages_of
+from ..figures.budget import SPENT_COLUMNS, UNEXPLAINED, spent_figure, spent_stages
 from ..figures.time_axis import step_for
 from ..ui.components import (
     Node,
@@ -85,7 +83,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         none = "No bad request in this window" if len(frame) else "No request in this window"
         return card(_SPENT_TITLE, empty(none), sub="bad requests by stage")
     compared = bad_breakdown(context, slo, axis.start, axis.end)
-    stages = stages_of(frame)
+    stages = spent_stages(frame)
     spent = {stage: float(frame[stage].sum()) for stage in stages}
     most = sorted((stage for stage in stages if spent[stage] >= bad * _MIN_SHARE), key=lambda stage: -spent[stage])
     figure = spent_figure(
@@ -143,8 +141,8 @@ def _foot(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float
 
 def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
     names = {"at": "time (UTC)", "bad": "bad requests", UNEXPLAINED: "no stage stands out"}
-    names |= {stage: f"{label(stage)} (requests)" for stage in stages_of(frame)}
-    return frame[[*COLUMNS, *stages_of(frame)]].rename(columns=names)
+    names |= {stage: f"{label(stage)} (requests)" for stage in spent_stages(frame)}
+    return frame[[*SPENT_COLUMNS, *spent_stages(frame)]].rename(columns=names)
 
 
 def _excess(rows: list[dict[str, Any]]) -> Component:

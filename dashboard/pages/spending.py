@@ -1,4 +1,4 @@
-"""What the requests of a service cost: one, a good one, and the share of each stage."""
+"""Cost of requests: per request, per good request, and the share of each stage."""
 
 from __future__ import annotations
 

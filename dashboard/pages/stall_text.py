@@ -1,4 +1,4 @@
-"""What held requests up, in words: garbage collections, a stalled event loop, torch.compile; and what else went on."""
+"""Text about stalls: garbage collection, blocked event loop, torch.compile, and process counters around a request."""
 
 from __future__ import annotations
 

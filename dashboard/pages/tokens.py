@@ -1,4 +1,4 @@
-"""Requests that answer token by token: how long until the first, how fast then, and what that depends on."""
+"""Tokens page: time to first token, time per output token and throughput of streaming services."""
 
 from __future__ import annotations
 

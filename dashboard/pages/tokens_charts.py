@@ -1,9 +1,4 @@
-"""Two cards of the tokens page: the way to the first token, and speed under load.
-
-What the length of a text does: to the time to the first token, to the pace, and how long answers are.
-
-What the tokens of a selection were like in a few numbers, by one definition at a time.
-"""
+"""Cards and measures of the tokens page, for one definition of the first token at a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One kept request as a waterfall, beside the median request of its service and drawn to the same scale.
-
-Why a kept request was as slow as it was: the stages that took more than they usually do, and both requests to scale.
-"""
+"""Trace page: one retained request with its verdict, timeline, attributes and similar requests."""
 
 from __future__ import annotations
 

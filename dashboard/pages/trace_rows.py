@@ -1,4 +1,4 @@
-"""Tables of kept traces: one look on the service page, the list and below a trace."""
+"""Table of retained traces, as the service page, the trace list and the trace page show it."""
 
 from __future__ import annotations
 

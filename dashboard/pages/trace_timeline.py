@@ -1,9 +1,4 @@
-"""The stages of one kept request in time: a lane each, with what is usual for the stage as a dashed outline.
-
-What one kept request is judged against: what its service did around it.
-
-Who was busy when: the same request by where its work ran, so that what overlaps is seen side by side.
-"""
+"""Timeline of one retained request: by stage, with the baseline of its service, or by the place where work ran."""
 
 from __future__ import annotations
 

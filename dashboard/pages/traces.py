@@ -1,7 +1,4 @@
-"""The kept requests: the slowest, errors and a uniform share, filtered by the address.
-
-The row of filters above the kept requests: each is a menu of links, because every view is an address.
-"""
+"""Traces page: retained requests (slowest, errors, uniform share) with the filters of the address."""
 
 from __future__ import annotations
 

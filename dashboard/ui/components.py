@@ -1,4 +1,4 @@
-"""The pieces pages are made of: cards, tiles, bars, badges, tables, charts. Values in, Dash components out."""
+"""Components of pages: cards, tiles, bars, badges, tables and charts; values in, Dash components out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Colours by name: Python never holds a colour value, `assets/tokens.css` does.
+"""Colours by token name; the values are in `assets/tokens.css`.
 
-A figure carries tokens in place of colours and the browser resolves them for the active theme, so that switching
-the theme asks the server for nothing:
+A figure carries tokens in place of colours and the browser resolves them for the active theme, so that switching the theme
+needs no request:
 
     "$ink"            the colour itself
     "$ink@.3"         at 30 % opacity

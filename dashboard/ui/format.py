@@ -1,7 +1,7 @@
-"""Numbers as people read them: three significant digits, a unit by size, a thin space before it, a true minus.
+"""Number formats: three significant digits, a unit by magnitude, a thin space before it, a true minus sign.
 
-Every number on a page goes through here, so that a tile, a chart and a table spell the same value alike. Unknown
-(None or NaN) is shown as an en dash, zero as `0`.
+Every number on a page is formatted here, so that a tile, a chart and a table write the same value alike. Unknown (None or
+NaN) is an en dash, zero is `0`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The read API, `/api/v1/…`: what a page shows, for programs. docs/api.md is its manual.
+"""Read API `/api/v1/…`: pages, services, names, queries and traces as JSON, CSV or OTLP JSON (see docs/api.md).
 
-An answer carries an ETag made of the address, the window and the revision of the data: whoever brings it back is told
-"not modified" before anything is computed.
-
-The questions of `GET /api/v1/query/<question>`: each is one question of the store, with the same words as a page.
-
-One kept request as a file of OTLP JSON, which other tools read: `GET /api/v1/traces/<id>`.
+A response carries an ETag of the address, the window and the revision of the data. A request with a current ETag gets 304
+before anything is computed.
 """
 
 from __future__ import annotations
@@ -31,234 +27,20 @@ from ..pages.slo_spent import split_of
 from ..source import Source
 from ..ui.format import enough
 from ..ui.page_export import PageData, page_data
-from ..view import ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
+from ..view import API_PREFIX, ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 from .query_params import NOT_FOUND, BadRequestError, check_keys, percentiles, required
 from .routing import context_of, page_of, page_state
-from .serialization import API_PREFIX, as_csv, columns, error_response, file_name, json_response, rows, with_json_errors
+from .serialization import as_csv, columns, error_response, file_name, json_response, rows, with_json_errors
 
 _SERVER, _INTERNAL = 2, 1
 _FAILED = 2
 _NO_SUCH = 404
-
-
-def add_trace_route(server: Flask, source: Source) -> None:
-    """Answer with kept requests on *server*."""
-
-    def trace(name: str) -> Response:
-        found = source.ask(source.read.trace, name)
-        if found is None:
-            return error_response(
-                f"the trace {name[:40]} was not kept", "id", "kept traces are listed at /traces", _NO_SUCH
-            )
-        said = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
-        return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=said)
-
-    server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
-
-
-def as_otlp(found: KeptTrace) -> dict[str, Any]:
-    """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x.
-
-    The ids of the spans below the root are not kept; they are made anew from their places, the same each time.
-    """
-    series = found.series
-    resource = {
-        names.SERVICE_NAME: series.service,
-        names.SERVICE_VERSION: series.version,
-        names.ENVIRONMENT: series.environment,
-    }
-    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [_root_span(found), *_child_spans(found)]}
-    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
-
-
-def _root_span(found: KeptTrace) -> dict[str, Any]:
-    shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in found.stages_ns.items()}
-    facts = {
-        **found.attributes,
-        names.ROUTE: found.series.route,
-        names.MODEL: found.series.model,
-        names.KEPT_BECAUSE: found.because,
-        names.DOMINANT: found.dominant,
-        **shares,
-    }
-    root = _span(found, found.span_id, found.series.route or "request", (0, found.duration_ns), facts)
-    failed = found.series.status != names.STATUS_OK
-    return {**root, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
-
-
-def _child_spans(found: KeptTrace) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
-    for place, span in enumerate(found.spans):
-        own = f"{zlib.crc32(found.span_id.encode()):08x}{place:08x}"
-        facts = {**dict(span.get("attributes") or {}), names.STAGE: span["stage"]}
-        within = int(span["start_ns"]), int(span["duration_ns"])
-        whole = _span(found, own, str(span["name"]), within, facts)
-        made.append({**whole, "parentSpanId": found.span_id, "kind": _INTERNAL})
-    return made
-
-
-def _span(
-    found: KeptTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    begin, length = found.started_ns + within[0], within[1]
-    return {
-        "traceId": found.trace_id,
-        "spanId": span_id,
-        "name": name,
-        "startTimeUnixNano": str(begin),
-        "endTimeUnixNano": str(begin + length),
-        "attributes": _attributes(facts),
-    }
-
-
-def _attributes(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in facts.items() if value not in ("", None)]
-
-
-def _value(value: Any) -> dict[str, Any]:
-    # A bool is an int to Python, and 64-bit integers are strings in OTLP's JSON.
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}
-
-
 Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")
 _PART = ("model", "route", "cold")
 _DEFAULT_PERCENTILES = "50,90,95,99"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiQuery:
-    """One question.
-
-    Args:
-        keys: The parameters it takes.
-        answer: Answers it.
-        about_one: Whether it is about one service, so that `service` must be given.
-        about_window: Whether the response is about the window of the address; a comparison names the times of its own sides.
-    """
-
-    keys: tuple[str, ...]
-    answer: Callable[[Context, Arguments], dict[str, Any]]
-    about_one: bool = True
-    about_window: bool = True
-
-
-def table_json(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return *frame* as the API writes tables: columns, rows."""
-    return {"columns": columns(frame), "rows": rows(frame)}
-
-
-def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
-    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    frame = context.source.ask(context.source.read.breakdown, context.selection, wanted)
-    return {"requests": int(frame.attrs.get("requests", 0)), **table_json(frame)}
-
-
-def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
-    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    return table_json(context.source.ask(context.source.read.stalls, context.selection, wanted))
-
-
-def _latency(context: Context, given: Arguments) -> dict[str, Any]:
-    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    counted = context.source.ask(context.source.read.latency, context.selection)
-    told = [_quantile(counted, each) for each in wanted]
-    return {"requests": counted.count, **table_json(pd.DataFrame(told, columns=_LATENCY))}
-
-
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
-
-
-def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None, float | None, float | None, bool]:
-    found = counted.quantile(quantile)
-    if found is None:
-        return quantile, None, None, None, False
-    return quantile, found.value, found.low, found.high, enough(counted.count, quantile)
-
-
-def _compare(context: Context, given: Arguments) -> dict[str, Any]:
-    if given.get("a") or given.get("b"):
-        pair = chosen_pair(context, required(given, "a"), required(given, "b"))
-    else:
-        pair = newest_pair(context)
-    if pair is None:
-        msg = "there are no two versions or windows to compare"
-        fix = "a and b are each a version that was seen, or a window such as 2026-11-21T12:00/6h"
-        raise BadRequestError(msg, key="a", fix=fix, status=NOT_FOUND)
-    wanted = percentiles(given["p"])[0] if given.get("p") else None
-    found = compared(context, pair, wanted)
-    return {
-        "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
-        "b": {"name": pair.b_name, "from": pair.b.start, "to": pair.b.end},
-        "same_time": pair.together,
-        "percentile": found.quantile,
-        "verdict": found.verdict,
-        "summary": dict(found.stages.attrs),
-        **table_json(found.stages),
-    }
-
-
-def _slo(context: Context, given: Arguments) -> dict[str, Any]:
-    found = [
-        each
-        for each in context.source.slos()
-        if given.get("service") in (None, each.slo.service) and given.get("name") in (None, each.slo.name)
-    ]
-    if given.get("name") and not found:
-        raise _no_objective(context, given["name"])
-    return {"objectives": found}
-
-
-def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
-    name = required(given, "name")
-    slo = next((each.slo for each in context.source.slos() if each.slo.name == name), None)
-    if slo is None:
-        raise _no_objective(context, name)
-    if not slo.budgets:
-        msg = f"the objective {name} has no budgets"
-        fix = "write some into the SLO file, such as budgets: {queue: 50ms}"
-        raise BadRequestError(msg, key="name", fix=fix, status=NOT_FOUND)
-    split = split_of(Context(context.view, context.source, slo.service), slo)
-    told = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
-    if split is None:
-        return told | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
-    uses = [
-        (each.stage, each.budget_seconds, each.seconds, each.mean_seconds, each.over_seconds) for each in split.uses
-    ]
-    return {
-        **told,
-        "requests": split.requests,
-        "enough": enough(split.requests, slo.objective),
-        "value_seconds": split.seconds,
-        "mean_seconds": split.mean_seconds,
-        "rest_seconds": split.rest_seconds,
-        "rest_mean_seconds": split.rest_mean_seconds,
-        **table_json(pd.DataFrame(uses, columns=_BUDGETS)),
-    }
-
-
 _BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
-
-
-def _no_objective(context: Context, name: str) -> BadRequestError:
-    names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
-    return BadRequestError(f"there is no objective {name}", key="name", fix=names, status=NOT_FOUND)
-
-
-QUERIES: dict[str, ApiQuery] = {
-    "breakdown": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
-    "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
-    "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
-    "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
-    "slo": ApiQuery(("service", "name"), _slo, about_one=False),
-    "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
-}
-
-
 _V1 = f"{API_PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
 _NOWHERE = "api nowhere"
@@ -458,3 +240,209 @@ def _unknown_path(rest: str) -> Response:
 def _endpoint(method: str) -> str:
     """Return who answers *method* at the address that is asked for now."""
     return str(current_app.url_map.bind("").match(request.path, method)[0])
+
+
+def add_trace_route(server: Flask, source: Source) -> None:
+    """Answer with kept requests on *server*."""
+
+    def trace(name: str) -> Response:
+        found = source.ask(source.read.trace, name)
+        if found is None:
+            return error_response(
+                f"the trace {name[:40]} was not kept", "id", "kept traces are listed at /traces", _NO_SUCH
+            )
+        said = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
+        return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=said)
+
+    server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
+
+
+def as_otlp(found: KeptTrace) -> dict[str, Any]:
+    """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x.
+
+    The ids of the spans below the root are not kept; they are made anew from their places, the same each time.
+    """
+    series = found.series
+    resource = {
+        names.SERVICE_NAME: series.service,
+        names.SERVICE_VERSION: series.version,
+        names.ENVIRONMENT: series.environment,
+    }
+    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [_root_span(found), *_child_spans(found)]}
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
+
+
+def _root_span(found: KeptTrace) -> dict[str, Any]:
+    shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in found.stages_ns.items()}
+    facts = {
+        **found.attributes,
+        names.ROUTE: found.series.route,
+        names.MODEL: found.series.model,
+        names.KEPT_BECAUSE: found.because,
+        names.DOMINANT: found.dominant,
+        **shares,
+    }
+    root = _span(found, found.span_id, found.series.route or "request", (0, found.duration_ns), facts)
+    failed = found.series.status != names.STATUS_OK
+    return {**root, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
+
+
+def _child_spans(found: KeptTrace) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for place, span in enumerate(found.spans):
+        own = f"{zlib.crc32(found.span_id.encode()):08x}{place:08x}"
+        facts = {**dict(span.get("attributes") or {}), names.STAGE: span["stage"]}
+        within = int(span["start_ns"]), int(span["duration_ns"])
+        whole = _span(found, own, str(span["name"]), within, facts)
+        made.append({**whole, "parentSpanId": found.span_id, "kind": _INTERNAL})
+    return made
+
+
+def _span(
+    found: KeptTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    begin, length = found.started_ns + within[0], within[1]
+    return {
+        "traceId": found.trace_id,
+        "spanId": span_id,
+        "name": name,
+        "startTimeUnixNano": str(begin),
+        "endTimeUnixNano": str(begin + length),
+        "attributes": _attributes(facts),
+    }
+
+
+def _attributes(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in facts.items() if value not in ("", None)]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    # A bool is an int to Python, and 64-bit integers are strings in OTLP's JSON.
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiQuery:
+    """One question.
+
+    Args:
+        keys: The parameters it takes.
+        answer: Answers it.
+        about_one: Whether it is about one service, so that `service` must be given.
+        about_window: Whether the response is about the window of the address; a comparison names the times of its own sides.
+    """
+
+    keys: tuple[str, ...]
+    answer: Callable[[Context, Arguments], dict[str, Any]]
+    about_one: bool = True
+    about_window: bool = True
+
+
+def table_json(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return *frame* as the API writes tables: columns, rows."""
+    return {"columns": columns(frame), "rows": rows(frame)}
+
+
+def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    frame = context.source.ask(context.source.read.breakdown, context.selection, wanted)
+    return {"requests": int(frame.attrs.get("requests", 0)), **table_json(frame)}
+
+
+def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    return table_json(context.source.ask(context.source.read.stalls, context.selection, wanted))
+
+
+def _latency(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    counted = context.source.ask(context.source.read.latency, context.selection)
+    told = [_quantile(counted, each) for each in wanted]
+    return {"requests": counted.count, **table_json(pd.DataFrame(told, columns=_LATENCY))}
+
+
+def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None, float | None, float | None, bool]:
+    found = counted.quantile(quantile)
+    if found is None:
+        return quantile, None, None, None, False
+    return quantile, found.value, found.low, found.high, enough(counted.count, quantile)
+
+
+def _compare(context: Context, given: Arguments) -> dict[str, Any]:
+    if given.get("a") or given.get("b"):
+        pair = chosen_pair(context, required(given, "a"), required(given, "b"))
+    else:
+        pair = newest_pair(context)
+    if pair is None:
+        msg = "there are no two versions or windows to compare"
+        fix = "a and b are each a version that was seen, or a window such as 2026-11-21T12:00/6h"
+        raise BadRequestError(msg, key="a", fix=fix, status=NOT_FOUND)
+    wanted = percentiles(given["p"])[0] if given.get("p") else None
+    found = compared(context, pair, wanted)
+    return {
+        "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
+        "b": {"name": pair.b_name, "from": pair.b.start, "to": pair.b.end},
+        "same_time": pair.together,
+        "percentile": found.quantile,
+        "verdict": found.verdict,
+        "summary": dict(found.stages.attrs),
+        **table_json(found.stages),
+    }
+
+
+def _slo(context: Context, given: Arguments) -> dict[str, Any]:
+    found = [
+        each
+        for each in context.source.slos()
+        if given.get("service") in (None, each.slo.service) and given.get("name") in (None, each.slo.name)
+    ]
+    if given.get("name") and not found:
+        raise _no_objective(context, given["name"])
+    return {"objectives": found}
+
+
+def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
+    name = required(given, "name")
+    slo = next((each.slo for each in context.source.slos() if each.slo.name == name), None)
+    if slo is None:
+        raise _no_objective(context, name)
+    if not slo.budgets:
+        msg = f"the objective {name} has no budgets"
+        fix = "write some into the SLO file, such as budgets: {queue: 50ms}"
+        raise BadRequestError(msg, key="name", fix=fix, status=NOT_FOUND)
+    split = split_of(Context(context.view, context.source, slo.service), slo)
+    told = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
+    if split is None:
+        return told | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
+    uses = [
+        (each.stage, each.budget_seconds, each.seconds, each.mean_seconds, each.over_seconds) for each in split.uses
+    ]
+    return {
+        **told,
+        "requests": split.requests,
+        "enough": enough(split.requests, slo.objective),
+        "value_seconds": split.seconds,
+        "mean_seconds": split.mean_seconds,
+        "rest_seconds": split.rest_seconds,
+        "rest_mean_seconds": split.rest_mean_seconds,
+        **table_json(pd.DataFrame(uses, columns=_BUDGETS)),
+    }
+
+
+def _no_objective(context: Context, name: str) -> BadRequestError:
+    names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
+    return BadRequestError(f"there is no objective {name}", key="name", fix=names, status=NOT_FOUND)
+
+
+QUERIES: dict[str, ApiQuery] = {
+    "breakdown": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
+    "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
+    "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
+    "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
+    "slo": ApiQuery(("service", "name"), _slo, about_one=False),
+    "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
+}

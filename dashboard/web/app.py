@@ -1,13 +1,8 @@
-"""The dashboard as a running part: a server in a background thread.
+"""Dashboard server: the Dash application, its routes, and the server thread.
 
-The Dash application: one callback for pages, and the browser does the rest.
-
-Plotly's own script is not used as Dash ships it: the vendored part of it (cartesian charts) is a third of the size
-and needs no `unsafe-eval`. There is no dcc.Graph on any page, `assets/slots.js` draws.
-
-One chart of a page, asked for by a control of it: its figure as JSON, from the address alone.
-
-No callback of Dash: for each answer its renderer goes through the whole page, which takes longer than drawing the chart.
+Dash has one callback, for pages; the browser does the rest. A page arrives as HTML by element id. A chart that a control
+redraws is a plain GET of its figure: Dash's renderer would go through the whole page for each callback response. Plotly is a
+vendored cartesian build, a third of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, there is no dcc.Graph.
 """
 
 from __future__ import annotations
@@ -33,11 +28,9 @@ from ..source import AlertsSource, Source
 from ..ui.components import Nodes
 from ..ui.page_export import as_html
 from . import api, callback_validation, compression, guard, report, signed_endpoints, write_api, wsgi_front
-from . import api as trace_file
-from . import signed_endpoints as charts
-from . import write_api as incidents_api
 from .first_paint import Application
 from .routing import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
+from .sessions import RevokedSessions
 from .shell import layout
 from .wsgi_front import Front
 
@@ -108,7 +101,7 @@ class Dashboard:
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(
             "dashboard",
-            wsgi_front.PATHS,
+            wsgi_front.PROBE_PATHS,
             most=_MAX_CONNECTIONS,
             most_of_one=_MAX_OF_ONE_ADDRESS if is_direct else _MAX_CONNECTIONS,
         )
@@ -180,12 +173,12 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     add_figure_routes(server, source)
     report.add_report_route(server, source)
     write_api.add_event_routes(server, source)
-    incidents_api.add_incident_routes(server, source.incident_actions)
+    write_api.add_incident_routes(server, source.incident_actions)
     signed_endpoints.add_hook_routes(server, source)
-    charts.add_chart_route(server, source.incident_actions)
-    trace_file.add_trace_route(server, source)
+    signed_endpoints.add_chart_route(server, source.incident_actions)
+    api.add_trace_route(server, source)
     compression.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
-    guard.protect(server, config, source.signed_out, app.csp_hashes())
+    guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes())
     # After the doors: who may not come in is told that.
     callback_validation.reject_invalid_callbacks(server)
     return app

@@ -1,4 +1,4 @@
-"""What the page's own callback is sent. Nothing else gets as far as Dash, which would fall over it and log how."""
+"""Validation of the Dash callback request: a body that no page sends is rejected before Dash fails on it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fewer bytes: JSON and HTML are compressed as they leave, files that never change once and then kept.
+"""Response compression: gzip for JSON and HTML, cached for static files.
 
-gzip from the standard library only. The files are few (Dash, Plotly, our own) and their addresses carry a version, so
-keeping the compressed bytes costs under two megabytes and browsers are told to keep them for good.
+The static files are few (Dash, Plotly, our own) and their URLs carry a version: the compressed bytes take under two
+megabytes, and browsers may cache them forever.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a browser shows before any script has run: the page itself, as plain HTML.
+"""First paint: the page as plain HTML in the entry document, before any script has run.
 
-`assets/boot.js` takes it away in the moment the page that scripts have built stands behind it, so that nothing moves.
+`assets/boot.js` removes it once the scripts have built the page behind it, so that nothing moves.
 """
 
 from __future__ import annotations

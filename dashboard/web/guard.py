@@ -1,8 +1,8 @@
-"""Who may read, and what a page may load: host check, sign-in, origin of writes, headers.
+"""Request guard: host check, authentication, origin of writes and security headers.
 
-A page loads nothing from outside its own host and runs no script but ours (`Content-Security-Policy`). The `Host`
-header must name this machine or one of the configured hosts: a web site that points its own name at 127.0.0.1 must not
-read the dashboard through its visitor's browser (DNS rebinding). What writes must come from one of our own pages.
+A page loads nothing from other hosts and runs no foreign script (`Content-Security-Policy`). The `Host` header must name
+this machine or a configured host: a site that points its own name at 127.0.0.1 must not read the dashboard through its
+visitor's browser (DNS rebinding). Writes need a CSRF token of a page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from werkzeug.wrappers import Response as AnyResponse
 from ...core.addresses import is_loopback
 from ..config import DashboardConfig
 from . import signed_endpoints, signin, wsgi_front
-from . import signed_endpoints as charts
 from .auth import COOKIE, Authenticator, Principal, TooManyAttemptsError
 from .sessions import CsrfTokens, RevokedSessions
 
@@ -44,15 +43,15 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
                 421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}"
             )
         # Who watches over a process has no secret to bring, and learns nothing of the data.
-        if request.path in wsgi_front.PATHS:
+        if request.path in wsgi_front.PROBE_PATHS:
             return None
         # Who fetches the chart of an incident shows a signature instead; by the view and not by the path: nothing else is open.
-        if request.endpoint == charts.ENDPOINT:
+        if request.endpoint == signed_endpoints.CHART_ENDPOINT:
             return None
         if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
             return foreign
         # What Slack and PagerDuty send is proved by its signature.
-        if request.method == "POST" and request.path in signed_endpoints.PATHS:
+        if request.method == "POST" and request.path in signed_endpoints.HOOK_PATHS:
             return None
         return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, door)
 

@@ -1,4 +1,4 @@
-"""What a program asked for, checked: it is told what it got wrong, where a page would fall back to a default."""
+"""Validation of API parameters: an invalid one is an error with its fix, where a page would use a default."""
 
 from __future__ import annotations
 

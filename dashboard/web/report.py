@@ -1,6 +1,6 @@
-"""One view as one HTML file that opens anywhere, offline too: the page, its look, its charts and what draws them.
+"""Report: one view as a single HTML file that works offline.
 
-Nothing in it asks for anything: styles, font, scripts and figures are inside, and a policy in its head holds it to that.
+Styles, font, scripts and figures are inline, and a policy in its head forbids every request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""An address to a page: what the callback, the read API, the report and the first paint share.
-
-Which page an address means.
-"""
+"""Routing: the page of an address and its rendering, for the callback, the API, the report and the first paint."""
 
 from __future__ import annotations
 
@@ -39,35 +36,6 @@ from ..view import View, parse
 from .shell import menus, mobile_nav, side, stale_banner, trail
 
 _SERVICE = "s"
-
-
-def context_of(view: View, source: Source) -> Context:
-    """Return what the page of *view* is rendered from; the service is in the path or in `svc`."""
-    match view.parts:
-        case (str(first), str(name), *_) if first == _SERVICE:
-            return Context(view, source, name)
-        case ("compare",) | ("traces",) | ("advice",) | ("events",):
-            return Context(view, source, view.text("svc"))
-        case _:
-            return Context(view, source)
-
-
-def page_of(context: Context) -> Page | None:
-    """Return the page, or None for an address that leads nowhere."""
-    match context.view.parts:
-        case ("slo", name):
-            return slo.render(context, name)
-        case ("incidents", name):
-            return incidents.render(context, name)
-        case ("traces", name):
-            return trace.render(context, name)
-        case (str(first), _, *tab) if first == _SERVICE:
-            render = _OF_A_SERVICE.get("/".join(tab))
-        case parts:
-            render = _PAGES.get("/".join(parts))
-    return render(context) if render else None
-
-
 _PAGES: dict[str, Callable[[Context], Page]] = {
     "": overview.render,
     "advice": advice.render,
@@ -89,10 +57,7 @@ _OF_A_SERVICE: dict[str, Callable[[Context], Page]] = {
     "tokens": tokens.render,
     "traces": traces.render,
 }
-
-
 ZONE_COOKIE = "stagelens_zone"
-
 _log = logging.getLogger(__name__)
 
 
@@ -160,3 +125,30 @@ def _body(context: Context, made: Page) -> Component:
     return html.Div(
         [each for each in shown if each is not None], className="page", **attributes({"data-title": made.title})
     )
+
+
+def context_of(view: View, source: Source) -> Context:
+    """Return what the page of *view* is rendered from; the service is in the path or in `svc`."""
+    match view.parts:
+        case (str(first), str(name), *_) if first == _SERVICE:
+            return Context(view, source, name)
+        case ("compare",) | ("traces",) | ("advice",) | ("events",):
+            return Context(view, source, view.text("svc"))
+        case _:
+            return Context(view, source)
+
+
+def page_of(context: Context) -> Page | None:
+    """Return the page, or None for an address that leads nowhere."""
+    match context.view.parts:
+        case ("slo", name):
+            return slo.render(context, name)
+        case ("incidents", name):
+            return incidents.render(context, name)
+        case ("traces", name):
+            return trace.render(context, name)
+        case (str(first), _, *tab) if first == _SERVICE:
+            render = _OF_A_SERVICE.get("/".join(tab))
+        case parts:
+            render = _PAGES.get("/".join(parts))
+    return render(context) if render else None

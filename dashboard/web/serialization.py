@@ -1,7 +1,4 @@
-"""Numbers as other programs read them: JSON that any parser takes, and CSV that no spreadsheet runs.
-
-How programs are answered: in JSON, also about what went wrong, where, and what to do.
-"""
+"""Serialization for programs: strict JSON, CSV without formulas, and JSON responses including errors."""
 
 from __future__ import annotations
 
@@ -25,39 +22,7 @@ from flask import Response, request
 from ...core.errors import StagelensError
 from .query_params import BadRequestError
 
-# What begins so is for programs.
-API_PREFIX = "/api/"
-
 _log = logging.getLogger(__name__)
-
-
-def json_response(value: Any, status: int = 200) -> Response:
-    """Return *value* as the answer."""
-    return Response(as_json(value), status, mimetype="application/json")
-
-
-def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]:
-    """Return *answer* so that what goes wrong is said in JSON: what, where, and what to do."""
-
-    def safely(**values: str) -> Response:
-        try:
-            return answer(**values)
-        except BadRequestError as error:
-            return error_response(str(error), error.key, error.fix, error.status)
-        except StagelensError as error:
-            return error_response(str(error), "", "try again later", 503)
-        except Exception as error:  # noqa: BLE001 - a program that asks gets JSON, whatever happened
-            _log.exception("%r could not be answered", request.path)
-            return error_response(f"{type(error).__name__}; the log of the dashboard says more", "", "", 500)
-
-    return safely
-
-
-def error_response(error: str, key: str, fix: str, status: int) -> Response:
-    """Return the answer that says what is wrong."""
-    return json_response({"error": error, "key": key, "cure": fix}, status)
-
-
 # `wait (ms)` and `wait [ms]` say their unit at the end, the store's own columns by how they are called.
 _UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
 _NAMED_UNITS = {"_seconds": "s", "_bytes": "B", "_ratio": "ratio"}
@@ -165,3 +130,30 @@ def _column(name: str) -> dict[str, str]:
         return {"name": match["name"], "unit": match["unit"]}
     unit = next((unit for end, unit in _NAMED_UNITS.items() if name.endswith(end)), None)
     return {"name": name, "unit": unit} if unit else {"name": name}
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return *value* as the answer."""
+    return Response(as_json(value), status, mimetype="application/json")
+
+
+def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]:
+    """Return *answer* so that what goes wrong is said in JSON: what, where, and what to do."""
+
+    def safely(**values: str) -> Response:
+        try:
+            return answer(**values)
+        except BadRequestError as error:
+            return error_response(str(error), error.key, error.fix, error.status)
+        except StagelensError as error:
+            return error_response(str(error), "", "try again later", 503)
+        except Exception as error:  # noqa: BLE001 - a program that asks gets JSON, whatever happened
+            _log.exception("%r could not be answered", request.path)
+            return error_response(f"{type(error).__name__}; the log of the dashboard says more", "", "", 500)
+
+    return safely
+
+
+def error_response(error: str, key: str, fix: str, status: int) -> Response:
+    """Return the answer that says what is wrong."""
+    return json_response({"error": error, "key": key, "cure": fix}, status)

@@ -1,9 +1,7 @@
-"""Signed values: the cookie of who has signed in, and the proof that a request to write came from one of our pages.
+"""Signed session cookies, CSRF tokens and revoked sessions.
 
-A session is kept nowhere: its cookie says who and until when, signed with a key made of the secret that was shown. It
-ends with its time, and with the secret.
-
-Revoked sessions: after sign-out every dashboard of the store rejects the session cookie, and any copy of it.
+A session is stored nowhere: its cookie holds name and expiry, signed with a key derived from the secret of the sign-in. The
+session ends at its expiry, or when the secret changes. After sign-out every dashboard of the store rejects the cookie.
 """
 
 from __future__ import annotations
@@ -25,8 +23,51 @@ from ...store import Store
 _PREFIX = "signed-out:"
 # Maximum delay until a sign-out at another dashboard takes effect here. [seconds]
 _FRESH_SECONDS = 10.0
-
 _log = logging.getLogger(__name__)
+LENGTH_SECONDS = 30 * 86_400
+
+
+def session_of(name: str, secret: str, now: float) -> str:
+    """Return the cookie of *name*, who showed *secret*, from *now* on, in Unix seconds."""
+    until = str(int(now) + LENGTH_SECONDS)
+    who = urlsafe_b64encode(name.encode()).decode()
+    # Without it two sessions that begin in one second would be one, and end together.
+    which = secrets.token_hex(8)
+    return f"{who}.{until}.{which}.{_signed(secret, 'session', who, until, which)}"
+
+
+def name_in(cookie: str) -> str | None:
+    """Return whose session *cookie* claims to be, to find the secret it must be signed with."""
+    try:
+        return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
+    except ValueError:
+        return None
+
+
+def is_session(cookie: str, secret: str, now: float) -> bool:
+    """Say whether *cookie* was made by `session_of` with *secret* and has not ended by *now*."""
+    who, until, which, signature = cookie.split(".")
+    genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until, which).encode())
+    return genuine and until.isdigit() and int(until) > now
+
+
+class CsrfTokens:
+    """Makes and checks what a page must send along to write: only our own pages can know it."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_hex(32)
+
+    def proof(self, bound_to: str) -> str:
+        """Return the proof for a reader; *bound_to* is the reader's session, or name."""
+        return _signed(self._key, "write", bound_to)
+
+    def accepts(self, proof: str, bound_to: str) -> bool:
+        """Say whether *proof* is that of the reader."""
+        return hmac.compare_digest(proof.encode(), self.proof(bound_to).encode())
+
+
+def _signed(secret: str, *parts: str) -> str:
+    return hmac.new(secret.encode(), "\n".join(parts).encode(), hashlib.sha256).hexdigest()
 
 
 class RevokedSessions:
@@ -76,49 +117,3 @@ class RevokedSessions:
 def _name(cookie: str) -> str:
     # The name of a lease has at most 64 characters (alerts/schema.py).
     return _PREFIX + hashlib.sha256(cookie.encode()).hexdigest()[:48]
-
-
-LENGTH_SECONDS = 30 * 86_400
-
-
-def session_of(name: str, secret: str, now: float) -> str:
-    """Return the cookie of *name*, who showed *secret*, from *now* on, in Unix seconds."""
-    until = str(int(now) + LENGTH_SECONDS)
-    who = urlsafe_b64encode(name.encode()).decode()
-    # Without it two sessions that begin in one second would be one, and end together.
-    which = secrets.token_hex(8)
-    return f"{who}.{until}.{which}.{_signed(secret, 'session', who, until, which)}"
-
-
-def name_in(cookie: str) -> str | None:
-    """Return whose session *cookie* claims to be, to find the secret it must be signed with."""
-    try:
-        return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
-    except ValueError:
-        return None
-
-
-def is_session(cookie: str, secret: str, now: float) -> bool:
-    """Say whether *cookie* was made by `session_of` with *secret* and has not ended by *now*."""
-    who, until, which, signature = cookie.split(".")
-    genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until, which).encode())
-    return genuine and until.isdigit() and int(until) > now
-
-
-class CsrfTokens:
-    """Makes and checks what a page must send along to write: only our own pages can know it."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_hex(32)
-
-    def proof(self, bound_to: str) -> str:
-        """Return the proof for a reader; *bound_to* is the reader's session, or name."""
-        return _signed(self._key, "write", bound_to)
-
-    def accepts(self, proof: str, bound_to: str) -> bool:
-        """Say whether *proof* is that of the reader."""
-        return hmac.compare_digest(proof.encode(), self.proof(bound_to).encode())
-
-
-def _signed(secret: str, *parts: str) -> str:
-    return hmac.new(secret.encode(), "\n".join(parts).encode(), hashlib.sha256).hexdigest()

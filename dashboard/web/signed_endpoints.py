@@ -1,10 +1,9 @@
-"""What Slack and PagerDuty tell when somebody pressed a button there: `POST /hooks/slack` and `/hooks/pagerduty`.
+"""Endpoints that a signature authenticates: Slack and PagerDuty buttons, and incident charts.
 
-They have no account here: a signature over the body, made with a secret that only they and the SLO file know, proves them.
+    POST /hooks/slack, /hooks/pagerduty           signed with the secret in the SLO file
+    GET  /charts/<incident>/<signature>.png       signed by this dashboard (`alerts.delivery.chart_address`)
 
-The chart of an incident, for receivers of alerts that fetch it and cannot sign in: `GET /charts/<incident>/<signature>.png`.
-
-Whoever has the address may see this one picture, and nothing else: only we can make one (`alerts.delivery.chart_address`).
+Their callers have no account here.
 """
 
 from __future__ import annotations
@@ -22,33 +21,17 @@ from ...alerts.delivery.actions import (
     parse_pagerduty_action,
     parse_slack_action,
 )
-from ...alerts.delivery.chart_address import PATH
 from ...alerts.incidents.journal import IncidentError
 from ..incident_actions import IncidentActions
 from ..source import Source
+from .report import PATH
 
-ENDPOINT = "chart of an incident"
+CHART_ENDPOINT = "chart of an incident"
 # An incident that goes on is drawn anew. [seconds]
 _KEPT_SECONDS = 60
-
-
-def add_chart_route(server: Flask, care: IncidentActions) -> None:
-    """Answer on *server*: 404 where the signature is not ours, or there is nothing to draw."""
-
-    def chart(incident: str, signature: str) -> Response:
-        png = care.chart(incident, signature)
-        if png is None:
-            return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
-        kept = {"Cache-Control": f"private, max-age={_KEPT_SECONDS}", "Cross-Origin-Resource-Policy": "cross-origin"}
-        return Response(png, mimetype="image/png", headers=kept)
-
-    server.add_url_rule(f"{PATH}/<incident>/<signature>.png", ENDPOINT, chart)
-
-
-PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
+HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # A payload of Slack carries the message that the button is in.
 _MAX_BODY_BYTES = 512 * 1024
-
 _log = logging.getLogger(__name__)
 
 
@@ -115,3 +98,16 @@ def _apply(source: Source, action: Action) -> None:
 
 def _text_response(text: str, status: int) -> Response:
     return Response(text, status, mimetype="text/plain")
+
+
+def add_chart_route(server: Flask, care: IncidentActions) -> None:
+    """Answer on *server*: 404 where the signature is not ours, or there is nothing to draw."""
+
+    def chart(incident: str, signature: str) -> Response:
+        png = care.chart(incident, signature)
+        if png is None:
+            return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+        kept = {"Cache-Control": f"private, max-age={_KEPT_SECONDS}", "Cross-Origin-Resource-Policy": "cross-origin"}
+        return Response(png, mimetype="image/png", headers=kept)
+
+    server.add_url_rule(f"{PATH}/<incident>/<signature>.png", CHART_ENDPOINT, chart)

@@ -1,4 +1,4 @@
-"""Signing in and out: the page with the form, the cookie, and what is said to who may not read."""
+"""Sign-in and sign-out: form, session cookie, and responses to unauthenticated requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from flask import Flask, Response, redirect, request
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..config import DashboardConfig
+from ..view import API_PREFIX
 from .auth import COOKIE, Authenticator, TooManyAttemptsError
-from .serialization import API_PREFIX, error_response
+from .serialization import error_response
 from .sessions import LENGTH_SECONDS
 
 SIGN_IN, SIGN_OUT = "/signin", "/signout"

@@ -1,9 +1,7 @@
-"""Names and passwords: a file with a line for each reader, `name:scrypt$N$r$p$salt$hash`.
+"""User file: one line for each reader, `name:scrypt$N$r$p$salt$hash`.
 
-`stagelens dashboard --add-user NAME` writes the lines. The file is read again when it changes: who is taken out of it
-is signed out, and a new password ends the sessions of the old one.
-
-`stagelens dashboard --add-user NAME`: asks for a password and writes it, hashed, into the file of users.
+`stagelens dashboard --add-user NAME` asks for a password and writes the line. The file is read again when it changes: a
+removed user is signed out, and a new password ends the sessions of the old one.
 """
 
 from __future__ import annotations
@@ -24,30 +22,6 @@ from threading import Lock
 
 from ...core.errors import ConfigError
 
-
-def main(name: str, environment: Mapping[str, str]) -> int:
-    """Add *name*; the password comes from the terminal, typed twice, or as the first line of what is piped in.
-
-    Raises:
-        ConfigError: There is no file to write to, or the name or the password will not do.
-    """
-    path = environment.get("STAGELENS_DASHBOARD_USERS")
-    if not path:
-        msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that names and passwords are kept in, such as users.txt"
-        raise ConfigError(msg)
-    add_user(Path(path), name, _typed(name) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n"))
-    print(f"{name} may read the dashboard that has STAGELENS_DASHBOARD_USERS={path}")
-    return 0
-
-
-def _typed(name: str) -> str:
-    password = getpass.getpass(f"Password of {name}: ")
-    if getpass.getpass("Again: ") != password:
-        msg = "the two passwords differ; nothing was written"
-        raise ConfigError(msg)
-    return password
-
-
 # OWASP Password Storage Cheat Sheet, scrypt: N = 2^14, r = 8, p = 5 (16 MiB).
 _N, _R, _P = 2**14, 8, 5
 _SALT_BYTES, _HASH_BYTES = 16, 32
@@ -55,26 +29,6 @@ _SALT_BYTES, _HASH_BYTES = 16, 32
 _MAX_MEMORY_BYTES, _MAX_P = 128 * 2**20, 16
 _NAME = re.compile(r"[\w.@+-]{1,64}")
 _MIN_LETTERS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Secret:
-    """A hashed password, as its line has it."""
-
-    n: int
-    r: int
-    p: int
-    salt: bytes
-    hash: bytes
-
-    def fits(self, password: str) -> bool:
-        return hmac.compare_digest(self.made_of(password), self.hash)
-
-    def made_of(self, password: str) -> bytes:
-        memory = 2 * _MAX_MEMORY_BYTES
-        return hashlib.scrypt(
-            password.encode(), salt=self.salt, n=self.n, r=self.r, p=self.p, maxmem=memory, dklen=_HASH_BYTES
-        )
 
 
 class Users:
@@ -181,6 +135,49 @@ def _hashed(password: str) -> str:
     fresh = _Secret(_N, _R, _P, secrets.token_bytes(_SALT_BYTES), b"")
     parts = (fresh.salt, fresh.made_of(password))
     return f"scrypt${_N}${_R}${_P}$" + "$".join(base64.b64encode(each).decode() for each in parts)
+
+
+def main(name: str, environment: Mapping[str, str]) -> int:
+    """Add *name*; the password comes from the terminal, typed twice, or as the first line of what is piped in.
+
+    Raises:
+        ConfigError: There is no file to write to, or the name or the password will not do.
+    """
+    path = environment.get("STAGELENS_DASHBOARD_USERS")
+    if not path:
+        msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that names and passwords are kept in, such as users.txt"
+        raise ConfigError(msg)
+    add_user(Path(path), name, _typed(name) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n"))
+    print(f"{name} may read the dashboard that has STAGELENS_DASHBOARD_USERS={path}")
+    return 0
+
+
+def _typed(name: str) -> str:
+    password = getpass.getpass(f"Password of {name}: ")
+    if getpass.getpass("Again: ") != password:
+        msg = "the two passwords differ; nothing was written"
+        raise ConfigError(msg)
+    return password
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    """A hashed password, as its line has it."""
+
+    n: int
+    r: int
+    p: int
+    salt: bytes
+    hash: bytes
+
+    def fits(self, password: str) -> bool:
+        return hmac.compare_digest(self.made_of(password), self.hash)
+
+    def made_of(self, password: str) -> bytes:
+        memory = 2 * _MAX_MEMORY_BYTES
+        return hashlib.scrypt(
+            password.encode(), salt=self.salt, n=self.n, r=self.r, p=self.p, maxmem=memory, dklen=_HASH_BYTES
+        )
 
 
 _NOBODY = _Secret(_N, _R, _P, secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES))

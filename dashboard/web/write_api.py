@@ -1,15 +1,12 @@
-"""`POST /api/v1/events`: what people say has happened. What is done about incidents is written beside it.
+"""Write API: events, and actions on incidents and silences.
 
-It is taken from our own pages, which prove it (`guard.is_proven`), and from programs that show the token.
-
-What is done about incidents from a page or a program: looking after one, accepting, silencing, ending a silence.
-
+    POST /api/v1/events
     POST /api/v1/incidents/<id>/acknowledge
     POST /api/v1/incidents/<id>/accept         {"why": …}
     POST /api/v1/silences                      {"service": …, "for": "1h", "comment": …}
     POST /api/v1/silences/<id>/end
 
-Taken as `writing` takes events: from our own pages, which prove it, and from programs that show the token.
+A write needs a CSRF token of a page (`guard.is_trusted_write`) or the token in the `Authorization` header.
 """
 
 from __future__ import annotations
@@ -30,95 +27,14 @@ from ...core.settings.values import parse_duration
 from ...store.events import MAX_TEXT, Event
 from ..incident_actions import IncidentActions
 from ..source import Source
+from ..view import API_PREFIX, INCIDENTS_API, SILENCES_API
 from . import guard
 from .query_params import NOT_FOUND, BadRequestError
-from .serialization import API_PREFIX, json_response, with_json_errors
+from .serialization import json_response, with_json_errors
 
-INCIDENTS, SILENCES = f"{API_PREFIX}v1/incidents", f"{API_PREFIX}v1/silences"
 LONGEST = timedelta(days=395)
 _DEFAULT = "1h"
-
-
-def add_incident_routes(server: Flask, care: IncidentActions) -> None:
-    """Answer on *server*."""
-
-    def acknowledge(name: str) -> Response:
-        check_proof()
-        with storing("stagelens alerts ack"):
-            _known(lambda: care.acknowledge(name, asker()))
-        return json_response({"id": name, "acked_by": asker()})
-
-    def accept(name: str) -> Response:
-        check_proof()
-        why = _given("why").get("why", "")
-        with storing("stagelens alerts accept"):
-            status = NOT_FOUND if care.incident(name) is None else 409
-            by = _known(lambda: care.accept(name, asker(), why), status=status)
-        return json_response({"id": name, "acked_by": by})
-
-    def silence() -> Response:
-        check_proof()
-        given = _given(*MATCHERS, "for", "comment")
-        length = _length(given.pop("for", _DEFAULT))
-        comment = given.pop("comment", "")
-        with storing("stagelens alerts silence"):
-            made = _known(lambda: care.silence(given, length, by=asker(), comment=comment), status=400)
-        return json_response(made, 201)
-
-    def end(name: str) -> Response:
-        check_proof()
-        with storing("stagelens alerts unsilence"):
-            _known(lambda: care.unsilence(name))
-        return json_response({"id": name})
-
-    server.add_url_rule(
-        f"{INCIDENTS}/<name>/acknowledge", "api acknowledge", with_json_errors(acknowledge), methods=["POST"]
-    )
-    server.add_url_rule(f"{INCIDENTS}/<name>/accept", "api accept", with_json_errors(accept), methods=["POST"])
-    server.add_url_rule(SILENCES, "api silence", with_json_errors(silence), methods=["POST"])
-    server.add_url_rule(f"{SILENCES}/<name>/end", "api unsilence", with_json_errors(end), methods=["POST"])
-
-
-def asker() -> str:
-    """Return who asks, as far as the dashboard knows its readers by name."""
-    return "".join(each for each in guard.current_principal().name if each.isprintable()) or "somebody at the dashboard"
-
-
-def _known(act: Any, status: int = NOT_FOUND) -> Any:
-    try:
-        return act()
-    except IncidentError as error:
-        what, _, fix = str(error).partition("; ")
-        raise BadRequestError(what, fix=fix, status=status) from error
-
-
-def _given(*fields: str) -> dict[str, str]:
-    try:
-        given = json.loads(request.get_data())
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        msg = "the body is no JSON object"
-        raise BadRequestError(msg, fix=f"an object with some of {', '.join(fields)}")
-    for key, value in cast("dict[str, object]", given).items():
-        if key not in fields or not isinstance(value, str):
-            msg = f"{key[:60]} is no field here, or no text"
-            raise BadRequestError(msg, key=key[:60], fix=f"texts for some of {', '.join(fields)}")
-    return cast("dict[str, str]", given)
-
-
-def _length(text: str) -> timedelta:
-    try:
-        length = parse_duration(text, "for")
-    except ConfigError as error:
-        raise BadRequestError(str(error), key="for", fix="such as 1h") from error
-    if not timedelta(0) < length <= LONGEST:
-        msg = f"for is {text[:60]!r}"
-        raise BadRequestError(msg, key="for", fix=f"more than 0s and at most {LONGEST.days}d")
-    return length
-
-
-PATH = f"{API_PREFIX}v1/events"
+EVENTS_PATH = f"{API_PREFIX}v1/events"
 _MAX_BODY_BYTES = 16 * 1024
 _FIELDS = tuple(each.name for each in fields(Event))
 # What SQLite and PostgreSQL say where nothing may be written.
@@ -135,7 +51,7 @@ def add_event_routes(server: Flask, source: Source) -> None:
             source.tell(event)
         return json_response(event, 201)
 
-    server.add_url_rule(PATH, "api events", with_json_errors(add), methods=["POST"])
+    server.add_url_rule(EVENTS_PATH, "api events", with_json_errors(add), methods=["POST"])
 
 
 def check_proof() -> None:
@@ -185,3 +101,82 @@ def storing(otherwise: str) -> Generator[None]:
             msg = "the dashboard may only read this database"
             raise BadRequestError(msg, fix=otherwise, status=409) from error
         raise
+
+
+def add_incident_routes(server: Flask, care: IncidentActions) -> None:
+    """Answer on *server*."""
+
+    def acknowledge(name: str) -> Response:
+        check_proof()
+        with storing("stagelens alerts ack"):
+            _known(lambda: care.acknowledge(name, asker()))
+        return json_response({"id": name, "acked_by": asker()})
+
+    def accept(name: str) -> Response:
+        check_proof()
+        why = _given("why").get("why", "")
+        with storing("stagelens alerts accept"):
+            status = NOT_FOUND if care.incident(name) is None else 409
+            by = _known(lambda: care.accept(name, asker(), why), status=status)
+        return json_response({"id": name, "acked_by": by})
+
+    def silence() -> Response:
+        check_proof()
+        given = _given(*MATCHERS, "for", "comment")
+        length = _length(given.pop("for", _DEFAULT))
+        comment = given.pop("comment", "")
+        with storing("stagelens alerts silence"):
+            made = _known(lambda: care.silence(given, length, by=asker(), comment=comment), status=400)
+        return json_response(made, 201)
+
+    def end(name: str) -> Response:
+        check_proof()
+        with storing("stagelens alerts unsilence"):
+            _known(lambda: care.unsilence(name))
+        return json_response({"id": name})
+
+    server.add_url_rule(
+        f"{INCIDENTS_API}/<name>/acknowledge", "api acknowledge", with_json_errors(acknowledge), methods=["POST"]
+    )
+    server.add_url_rule(f"{INCIDENTS_API}/<name>/accept", "api accept", with_json_errors(accept), methods=["POST"])
+    server.add_url_rule(SILENCES_API, "api silence", with_json_errors(silence), methods=["POST"])
+    server.add_url_rule(f"{SILENCES_API}/<name>/end", "api unsilence", with_json_errors(end), methods=["POST"])
+
+
+def asker() -> str:
+    """Return who asks, as far as the dashboard knows its readers by name."""
+    return "".join(each for each in guard.current_principal().name if each.isprintable()) or "somebody at the dashboard"
+
+
+def _known(act: Any, status: int = NOT_FOUND) -> Any:
+    try:
+        return act()
+    except IncidentError as error:
+        what, _, fix = str(error).partition("; ")
+        raise BadRequestError(what, fix=fix, status=status) from error
+
+
+def _given(*fields: str) -> dict[str, str]:
+    try:
+        given = json.loads(request.get_data())
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        msg = "the body is no JSON object"
+        raise BadRequestError(msg, fix=f"an object with some of {', '.join(fields)}")
+    for key, value in cast("dict[str, object]", given).items():
+        if key not in fields or not isinstance(value, str):
+            msg = f"{key[:60]} is no field here, or no text"
+            raise BadRequestError(msg, key=key[:60], fix=f"texts for some of {', '.join(fields)}")
+    return cast("dict[str, str]", given)
+
+
+def _length(text: str) -> timedelta:
+    try:
+        length = parse_duration(text, "for")
+    except ConfigError as error:
+        raise BadRequestError(str(error), key="for", fix="such as 1h") from error
+    if not timedelta(0) < length <= LONGEST:
+        msg = f"for is {text[:60]!r}"
+        raise BadRequestError(msg, key="for", fix=f"more than 0s and at most {LONGEST.days}d")
+    return length

@@ -1,11 +1,9 @@
-"""ASGI front of the WSGI dashboard: bounded request bodies, and separate threads for pages and for health probes.
+"""ASGI front of the WSGI dashboard: bounded request bodies, and separate threads for pages and health probes.
 
 A worker thread gets a complete request and returns a complete response, so that a slow client never occupies one.
 
-Whether the dashboard can answer, for whatever watches over it. It says nothing about the data.
-
-GET /livez              200 as long as it answers at all: only a restart helps one that does not
-GET /readyz, /healthz   200 while the store can be read, 503 with the reason while it cannot
+    GET /livez              200 while the process responds
+    GET /readyz, /healthz   200 while the store can be read, else 503 with the reason
 """
 
 from __future__ import annotations
@@ -32,33 +30,8 @@ from . import callback_validation
 
 LIVEZ = "/livez"
 READYZ = ("/readyz", "/healthz")
-PATHS = (LIVEZ, *READYZ)
-
+PROBE_PATHS = (LIVEZ, *READYZ)
 _log = logging.getLogger(__name__)
-
-
-def add_health_routes(server: Flask, source: Source) -> None:
-    """Answer `PATHS` on *server*."""
-
-    def readyz() -> Response:
-        try:
-            source.revision()
-        except StagelensError as error:
-            return _status_response(str(error), 503)
-        except Exception:  # noqa: BLE001 - whatever a store meets, the asker gets an answer
-            _log.exception("the store did not answer %s", READYZ[0])
-            return _status_response("the store does not answer; the log of the dashboard says more", 503)
-        return _status_response("ok", 200)
-
-    server.add_url_rule(LIVEZ, "livez", lambda: _status_response("ok", 200))
-    for path in READYZ:
-        server.add_url_rule(path, path.strip("/"), readyz)
-
-
-def _status_response(text: str, status: int) -> Response:
-    return Response(f"{text}\n", status, mimetype="text/plain", headers={"Cache-Control": "no-store"})
-
-
 # A browser opens six connections and requests all scripts at once.
 _THREADS = 8
 _PROBE_THREADS = 2
@@ -68,10 +41,6 @@ _Response: TypeAlias = tuple[int, list[tuple[bytes, bytes]], bytes]
 MAX_BODY_SECONDS = 10.0
 # The rest of an oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413.
 _DISCARD_FACTOR = 4
-
-
-class TooLargeError(Exception):
-    """The request body exceeds `calls.MAX_BODY_BYTES`."""
 
 
 class Front:
@@ -91,7 +60,7 @@ class Front:
         """Receive one request, run it in a thread, and send the response."""
         if scope["type"] != "http":
             return
-        is_probe = scope["path"] in PATHS
+        is_probe = scope["path"] in PROBE_PATHS
         try:
             body = b"" if is_probe else await _read_body(Request(scope, receive))
         except ClientDisconnect:
@@ -113,7 +82,7 @@ class Front:
         await send({"type": "http.response.body", "body": content})
 
     def _threads_of(self, path: str) -> _Threads:
-        if path not in PATHS:
+        if path not in PROBE_PATHS:
             return self._pages
         return self._liveness if path == LIVEZ else self._readiness
 
@@ -243,3 +212,29 @@ def _error_response(error: Exception) -> PlainTextResponse:
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)
+
+
+def add_health_routes(server: Flask, source: Source) -> None:
+    """Answer `PATHS` on *server*."""
+
+    def readyz() -> Response:
+        try:
+            source.revision()
+        except StagelensError as error:
+            return _status_response(str(error), 503)
+        except Exception:  # noqa: BLE001 - whatever a store meets, the asker gets an answer
+            _log.exception("the store did not answer %s", READYZ[0])
+            return _status_response("the store does not answer; the log of the dashboard says more", 503)
+        return _status_response("ok", 200)
+
+    server.add_url_rule(LIVEZ, "livez", lambda: _status_response("ok", 200))
+    for path in READYZ:
+        server.add_url_rule(path, path.strip("/"), readyz)
+
+
+def _status_response(text: str, status: int) -> Response:
+    return Response(f"{text}\n", status, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+
+
+class TooLargeError(Exception):
+    """The request body exceeds `calls.MAX_BODY_BYTES`."""

@@ -29,7 +29,7 @@ from stagelens.dashboard.ui.format import THIN, duration
 from stagelens.dashboard.ui.page_export import page_data
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.serialization import as_csv, as_json, columns
-from stagelens.dashboard.web.write_api import PATH as EVENTS
+from stagelens.dashboard.web.write_api import EVENTS_PATH as EVENTS
 from stagelens.store import Selection, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
