@@ -42,7 +42,7 @@ _SURE_TIMES = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A fitted curve.
+    """Latency curve fitted to time steps: `a + b·rho/(1-rho)`.
 
     Args:
         base: The latency without waiting, a. [seconds]
@@ -77,7 +77,7 @@ class Curve:
 
     @property
     def knee_is_sure(self) -> bool:
-        """Whether the steps tell where the knee is: steps that were all far below it allow nearly any."""
+        """Whether the steps determine the knee; steps far below it fit nearly any."""
         low, high = np.quantile(_knees(self.draws), _LEVEL)
         return bool(0 < high <= _SURE_TIMES * low)
 
@@ -86,14 +86,14 @@ class Curve:
         return float(_crossings(np.array([[self.base, self.growth, self.saturation]]), threshold)[0])
 
     def interval(self, threshold: float) -> tuple[float, float]:
-        """Return the lowest and highest such rate [requests/s] that the steps allow at 95 %."""
+        """Return the 95 % confidence bounds of that rate [requests/s]."""
         low, high = np.quantile(_crossings(self.draws, threshold), _LEVEL)
         return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much load a threshold allows.
+    """Request rate that a latency threshold allows.
 
     Args:
         rate: The capacity. [requests/s]
@@ -112,7 +112,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no curve was fitted, in words."""
+    """Reason in words why no curve was fitted."""
 
     text: str
 
@@ -148,7 +148,7 @@ def fit(rate: Floats, latency: Floats) -> Curve | Refusal:
 
 
 def capacity(curve: Curve, rate: Floats, latency: Floats, threshold: float) -> Capacity:
-    """Return how many requests a second stay within *threshold* seconds.
+    """Return the request rate that stays within *threshold* seconds.
 
     What was served inside it was served, whatever the curve says: the capacity is at least the highest rate around which
     most steps were inside.

@@ -20,7 +20,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class DashboardConfig:
-    """Where the dashboard listens and who may read it.
+    """Listening address, access rules and files of the dashboard.
 
     Args:
         host: The address to listen on.
@@ -31,7 +31,7 @@ class DashboardConfig:
         proxy_header: The header in which a proxy says who is reading.
         trusted_proxies: Whose `proxy_header` is believed.
         hosts: The names the dashboard is called by, beside those of this machine.
-        prices: A file that says what services cost, see `costs.Costs`; None where nobody wrote one.
+        prices: A file that says what services cost, see `costs.Costs`; None without one.
         tracer: The address of a trace in another tracing backend, `{trace_id}` in it.
     """
 
@@ -75,17 +75,17 @@ class DashboardConfig:
 
     @property
     def signs_in(self) -> bool:
-        """Whether a reader must show who they are."""
+        """Whether a reader must authenticate."""
         return self.takes_secrets or self.proxy_header is not None
 
     @property
     def takes_secrets(self) -> bool:
-        """Whether a reader can sign in here, with the token or a password."""
+        """Whether the dashboard itself accepts the token or a password."""
         return self.token is not None or self.users is not None
 
     @property
     def is_private(self) -> bool:
-        """Whether it is read on this machine, by nobody's name but the machine's own."""
+        """Whether the dashboard is reachable only on this machine, under the machine's own names."""
         return is_loopback(self.host) and not (self.behind_proxy or self.proxy_header or self.hosts)
 
     @classmethod

@@ -42,7 +42,7 @@ _MAX_CURRENCY = 4
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one service costs.
+    """Price of one service.
 
     Args:
         service: Which.
@@ -59,7 +59,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Prices:
-    """What a file of prices says.
+    """Content of a price file.
 
     Args:
         currency: The sign before an amount.
@@ -70,11 +70,11 @@ class Prices:
     entries: tuple[Price, ...]
 
     def __str__(self) -> str:
-        """Say how many there are."""
+        """Return the number of prices in words."""
         return f"{len(self.entries)} price{'s' * (len(self.entries) != 1)}"
 
     def of(self, service: str, environment: str | None) -> tuple[Price, ...]:
-        """Return what *service* is priced by in *environment*, in all of them if None; empty where nobody wrote a price."""
+        """Return the prices of *service* in *environment*, in all environments if None; empty without a price."""
         own = self._by_service.get(service, ())
         return tuple(each for each in own if environment is None or each.environment in (None, environment))
 
@@ -111,13 +111,13 @@ class Costs:
         return self.prices.currency if self.prices else ""
 
     def per_hour(self, service: str, environment: str | None = None) -> float | None:
-        """Return what *service* costs an hour in *environment*, in all of them together if None; None without a price."""
+        """Return the cost an hour of *service* in *environment*, in all environments together if None; None without a price."""
         prices = self.prices
         found = prices.of(service, environment) if prices else ()
         return sum(each.per_hour for each in found) if found else None
 
     def replicas(self, service: str, environment: str | None = None) -> int | None:
-        """Return how many replicas the price of *service* is of; None where it does not say."""
+        """Return the number of replicas that the price of *service* covers; None where the file does not say."""
         prices = self.prices
         found = [each.replicas for each in prices.of(service, environment)] if prices else []
         known = [each for each in found if each is not None]
@@ -125,7 +125,7 @@ class Costs:
 
 
 def a_request(per_hour: float, seconds: float, requests: float) -> float | None:
-    """Return what one request costs, or one of those that were good.
+    """Return the cost of one request, or of one good request.
 
     Args:
         per_hour: What the service costs. [currency an hour]
@@ -142,7 +142,7 @@ def a_request(per_hour: float, seconds: float, requests: float) -> float | None:
 
 
 def by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
-    """Split *cost* over the stages that keep a machine busy, by their mean times: what a stage costs.
+    """Split *cost* over the stages that keep a machine busy, in proportion to their mean times.
 
     A request that waits occupies nothing that is paid for, so waiting stages cost nothing. The most a faster stage can
     save is what it costs, and only where the freed time is used: by more requests, or by fewer machines.
@@ -163,7 +163,7 @@ def by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
 
 
 def read(path: Path) -> Prices:
-    """Read the file of prices at *path*.
+    """Read the price file at *path*.
 
     Raises:
         FileError: Something in it is wrong; every mistake has its line.
@@ -222,7 +222,7 @@ def _price(document: Document, place: Place, item: Any) -> Price | None:
 
 
 def _unambiguous(document: Document, found: list[tuple[Place, Price]]) -> None:
-    """Complain about a second price for the same service in the same environment, which one without any covers all of."""
+    """Report a second price for the same service and environment; a price without an environment covers all."""
     seen: dict[str, list[tuple[Place, Price]]] = {}
     for place, price in found:
         for before, other in seen.get(price.service, []):

@@ -17,7 +17,7 @@ from ..store import Store
 
 
 class IncidentActions:
-    """Reads and writes what is known of incidents.
+    """Incident reads, and the actions of users on incidents and silences.
 
     Args:
         store: Where they are.
@@ -38,7 +38,7 @@ class IncidentActions:
         return self._reader.incident(name)
 
     def chart(self, name: str, signature: str) -> bytes | None:
-        """Return the chart of the incident *name* as PNG, None where *signature* is not ours or there is nothing to draw."""
+        """Return the chart of the incident *name* as PNG; None for an invalid signature or without data."""
         with self._store.engine.connect() as connection:
             if not chart_address.is_chart_signature(connection, name, signature):
                 return None
@@ -46,11 +46,11 @@ class IncidentActions:
         return None if found is None else chart.draw_chart(found.finding)
 
     def silences(self) -> list[Silence]:
-        """Return the silences in force and to come."""
+        """Return active and future silences."""
         return self._reader.silences(self._now())
 
     def acknowledge(self, name: str, by: str) -> None:
-        """Note that *by* looks after the incident *name*.
+        """Record that *by* acknowledged the incident *name*.
 
         Raises:
             IncidentError: There is none, or it is over.
@@ -59,7 +59,7 @@ class IncidentActions:
         acknowledge(self._store, name, by, self._now())
 
     def accept(self, name: str, by: str, why: str = "") -> str:
-        """Take what the incident *name* is about for the new normal, and return who did, maybe before.
+        """Accept the latency of the incident *name* as new baseline, and return the name of the person who did, maybe before.
 
         Raises:
             IncidentError: There is none, it is over, or it is about something else than a slower tail.
@@ -68,7 +68,7 @@ class IncidentActions:
         return accept_regression(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
-        """Tell nobody of what fits *matchers* from now on, for *length*.
+        """Silence notifications that match *matchers* from now on, for *length*.
 
         Raises:
             IncidentError: It says nothing.
@@ -81,7 +81,7 @@ class IncidentActions:
             )
 
     def silence_of(self, incident: Incident) -> Silence | None:
-        """Return the silence in force that is about *incident*, of several the one that lasts longest; None without one."""
+        """Return the active silence that matches *incident*, the longest of several; None without one."""
         about = {"service": incident.service, "slo": incident.name, "severity": incident.severity}
         about |= {"version": incident.version, **incident.where}
         fitting = [each for each in self.silences() if each.holds(self._now()) and each.fits(about)]

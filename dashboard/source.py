@@ -40,7 +40,7 @@ _PAST_SECONDS = 3600
 
 
 class AlertsSource(Protocol):
-    """What the dashboard asks of the alerts: how the objectives stand, and the incidents."""
+    """Alert data that the dashboard reads: objectives and incidents."""
 
     def slos(self, now: datetime | None = None) -> Sequence[SloStatus]:
         """Return every objective as it stands."""
@@ -51,17 +51,17 @@ class AlertsSource(Protocol):
         ...
 
     def problems(self) -> Sequence[str]:
-        """Return what is wrong with the file of objectives, one line each."""
+        """Return the problems of the SLO file, one line each."""
         ...
 
 
 class Source:
-    """The data behind the pages.
+    """Data source of the pages.
 
     Args:
         store: Where requests are counted.
-        alerts: What is known of objectives and incidents; None where alerts do not run.
-        clock: Returns the present in Unix seconds.
+        alerts: Reader of objectives and incidents; None where alerts do not run.
+        clock: Returns the present in Current time. [Unix seconds]
         tracer: The address of a trace in the reader's own tracing backend, `{trace_id}` in it; None where there is none.
         config: The settings, for the file of prices and to be shown; None for those of the default.
     """
@@ -89,8 +89,8 @@ class Source:
         """Return the present."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
-    def tell(self, event: Event) -> None:
-        """Keep *event*.
+    def add_event(self, event: Event) -> None:
+        """Write *event* to the store.
 
         Raises:
             StoreError: It could not be written; a database may be read-only.
@@ -98,15 +98,15 @@ class Source:
         self.store.add_event(event)
 
     def revision(self, service: str | None = None) -> int:
-        """Return a number that grows whenever data of *service* arrives, or of any."""
+        """Return a number that grows when data of *service* arrives, or of any service."""
         return self.read.revision(service)
 
     def state(self) -> StoreState:
-        """Return how the store and the agents are, always fresh."""
+        """Return the state of the store and the agents, uncached."""
         return self.read.state()
 
     def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what *query* answers, from memory while no data arrived since it was asked the same.
+        """Return the result of *query*, cached while no new data arrived.
 
         What is about one service, by its selections, holds while that service has no new data; all else while nobody has.
         The arguments must be hashable, and nobody may change an answer.
@@ -116,7 +116,7 @@ class Source:
         return self._answers.get(question, revision, lambda: query(*args, **kwargs))
 
     def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what *query* answers about a time that is over, from memory for up to an hour, whatever arrives meanwhile.
+        """Return the result of *query* about a past time, cached for up to an hour whatever data arrives.
 
         For what is asked of many services at every refresh and what late data hardly changes.
         """
@@ -126,19 +126,19 @@ class Source:
         return self._answers.get(question, hour, lambda: query(*args, **kwargs))
 
     def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
-        """Return the revisions of the services that a question is about; of all data where it is not about some alone."""
+        """Return the revisions of the services that the arguments select; the store's revision without a service."""
         asked = [each.service for each in arguments if isinstance(each, Selection)]
         services = {each for each in asked if each is not None}
         alone = asked and None not in asked
         return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
 
     def whole(self, view: View) -> View:
-        """Return *view* with its window in whole buckets: of an hour whose minutes are forgotten, no half can be shown."""
+        """Return *view* with its window in whole buckets of the data the store still has."""
         window = self.whole_window(view.start, view.end)
         return view if window == (view.start, view.end) else replace(view, kept=window)
 
     def whole_window(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
-        """Return `[start, end)` in whole buckets of what the store has there."""
+        """Return `[start, end)` in whole buckets of the store."""
         return self.ask(self.read.whole, start, end)
 
     def services(self, start: datetime, end: datetime) -> pd.DataFrame:
@@ -146,7 +146,7 @@ class Source:
         return self.ask(self.read.services, start, end)
 
     def all_services(self, environment: str | None = None) -> pd.DataFrame:
-        """Return every service that was ever seen and is still kept, in one environment or in any."""
+        """Return every service still in the store, in one environment or in any."""
         end = datetime.fromtimestamp(self.clock() // 60 * 60 + 3600, UTC)
         return self.ask(self.read.services, end - _HISTORY, end, environment=environment)
 
@@ -164,7 +164,7 @@ class Source:
         return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
 
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
-        """Return the objective that says most of the requests *about* of a service, now or *at*; None where it has no objective.
+        """Return the objective that matches the requests *about* best, now or *at*; None without objectives.
 
         One about some of them comes before one about others, one about latency before one about anything else, one about few
         requests more before one about many more, one in graver trouble before others, and one about them all before one about a
@@ -173,8 +173,8 @@ class Source:
         own = [each for each in self.slos(at) if each.slo.service == about.service]
         return min(own, key=lambda each: _match_rank(each, about), default=None)
 
-    def promise_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
-        """Return the latency objective that covers every request *about*, now or *at*; None where there is none."""
+    def covering_slo(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
+        """Return the latency objective that covers every request *about*, now or *at*; None without one."""
         own = [each for each in self.slos(at) if each.slo.service == about.service]
         able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
         return min(able, key=lambda each: _match_rank(each, about), default=None)
@@ -184,7 +184,7 @@ class Source:
         return [] if self._alerts is None else list(self._alerts.incidents())
 
     def signing_secrets(self, kind: str) -> list[str]:
-        """Return what the receivers of *kind* sign with, such as `slack`, as the file of objectives has it."""
+        """Return the signing secrets of the channels of *kind*, such as `slack`, from the SLO file."""
         file = self.slo_file
         if file is not None:
             file.refresh(self.now())
@@ -193,12 +193,12 @@ class Source:
 
     @property
     def slo_file(self) -> LiveFile | None:
-        """The file the objectives are in; None where alerts do not run, or there is none."""
+        """SLO file; None without alerts or without a file."""
         file = getattr(self._alerts, "file", None)
         return file if isinstance(file, LiveFile) and file.path is not None else None
 
     def slo_problems(self) -> tuple[str, ...]:
-        """Return what is wrong with the file of objectives as it is now, one line each; nothing where alerts do not run."""
+        """Return the problems of the current SLO file, one line each; none without alerts."""
         return () if self._alerts is None else tuple(self._alerts.problems())
 
     @property
@@ -208,7 +208,7 @@ class Source:
 
 
 def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
-    """Say how far an objective is from being what *about* should be judged by, the gravest difference first."""
+    """Return the sort key of how far the scope of an objective is from *about*, most important difference first."""
     pairs = _parts(found.slo, about)
     others = any(None not in pair and pair[0] != pair[1] for pair in pairs)
     wider = sum(promised is None and chosen is not None for promised, chosen in pairs)
@@ -216,12 +216,12 @@ def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, in
 
 
 def _covers(slo: Slo, about: Selection) -> bool:
-    """Say whether *slo* promises something of every request of *about*,; one of a single environment is taken to."""
+    """Return whether *slo* covers every request of *about*; the environment of *slo* always counts as covering."""
     return all(promised in (None, chosen) for promised, chosen in _parts(slo, about))
 
 
 def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
-    """Return what *slo* is about and what *about* is, by dimension; None is all."""
+    """Return pairs of the objective's and the selection's value, by dimension; None means all."""
     promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
     pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
     # Who looks at all environments at once is shown the promise of one.
@@ -230,7 +230,7 @@ def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
 
 @dataclass(slots=True)
 class _CachedResult:
-    """One answer, or the promise of it; its size in bytes is known when it is there."""
+    """Result of one query, or the future of it; the size is known when it is there."""
 
     revision: Hashable
     answer: Future[Any]
@@ -238,7 +238,7 @@ class _CachedResult:
 
 
 class QueryCache:
-    """A bounded memory of answers, those that nobody asked for longest forgotten first. Thread-safe.
+    """Bounded cache of query results, least recently used evicted first. Thread-safe.
 
     Args:
         most_bytes: How much all of them may need, by the size of their tables.
@@ -251,7 +251,7 @@ class QueryCache:
         self._bytes = 0
 
     def get(self, question: Hashable, revision: Hashable, answer: Callable[[], Any]) -> Any:
-        """Return what was answered to *question* at *revision*; what *answer* says where nobody asked before.
+        """Return the cached result of *question* at *revision*, else the result of *answer*.
 
         Who asks while another works it out waits for that one. An error is raised to all who wait, and not kept.
         """

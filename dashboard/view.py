@@ -63,7 +63,7 @@ _MOMENTS = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class View:
-    """One address, read.
+    """Parsed address of a page.
 
     Args:
         path: The address without its query.
@@ -81,19 +81,19 @@ class View:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The pieces of the path, decoded: `/s/ocr%20api` is `("s", "ocr api")`."""
+        """Decoded segments of the path: `/s/ocr%20api` is `("s", "ocr api")`."""
         return tuple(storable(unquote(part)) for part in self.path.split("/") if part)
 
     @cached_property
     def end(self) -> datetime:
-        """The end of the window, itself outside."""
+        """End of the window, exclusive."""
         if self.kept is not None:
             return self.kept[1]
         return _moment(self.query.get("to", ""), self._whole_now) or self._whole_now
 
     @cached_property
     def start(self) -> datetime:
-        """The start of the window."""
+        """Start of the window."""
         if self.kept is not None:
             return self.kept[0]
         asked = self._asked_start
@@ -101,7 +101,7 @@ class View:
 
     @property
     def is_as_asked(self) -> bool:
-        """Whether the window is the one that was asked for: not one that ends before it begins, or is longer than 400 days."""
+        """Whether the window is the requested one, not replaced for being reversed or longer than 400 days."""
         asked = self._asked_start
         return asked is None or self._may_begin(asked)
 
@@ -114,22 +114,22 @@ class View:
 
     @property
     def live(self) -> bool:
-        """Whether the window ends now, so that new data belongs into it."""
+        """Whether the window ends now and takes new data."""
         return self.query.get("to", "now") == "now"
 
     @property
     def past_end(self) -> datetime | None:
-        """The end of a window that is over; None where the window reaches to the present."""
+        """End of a past window; None where the window reaches the present."""
         return None if self.live or self.end > self.now else self.end
 
     @property
     def happened_before(self) -> datetime:
-        """The end for what is no measurement: a window that ends now has what happened since its last whole bucket."""
+        """End of the window for events: a window that ends now includes events after its last whole bucket."""
         return max(self.end, self._whole_now + timedelta(seconds=BUCKET_SECONDS)) if self.live else self.end
 
     @cached_property
     def window_label(self) -> str:
-        """The window in words: `Last 6 h`, or from when to when."""
+        """Window in words: `Last 6 h`, or its start and end."""
         if self.live and self.query.get("from", "now-").startswith("now-"):
             return f"Last {span(self.end - (self._asked_start or self.end - DEFAULT_WINDOW))}"
         start, end = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
@@ -138,13 +138,13 @@ class View:
 
     @property
     def compared_back(self) -> timedelta | None:
-        """How far back the window lies that this one is compared with; None where it is compared with none."""
+        """Distance to the compared window; None without one."""
         chosen = self.choice("vs", *COMPARED)
         return self.end - self.start if chosen == "prev" else COMPARED[chosen]
 
     @property
     def compared_words(self) -> str:
-        """What a change is against, in as few words as a tile has room for."""
+        """Name of the compared window, short enough for a tile."""
         return _COMPARED_WORDS[self.choice("vs", *COMPARED)]
 
     @property
@@ -158,7 +158,7 @@ class View:
 
     @property
     def percentile(self) -> float:
-        """The pinned percentile as a ratio, p99 where none is."""
+        """Pinned percentile as a ratio, p99 by default."""
         try:
             value = float(self.query.get("p", "99")) / 100
         except ValueError:
@@ -171,16 +171,16 @@ class View:
 
     @cached_property
     def part(self) -> dict[str, str]:
-        """The part of the service it is about, by the keys of `PART`, as the store spells it; nothing where it is about all."""
+        """Scope within the service, by the keys of `PART`, as the store spells it; empty for the whole service."""
         return {key: stored(self.query[key]) for key in PART if key in self.query}
 
     @property
     def part_of_each_version(self) -> dict[str, str]:
-        """The same without the version, for pages that set two versions against each other."""
+        """Scope without the version, for pages that compare two versions."""
         return {key: name for key, name in self.part.items() if key != "v"}
 
     def of_whole_services(self) -> View:
-        """Return the same view of all that services have: the part of one means nothing to another."""
+        """Return the same view without version, model and route, which mean nothing for another service."""
         return replace(self, query={key: value for key, value in self.query.items() if key not in PART})
 
     def link(self, path: str, **changes: str | None) -> str:
@@ -198,7 +198,7 @@ class View:
 
 
 def parse(path: str | None, search: str | None, now: datetime, zone: str | None = None) -> View:
-    """Read an address as the browser has it.
+    """Parse an address as the browser has it.
 
     Args:
         path: The path, such as `/s/ocr-api`.
@@ -215,12 +215,12 @@ def parse(path: str | None, search: str | None, now: datetime, zone: str | None 
 
 
 def storable(text: str) -> str:
-    """Return *text* with what no database takes replaced: halves of characters, and NUL."""
+    """Return *text* without characters that databases reject: lone surrogates and NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def address(path: str, query: Mapping[str, str]) -> str:
-    """Return *path* with *query*, its keys in their fixed order and the empty ones left out."""
+    """Return *path* with *query*, its keys in fixed order, without empty ones."""
     pairs = [(key, query[key]) for key in ORDER if query.get(key)]
     return path + ("?" + urlencode(pairs, safe=":,/") if pairs else "")
 
@@ -231,12 +231,12 @@ def service_path(service: str, tab: str = "") -> str:
 
 
 def trace_name(trace_id: str, span_id: str) -> str:
-    """Return what names one kept request exactly: requests of one distributed trace share its id."""
+    """Return the exact name of a retained request; requests of one distributed trace share its id."""
     return f"{trace_id}-{span_id}"
 
 
 def trace_path(name: str) -> str:
-    """Return the path of the page of the kept request *name*: its `trace_name`, or a trace id."""
+    """Return the path of the page of the retained request *name*: its `trace_name`, or a trace id."""
     return f"/traces/{quote(name, safe='')}"
 
 
@@ -258,7 +258,7 @@ def _zone(name: str | None) -> tzinfo:
 
 
 def _moment(text: str, now: datetime) -> datetime | None:
-    """Read `now`, `now-6h`, milliseconds of the epoch or an ISO time (UTC where it names no zone), from 1970 to 2199."""
+    """Parse `now`, `now-6h`, milliseconds of the epoch or an ISO time (UTC without a zone), from 1970 to 2199."""
     try:
         at = _read_moment(text, now)
     except (ConfigError, ValueError, OverflowError, OSError):
@@ -278,7 +278,7 @@ def _read_moment(text: str, now: datetime) -> datetime:
 
 
 def is_moment(text: str) -> bool:
-    """Say whether *text* is a time as `from` and `to` have it.
+    """Return whether *text* is a valid time for `from` and `to`.
 
     >>> is_moment("now-6h"), is_moment("2026-11-20T12:00Z"), is_moment("yesterday")
     (True, True, False)

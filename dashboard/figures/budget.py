@@ -61,7 +61,7 @@ def budget_figure(
     versions: Mapping[datetime, str] | None = None,
     told: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return how the budget was spent over the shown time, with the pace that would just last and the projection.
+    """Return the error budget over the shown time, with the sustainable pace and the projection.
 
     Args:
         series: `at` (UTC), `total`, `bad` of every step.
@@ -71,8 +71,8 @@ def budget_figure(
         since: When the budget was whole; None for the start of the shown time.
         bad_before: What of it was spent before the shown time. [count]
         exhausted_in: When it is gone at this pace; None when it never is.
-        versions: When each version was first seen inside the shown time, to its name.
-        told: What was told to have happened in it, to a short name.
+        versions: Releases in the shown time: time when first seen to version.
+        told: Reported events in the shown time: time to short name.
     """
     ends = axis.place(axis.start), axis.place(axis.end)
     x = [ends[0], *axis.places(series["at"])]
@@ -99,7 +99,7 @@ def budget_figure(
 
 
 def _course(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> list[Trace]:
-    """Return the course of the budget, and the pace at which it would just last."""
+    """Return the budget line, and the line of the sustainable pace."""
     return [
         {
             **line(f8(x), f4(y), width=2, fill="tozeroy", fillcolor="$ink@.06"),
@@ -111,21 +111,21 @@ def _course(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tupl
 
 
 def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.0) -> np.ndarray:
-    """Return which share of the budget is left after every step of *series*; below zero when overspent."""
+    """Return the share of the budget left after every step of *series*; below zero when overspent."""
     return 1 - (bad_before + np.cumsum(series["bad"].to_numpy(dtype=float))) / max(allowed_bad, 1e-9)
 
 
 def markers(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, told: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation], int]:
-    """Return the lines and names of what was seen, dotted, and told, solid; and the room in pixels that the names take."""
+    """Return lines and names of releases (dotted) and reported events (solid), and the height of the names in pixels."""
     shapes, names = release_marks(axis, versions, told)
     notes, rows = marker_rows(names, axis.place(axis.start), axis.place(axis.end))
     return shapes, notes, 8 + MARKER_ROW * max(rows, 1)
 
 
 def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> Annotation:
-    """Name the line of the sustainable pace, on the side of it where the course of the budget is not."""
+    """Return the name of the sustainable pace, on the side of its line that the budget line leaves free."""
 
     def at(share: float) -> Sequence[float]:
         return [start + share * (end - start) for start, end in (ends, pace)]
@@ -140,14 +140,14 @@ def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: t
 
 
 def _floor(lowest: float) -> float:
-    """Return the lower end of the axis: below zero once much is spent, near the line while hardly anything is."""
+    """Return the lower end of the axis: below zero once much is spent, close to the line while little is."""
     if lowest > _MOSTLY_THERE:
         return 100 - (100 - lowest) * 1.15
     return max(min(_LOWEST, lowest * 1.08), _DEEPEST)
 
 
 def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, Trace, Annotation]:
-    """Draw the way down to zero at this pace, as far as it fits beside the shown time."""
+    """Return the dashed line down to zero at the current pace, as far as it fits beside the shown time."""
     needed = exhausted_in.total_seconds() * 1000
     room = shown * _NEAR
     reach = min(needed, room)
@@ -181,12 +181,12 @@ def burn_figure(
     Args:
         series: `at` (UTC), `total`, `bad` of every step.
         axis: The shown time.
-        objective: The promised share of good requests. [ratio]
+        objective: Objective: share of good requests. [ratio]
         lines: The thresholds to draw.
         long: The window of the ink line.
         short: The window of the grey line.
-        versions: When each version was first seen inside the shown time, to its name.
-        told: What was told to have happened in it, to a short name.
+        versions: Releases in the shown time: time when first seen to version.
+        told: Reported events in the shown time: time to short name.
     """
     x = f8(axis.places(series["at"]))
     data: list[Trace] = []
@@ -218,7 +218,7 @@ def burn_figure(
 
 
 def _named(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
-    """Return the lines that have room for their name, the highest first."""
+    """Return the thresholds with room for their name, the highest first."""
     named: list[BurnLine] = []
     for each in sorted(lines, key=lambda line: -line.burn):
         if all(other.burn - each.burn >= _NAME_HEIGHT * top for other in named):
@@ -227,7 +227,7 @@ def _named(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
 
 
 def left_parts(ratio: float | None) -> tuple[str, str]:
-    r"""Return how much of the budget is left and the word for it; overspent is said, not shown as a negative share.
+    r"""Return the share of the budget left and its word; an overspent budget is not a negative share.
 
     >>> left_parts(-0.5), left_parts(0.9983), left_parts(0.24)
     (('50\u202f%', 'overspent'), ('99.8\u202f%', 'left'), ('24\u202f%', 'left'))
@@ -246,7 +246,7 @@ def left_parts(ratio: float | None) -> tuple[str, str]:
 
 
 def burn_rates(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:
-    """Return how many times too fast the budget was spent over the *window* that ends with each step of *series*."""
+    """Return the burn rate over the *window* that ends with each step of *series*."""
     indexed = series.set_index("at")[["total", "bad"]].astype(float)
     rolled = indexed.rolling(window).sum()
     ratio = rolled["bad"] / rolled["total"].where(rolled["total"] > 0)
@@ -261,14 +261,14 @@ def spent_figure(
     versions: Mapping[datetime, str] | None = None,
     told: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return one bar a step, each stage a part of it.
+    """Return bars of bad requests, one a step, stacked by stage.
 
     Args:
         frame: The frame of `read.bad_over_time`.
         axis: The shown time and its step.
         address: Returns where a click on a stage of a step leads; "" for what no stage explains.
-        versions: When each version was first seen inside the shown time, to its name.
-        told: What was told to have happened in it, to a short name.
+        versions: Releases in the shown time: time when first seen to version.
+        told: Reported events in the shown time: time to short name.
     """
     starts = [pd.Timestamp(each).to_pydatetime() for each in frame["at"]]
     x = f8(axis.places(frame["at"]))
@@ -297,12 +297,12 @@ def spent_figure(
 
 
 def spent_stages(frame: pd.DataFrame) -> list[str]:
-    """Return the stages that explain anything, in their fixed order."""
+    """Return the stages that explain bad requests, in their fixed order."""
     return sorted((str(each) for each in frame.columns if each not in SPENT_COLUMNS), key=position)
 
 
 def _whole_ticks(top: float) -> dict[str, Any]:
-    """Return ticks without parts of a request."""
+    """Return ticks at whole numbers of requests."""
     values = [value for value in ticks(0, top, 4)["tickvals"] if value == int(value)]
     return {"tickvals": values, "ticktext": [count(value) for value in values]}
 

@@ -19,7 +19,7 @@ _INK, _GREY = "$ink", "$deco"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One version's steps of time, and what was fitted to them.
+    """Time steps of one version with their fitted curve.
 
     Args:
         name: The version.
@@ -37,12 +37,12 @@ class Side:
 
 
 def load_figure(now: Side, before: Side | None, threshold_seconds: float | None, percentile: str) -> Figure:
-    """Return one dot a step, its rate against its latency: the version in ink, the one before in grey, and their curves.
+    """Return request rate against latency, one dot a step: current version in ink, the version before in grey, with curves.
 
     Args:
         now: The version the page is about.
         before: The version before, if there is one.
-        threshold_seconds: What the objective promises. [seconds]
+        threshold_seconds: Latency threshold of the objective. [seconds]
         percentile: Which percentile of the latency: `p99`.
     """
     sides = [each for each in (before, now) if each is not None]
@@ -79,7 +79,7 @@ def load_figure(now: Side, before: Side | None, threshold_seconds: float | None,
 def batch_figure(
     run: Mapping[str, float], below: Mapping[str, float], stage: str, written: Sequence[str], name: str
 ) -> Figure:
-    """Return what a run takes by the band of its batch size, above what that makes for one request.
+    """Return run time by batch size bucket, above the cost or time of a single request.
 
     Args:
         run: Mean time of a run by band. [seconds]
@@ -121,7 +121,7 @@ def _under(text: str) -> Annotation:
 
 
 def _reach(sides: Sequence[Side]) -> tuple[float, float]:
-    """Return the rates the axis spans: those seen, and the capacities where they are not far beyond."""
+    """Return the range of the rate axis: observed rates, and capacities that are not far beyond them."""
     rates = np.concatenate([side.rate for side in sides])
     highest = float(rates.max())
     wanted = [side.capacity.rate for side in sides if side.capacity is not None and not side.capacity.beyond]
@@ -146,7 +146,7 @@ def _steps(side: Side, percentile: str, *, present: bool) -> Trace:
 
 
 def _curve(side: Side, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
-    """Return the fitted curve as far as rates were seen, and fainter where it only goes on."""
+    """Return the fitted curve, fainter beyond the observed rates."""
     if side.curve is None:
         return []
     seen, end = side.curve.highest_rate, min(high, side.curve.saturation * 0.999)

@@ -39,7 +39,7 @@ _CAUSES, _NAME_ROOM = 2, 9
 
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
-    """Return B minus A stacked by stage: what got slower above zero, what got faster below, the total as a line.
+    """Return B minus A stacked by stage: slower above zero, faster below, the total as a line.
 
     Args:
         a: The breakdown of version A: `COLUMNS` and one column a stage [seconds].
@@ -78,7 +78,7 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
 
 
 def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarray], total: np.ndarray) -> list[str]:
-    """Return what a hover says: the change, the two stages that made most of it, how many requests tell them."""
+    """Return the hover text: the change, its two main stages, and the number of requests."""
     said: list[str] = []
     for index, quantile in enumerate(b["percentile"]):
         causes = sorted(change, key=lambda stage: -abs(float(change[stage][index])))[:_CAUSES]
@@ -90,7 +90,7 @@ def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarr
 
 
 def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
-    """On a phone the table below names the stages."""
+    """Return the layout for a narrow screen, where the table below names the stages."""
     axis = _percentile_axis(quantiles, (0.5, 0.9, 0.99))
     return {"margin": {"l": 52, "r": 14, "t": 18, "b": 28}, "annotations": without_side_labels(notes), "xaxis": axis}
 
@@ -142,7 +142,7 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
 
 
 def _both_words(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return what a hover says: the change, and both latencies with the band each is sure to lie in."""
+    """Return the hover text: the change, and both latencies with their error bounds."""
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
     return [
         f"<b>{percentile(float(quantile))}</b> {signed_change(float(second[i] / max(first[i], 1e-12)) - 1)}"
@@ -157,12 +157,12 @@ def _banded(name: str, frame: pd.DataFrame, row: int) -> str:
 
 
 def _short(name: str) -> str:
-    """Cut a name to the room beside the plot."""
+    """Cut a name to the width beside the plot."""
     return name if len(name) <= _NAME_ROOM else name[: _NAME_ROOM - 1] + "…"
 
 
 def _between(x: object, base: np.ndarray, edge: np.ndarray, colour: str) -> list[Trace]:
-    """Return the room between two lines, where they are apart: the ends of A and B may cross."""
+    """Return the area between two lines where they do not cross."""
     if np.allclose(base, edge):
         return []
     return [line(x, f4(base), width=0), line(x, f4(edge), width=0, fill="tonexty", fillcolor=colour)]
@@ -173,7 +173,7 @@ def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
 
 
 def _change_note(x: float, first: float, second: float) -> Annotation:
-    """Return the change above the higher of the two lines, where neither runs through it."""
+    """Return the label of the change above the higher line, where no line runs through it."""
     ratio = second / max(first, 1e-12)
     font = {"size": 11.5, "color": "$bad" if ratio > _WORSE else "$muted"}
     top = float(np.log10(max(first, second, 1e-9)))

@@ -48,7 +48,7 @@ def raw(values: ArrayLike, kind: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Return *text*, which a user may have written, so that Plotly shows it and does not read it as HTML.
+    """Return *text*, which may be user input, escaped so that Plotly does not read it as HTML.
 
     >>> safe("<a href=x>&")
     '&lt;a href=x&gt;&amp;'
@@ -92,7 +92,7 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") -> Trace:
-    """Return one stage of a stack, split from its neighbours by a hairline of the surface."""
+    """Return the area of one stage in a stack, with a hairline to its neighbours."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -117,7 +117,7 @@ def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str 
 
 
 def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
-    """Return the ink dots of named percentiles."""
+    """Return dots at the named percentiles."""
     marker = {"size": 6, "color": "$ink", "line": {"width": 1.5, "color": "$surface"}}
     return {
         "type": "scatter",
@@ -131,12 +131,12 @@ def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
 
 
 def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest: Any) -> Annotation:
-    """Return a text at a place, without an arrow; *rest* goes into the annotation."""
+    """Return a text annotation without an arrow; *rest* goes into the annotation."""
     return {"x": x, "y": y, "xref": xref, "yref": yref, "showarrow": False, "text": text, **rest}
 
 
 def plate(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
-    """Return a bold ink value above a point, on a plate of the surface."""
+    """Return a bold value above a point, on a background of the surface colour."""
     style: Annotation = {"font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface@.82", "borderpad": 1}
     return {**note(f"<b>{text}</b>", x, y), "xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest}
 
@@ -186,7 +186,7 @@ def releases(markers: Mapping[float, str], *, told: bool = False) -> tuple[list[
 
 
 def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int = 2) -> tuple[list[Annotation], int]:
-    """Return the names of markers in up to two rows so that none covers another, and how many rows that took.
+    """Return the marker names in up to two rows without overlap, and the number of rows used.
 
     A name that fits in no row is left out; its line stays. One that would run out of the chart ends at its line.
 
@@ -213,7 +213,7 @@ def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int 
 
 
 def span_of(x0: float, x1: float, y0: float, y1: float, colour: str, *, above: bool = False) -> Shape:
-    """Return a plain field from *x0* to *x1* [units of the axis], *y0* to *y1* [ratio of the plot's height]."""
+    """Return a filled rectangle from *x0* to *x1* [axis units], *y0* to *y1* [ratio of the plot's height]."""
     field = {"type": "rect", "xref": "x", "yref": "paper", "x0": x0, "x1": x1, "y0": y0, "y1": y1}
     return {**field, "fillcolor": colour, "line": {"width": 0}, "layer": "above" if above else "below"}
 
@@ -241,12 +241,12 @@ def band_labels(
 
 
 def stages_of(frame: pd.DataFrame, known: Iterable[str]) -> list[str]:
-    """Return the stage columns of *frame*: every column that is not in *known*, those with nothing in them left out."""
+    """Return the stage columns of *frame*: columns that are not in *known* and not all zero."""
     return [str(name) for name in frame.columns if name not in set(known) and float(frame[name].abs().sum()) > 0]
 
 
 def without_side_labels(notes: Sequence[Annotation]) -> list[Annotation]:
-    """Return *notes* without those beside the plot, which a narrow screen has no room for."""
+    """Return *notes* without those beside the plot, for narrow screens."""
     return [each for each in notes if not (each["xref"] == "paper" and each["x"] == 1)]
 
 

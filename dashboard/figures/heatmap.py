@@ -41,17 +41,17 @@ def heat_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the heatmap of all requests with p50 and p99 on it.
+    """Return the latency heatmap of all requests, with p50 and p99 as lines.
 
     Args:
         cells: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`, `share`, `second`, `second_share`.
         quantiles: `at` (UTC), `n`, `p50`, `p99` [seconds].
         axis: The window and its step.
         by_stage: Tint by dominating stage; otherwise ink by count.
-        exemplars: Kept traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
-        versions: When each version was first seen inside the window, to its name.
-        told: What somebody wrote down, such as a deploy.
-        threshold_seconds: The promise. [seconds]
+        exemplars: Retained traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
+        versions: Releases in the window: time when first seen to version.
+        told: Reported events, such as a deployment: time to short name.
+        threshold_seconds: Latency threshold of the objective. [seconds]
         hidden: Stages whose requests are left out: those they dominate.
     """
     grid = _grid(cells, axis, hidden)
@@ -80,7 +80,7 @@ def _layout(axis: TimeAxis, low: float, high: float) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The cells as arrays; shape (rows of latency, columns of time).
+    """Heatmap cells as arrays; shape (rows of latency, columns of time).
 
     Args:
         counts: Requests.
@@ -128,7 +128,7 @@ def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid
 
 
 def _rows(cells: pd.DataFrame, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row of each cell and the borders of the rows: the bands as the store has them, or several of them to one.
+    """Return the row of each cell and the row borders: the buckets of the store, or several of them merged.
 
     Bands that are a doubling divided by a power of two stay whole in any such row, so that no row gets more than its share.
     """
@@ -181,7 +181,7 @@ _INK_SCALE = [[0, "$ink@~.06"], [0.35, "$ink@~.22"], [0.7, "$ink@~.5"], [1, "$in
 
 
 def _stage_scale(stages: Sequence[str]) -> list[list[float | str]]:
-    """Give each stage its own stretch of the scale, from pale to its full hue."""
+    """Return the colour scale: one segment for each stage, from pale to its full hue."""
     scale: list[list[float | str]] = []
     width = 1 / len(stages)
     for index, stage in enumerate(stages):
@@ -209,7 +209,7 @@ def _quantile_lines(quantiles: pd.DataFrame, axis: TimeAxis) -> list[Trace]:
 
 
 def _quantile_names(quantiles: pd.DataFrame, reach: float) -> list[Annotation]:
-    """Return the names at the ends of the lines; the upper one alone where there is no room for two, none where no line is."""
+    """Return names at the line ends: only p99 where both do not fit, none without a line."""
     if len(quantiles) < 2:  # noqa: PLR2004 - one step is no line
         return []
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 4, "font": {"size": 11, "color": "$ink"}}

@@ -41,16 +41,16 @@ def over_time_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the stack of stages over time above a strip of the request rate.
+    """Return the stage stack over time above a strip of the request rate.
 
     Args:
         frame: `at` (UTC), `n`, `value_seconds` and one column a stage [seconds]; steps without data are absent.
         axis: The window and its step.
         quantile: Which percentile it is about; None for the mean, for which every step has enough requests.
-        versions: When each version was first seen inside the window, to its name.
-        told: What somebody wrote down, such as a deploy.
+        versions: Releases in the window: time when first seen to version.
+        told: Reported events, such as a deployment: time to short name.
         alerts: Alerts of the service that reach into the window.
-        threshold_seconds: The promise, drawn as a line when it fits. [seconds]
+        threshold_seconds: Latency threshold of the objective, drawn as a line when it fits. [seconds]
         hidden: Stages to leave out; the axis then fits the others, and the line of the whole latency is not drawn.
     """
     shown = stages_of(frame, OVER_TIME_COLUMNS)
@@ -64,7 +64,7 @@ def over_time_figure(
     top = _ceiling(drawn)
     rate = steps["n"].to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
     data: list[Trace] = [band(x, _taken(steps[stage].to_numpy(dtype=float), rows, 0.0), stage) for stage in stages]
-    said = [*_said(steps, shown, quantile, axis), ""]
+    said = [*_hover_lines(steps, shown, quantile, axis), ""]
     hover: dict[str, Any] = {"text": [said[row] for row in rows], "hovertemplate": "%{text}<extra></extra>"}
     data.append(line(x, f4(_taken(drawn, rows, np.nan)), width=0 if part else 1.3, connectgaps=False, **hover))
     strip = {"type": "bar", "x": f8(axis.places(steps["at"])), "y": f4(np.nan_to_num(rate)), "yaxis": "y2"}
@@ -96,7 +96,7 @@ def _layout(axis: TimeAxis, top: float, rate: np.ndarray) -> dict[str, Any]:
 
 
 def _runs(steps: pd.DataFrame, axis: TimeAxis) -> tuple[list[float], list[int]]:
-    """Return where to draw which row of *steps*: middles, and the outer edges of each run, so that one step is seen too.
+    """Return x positions and row numbers to draw: step middles, and the outer edges of each run of steps.
 
     A row of -1 stands for nothing: between two runs, at both of their edges.
     """
@@ -118,8 +118,8 @@ def _taken(values: np.ndarray, rows: Sequence[int], nothing: float) -> np.ndarra
     return np.array([values[row] if row >= 0 else nothing for row in rows])
 
 
-def _said(steps: pd.DataFrame, stages: Sequence[str], quantile: float | None, axis: TimeAxis) -> list[str]:
-    """Return what stands beside the pointer at each step, in three lines: when, value and n, and the stage that takes most."""
+def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | None, axis: TimeAxis) -> list[str]:
+    """Return the hover text of each step: time, value with n, and dominant stage."""
     name = "mean" if quantile is None else percentile(quantile)
     values = zip(steps["value_seconds"], steps["n"], rough(steps, quantile), steps[stages].to_numpy(float), strict=True)
     said: list[str] = []
@@ -167,7 +167,7 @@ def _strip_axis(rate: np.ndarray) -> dict[str, object]:
 
 
 def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *, name: str, tail_name: str) -> Figure:
-    """Return the figure.
+    """Return utilization by device below the latency of slow requests.
 
     Args:
         shares: Columns at, place and share, of the places to be drawn.
@@ -195,7 +195,7 @@ def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *,
 
 
 def _course(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y") -> Trace:
-    """Return a line of *values*, which are by time, with gaps where nothing is known."""
+    """Return a line of *values* over time, with gaps where data is missing."""
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     known = steps["value"].to_numpy(dtype=float)
     said = [
@@ -209,7 +209,7 @@ def _course(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float
 
 
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
-    """Return how many seconds requests spend in each stage, in every second: how many of them are in it at a time.
+    """Return the seconds per second spent in each stage, that is, the mean number of requests in it.
 
     Args:
         frame: The mean breakdown over time: `COLUMNS` and one column a stage [seconds a request]; steps without
@@ -227,7 +227,7 @@ def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
 
 
 def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
-    """Return the stack of stages over time.
+    """Return the stack of stage times of all services over time.
 
     Args:
         busy: As `busy_seconds` gives it, at least one row.

@@ -59,13 +59,13 @@ def percentile_figure(
     pinned: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the stack of stages over percentiles.
+    """Return the stage stack over percentiles.
 
     Args:
         frame: A breakdown: `COLUMNS` and one column a stage [seconds], sorted by percentile.
         share: Show each stage's share of the latency instead of its time.
         even: Give every percentile the same width instead of every nine.
-        objective: The promise, drawn as a line when it fits; not with *share*.
+        objective: Objective, drawn as a line when it fits; not with *share*.
         pinned: A percentile to mark beside the named ones.
         hidden: Stages to leave out. The axis then fits the others, and nothing speaks of the whole latency.
     """
@@ -81,7 +81,7 @@ def percentile_figure(
     x = f4(places)
     data: list[Trace] = [band(x, stack[:, index], stage) for index, stage in enumerate(stages)]
     notes = band_labels(dict(zip(stages, map(float, stack[-1]), strict=True)), top)
-    values = _written(frame)
+    values = _latency_texts(frame)
     marks = _marks(quantiles, pinned, values)
     shapes: list[Shape]
     if share:
@@ -104,13 +104,13 @@ def percentile_figure(
 
 
 def nearest(quantiles: Iterable[float], wanted: float) -> int:
-    """Return which of *quantiles* is nearest to *wanted*, in nines."""
+    """Return the index of the entry of *quantiles* that is nearest to *wanted*, in nines."""
     places = np.array([place(float(each), even=False) for each in quantiles])
     return int(np.argmin(np.abs(places - place(wanted, even=False))))
 
 
 def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -> list[int]:
-    """Return the rows whose value is written into the chart: the named percentiles, and the pinned one before them.
+    """Return the rows with a value label: the named percentiles, and first the pinned one.
 
     In one wide bucket stand several of them: its bounds are written once.
     """
@@ -124,14 +124,14 @@ def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -
     return sorted({*clear, chosen})
 
 
-def _written(frame: pd.DataFrame) -> list[str]:
-    """Return the latency of each row as text: a number, or what it lies between where that is all the source tells."""
+def _latency_texts(frame: pd.DataFrame) -> list[str]:
+    """Return the latency of each row as text: a number, or its error bounds where the source has wide buckets."""
     rows = zip(coarse(frame), frame["value_seconds"], frame["low_seconds"], frame["high_seconds"], strict=True)
     return [interval(float(low), float(high)) if wide else duration(float(value)) for wide, value, low, high in rows]
 
 
 def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[Trace]:
-    """Return the bounds the latency lies between, where the source's buckets are too wide for a line."""
+    """Return the error bounds of the latency where the buckets of the source are too wide for a line."""
     wide = coarse(frame)
     if not wide.any():
         return []
@@ -203,7 +203,7 @@ def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]
 
 
 def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
-    """Keep what a phone has room for: no side labels, no p90, the promise in two words."""
+    """Return the annotations for a phone: no side labels, no p90, a short objective label."""
     kept = without_side_labels(notes)
     crowded = {place(0.9, even=False), place(0.9, even=True)}
     kept = [each for each in kept if each["xref"] == "paper" or each["x"] not in crowded]
@@ -215,11 +215,11 @@ def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The promise drawn into a latency chart.
+    """Latency objective drawn into a chart.
 
     Args:
         threshold_seconds: Slower is bad. [seconds]
-        target: The share of good requests promised. [ratio]
+        target: Objective: share of good requests. [ratio]
         inside: The share that was. [ratio]
         between: What it lies between, where the threshold splits a bucket. [ratio]
     """
@@ -231,7 +231,7 @@ class Objective:
 
 
 def crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
-    """Mark the percentile where the latency crosses the promise, if it does within the axis."""
+    """Return a marker where the latency crosses the objective, if it does within the axis."""
     if not total[0] <= threshold <= total[-1]:
         return []
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
@@ -240,7 +240,7 @@ def crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Tr
 
 
 def beside(threshold: float, notes: Sequence[Annotation], top: float, crowded: Sequence[float]) -> list[Annotation]:
-    """Leave out the values at *crowded* places (the median's) where the promise is written, at the left above its line."""
+    """Return *values* without those that the objective label at the left would cover."""
     return [
         each
         for each in notes
@@ -249,7 +249,7 @@ def beside(threshold: float, notes: Sequence[Annotation], top: float, crowded: S
 
 
 def promise(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
-    """Return the words at the promise's line: how many requests are inside where there is room for it, else its time alone."""
+    """Return the label of the objective line: share of good requests where it fits, else the threshold alone."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
     clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
     if clear and objective.inside is not None:
@@ -267,24 +267,24 @@ def _inside(objective: Objective) -> str:
 
 
 def _percentiles() -> tuple[float, ...]:
-    """Return the percentiles of the axis: evenly spaced in nines, with names that can be read, the named ones among them."""
+    """Return the percentiles of the axis: evenly spaced in nines, including the named ones."""
     even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
     short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
     return tuple(sorted({*short, *_TICKS}))
 
 
 def percentile_grid(requests: int) -> tuple[float, ...]:
-    """Return those of `PERCENTILES` that *requests* requests can tell: at least ten stand above each."""
+    """Return the `PERCENTILES` with at least ten of *requests* above them."""
     return tuple(each for each in PERCENTILES if enough(requests, each)) if enough(requests, 0.0) else ()
 
 
 def place(quantile: float, *, even: bool) -> float:
-    """Return where *quantile* stands on the x axis: one width a nine (Tail), or linear (Even)."""
+    """Return the x position of *quantile*: equal width a nine (Tail), or linear (Even)."""
     return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
 
 
 def coarse(frame: pd.DataFrame) -> np.ndarray:
-    """Say of each row of a breakdown whether its latency is only known to lie in a wide bucket; shape (n,)."""
+    """Return for each row of a breakdown whether its latency lies in a wide bucket; shape (n,)."""
     low, high = (frame[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
     return (low > 0) & (high > low * _FINE)
 

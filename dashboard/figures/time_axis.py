@@ -47,22 +47,22 @@ class TimeAxis:
     zone: tzinfo
 
     def place(self, at: datetime) -> float:
-        """Return where *at* stands, in milliseconds of the reader's wall clock."""
+        """Return the x position of *at*, in milliseconds of the reader's wall clock."""
         local = at.astimezone(self.zone)
         offset = local.utcoffset() or timedelta()
         return (local.timestamp() + offset.total_seconds()) * 1000
 
     def places(self, starts: Iterable[Any]) -> list[float]:
-        """Return where the middles of the steps that begin at *starts* stand."""
+        """Return the x positions of the middles of the steps that begin at *starts*."""
         return [self.place(pd.Timestamp(at).to_pydatetime() + self.step / 2) for at in starts]
 
     @property
     def counted(self) -> tuple[datetime, datetime]:
-        """From when to when requests are counted: a window takes the store's buckets that start in it (`store.Selection`)."""
+        """Time range of counted requests: the store's buckets that start in the window (`store.Selection`)."""
         return _next_bucket(self.start), _next_bucket(self.end)
 
     def begin(self, at: datetime) -> datetime:
-        """Return where the step that has *at* begins: at a multiple of its width since the epoch, which may be before the window.
+        """Return the start of the step that contains *at*: a multiple of the step since the epoch, maybe before the window.
 
         A step that takes the whole window begins with it.
         """
@@ -72,7 +72,7 @@ class TimeAxis:
         return at - timedelta(seconds=at.timestamp() % self.step.total_seconds())
 
     def covered_seconds(self, starts: Iterable[Any]) -> np.ndarray:
-        """Return how much time was counted in each step: the first and the last one may be cut by the window."""
+        """Return the counted time of each step; the window may cut the first and the last."""
         first, last = self.counted
         inside = [
             (min(self.begin(at) + self.step, last) - max(at, first)).total_seconds()
@@ -98,7 +98,7 @@ class TimeAxis:
 
 
 def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
-    """Return *frame* with an empty row where a step is missing between two that are there.
+    """Return *frame* with an empty row for each missing step between existing ones.
 
     Without it a line would be drawn straight across the time nothing was received.
     """
@@ -117,7 +117,7 @@ def _next_bucket(at: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert drawn into a time chart.
+    """Alert drawn into a time chart.
 
     Args:
         start: When it was noticed.
@@ -135,7 +135,7 @@ class Alert:
 def release_marks(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, told: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation]]:
-    """Return a line and a name for each version that was first seen, dotted, and for what was reported to have happened, solid.
+    """Return lines and names: dotted for versions when first seen, solid for reported events.
 
     A version whose deployment was reported is marked once, where that was.
     """
@@ -147,7 +147,7 @@ def release_marks(
 
 
 def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], list[Annotation]]:
-    """Return each alert as a field from its opening to its end, with a line along its top, its shape and its name."""
+    """Return each alert as an area from its opening to its end, with a top line, a shape and a name."""
     shapes: list[Shape] = []
     notes: list[Annotation] = []
     length = axis.end - axis.start
@@ -173,12 +173,12 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
 
 
 def without_alert_names(notes: Sequence[Annotation]) -> list[Annotation]:
-    """Return *notes*, of an alert its shape only: a narrow screen has no room for more."""
+    """Return *notes* with only the shapes of alerts, for narrow screens."""
     return [{**each, "text": each["text"][0]} if each["text"][:1] in ("■", "◆") else each for each in notes]
 
 
 def rough(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
-    """Say of each step (column `n`) whether it has requests, but too few for *quantile*; shape (n,)."""
+    """Return for each step (column `n`) whether it has requests, but too few for *quantile*; shape (n,)."""
     n = frame["n"].fillna(0).to_numpy(dtype=float)
     if quantile is None:
         return np.zeros(len(frame), dtype=bool)
@@ -186,7 +186,7 @@ def rough(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
 
 
 def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: float) -> list[Shape]:
-    """Return a veil over each run of steps that have too few requests, from *floor* [ratio of the height] to the top."""
+    """Return a veil over each run of steps with too few requests, from *floor* [ratio of the height] to the top."""
     starts = [pd.Timestamp(each).to_pydatetime() for each in steps["at"]]
     found: list[Shape] = []
     for unsure, run in groupby(zip(rough(steps, quantile), starts, strict=True), key=lambda pair: bool(pair[0])):
@@ -198,7 +198,7 @@ def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: fl
 
 
 def step_for(length: timedelta) -> timedelta:
-    """Return the finest step that cuts *length* into at most 120.
+    """Return the finest step that divides *length* into at most 120 steps.
 
     >>> step_for(timedelta(hours=6)), step_for(timedelta(minutes=5))
     (datetime.timedelta(seconds=180), datetime.timedelta(seconds=10))

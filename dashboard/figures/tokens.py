@@ -32,14 +32,14 @@ _NAMED = 2
 
 
 def first_token_figure(frame: pd.DataFrame) -> Figure:
-    """Return the stages before the first token over percentiles; what a table would say stands beside the pointer.
+    """Return the stages before the first token over percentiles.
 
     Args:
         frame: A breakdown: `percentile.COLUMNS` and one column a stage [seconds], sorted by percentile.
     """
     figure = percentile_figure(frame)
     places = [place(float(each), even=False) for each in frame["percentile"]]
-    hover = _hover(_said(frame))
+    hover = _hover(_hover_lines(frame))
     figure["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
     # Half as wide as the page: p90 and p95 would stand on each other.
     crowded = place(0.9, even=False)
@@ -48,8 +48,8 @@ def first_token_figure(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _said(frame: pd.DataFrame) -> list[str]:
-    """Return value, n and error band of each percentile, and the stages that take most of it."""
+def _hover_lines(frame: pd.DataFrame) -> list[str]:
+    """Return the hover text of each percentile: value, n, error bounds and dominant stages."""
     stages = stages_of(frame, COLUMNS)
     parts = frame[stages].to_numpy(dtype=float)
     rows = zip(*(frame[name] for name in COLUMNS), parts, strict=True)
@@ -66,10 +66,10 @@ def _largest(stages: Sequence[str], seconds: np.ndarray) -> str:
 
 
 def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "now") -> Figure:
-    """Return time per token above tokens a second, over the requests that decode together.
+    """Return time per token above tokens a second, over the number of requests that decode together.
 
     Args:
-        frame: As `Reader.speed_by_load` answers; p99_seconds is NaN where too few requests tell it.
+        frame: As `Reader.speed_by_load` answers; p99_seconds is NaN where there are too few requests.
         newest: The load to mark; None for none.
         newest_name: What stands above that mark.
     """
@@ -126,10 +126,10 @@ def _spoken_speed(frame: pd.DataFrame) -> list[str]:
 
 
 def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
-    """Return median and p99 for each band of a number of tokens.
+    """Return median and p99 for each token count bucket.
 
     Args:
-        frame: Columns band, n, p50_seconds, p99_seconds (NaN where too few requests tell it); smallest band first.
+        frame: Columns band, n, p50_seconds, p99_seconds (NaN where there are too few requests); smallest band first.
         colour: A token: of the stage the time is about, or ink.
         unit: What the bands count.
     """
@@ -169,12 +169,12 @@ def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
 
 
 def _hover(text: list[str]) -> Trace:
-    """Return what makes a trace say *text*, one a point, beside the pointer."""
+    """Return trace properties that show *text*, one item a point, on hover."""
     return {"text": text, "hovertemplate": "%{text}<extra></extra>", "hoverinfo": "text"}
 
 
 def _between(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, colour: str) -> list[Trace]:
-    """Return the field from median to p99, with a dashed upper edge, where p99 is known."""
+    """Return the area from median to p99, with a dashed upper edge, where p99 is known."""
     known = np.isfinite(slow)
     if known.sum() <= 1:
         return [dots(x[known].tolist(), slow[known].tolist())]
@@ -184,13 +184,13 @@ def _between(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, colour: str) ->
 
 
 def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names: tuple[str, str]) -> list[Annotation]:
-    """Return the names of both lines beside their right ends, kept apart."""
+    """Return the names of both lines at their right ends, without overlap."""
     ends = [note(names[0], 1, float(usual[-1]), **_SIDE)]
     known = np.flatnonzero(np.isfinite(slow))
     if len(known) and known[-1] == len(slow) - 1:
         ends.append(note(names[1], 1, max(float(slow[-1]), float(usual[-1]) + top * 0.09), **_SIDE))
     elif len(known):
-        # Further right too few requests tell it.
+        # Further right there are too few requests.
         last = int(known[-1])
         ends.append(note(names[1], float(x[last]), float(slow[last]), **{**_SIDE, "xref": "x"}))
     return ends

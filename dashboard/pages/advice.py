@@ -27,7 +27,7 @@ from .advice_facts import (
     quantile_of,
 )
 from .advice_rules import RANKS, Option
-from .measures import measure, seen_in
+from .measures import measure, measures_in_window
 from .page import Context, Page, nothing, panel
 from .service_frame import service_page
 from .spending import spending
@@ -47,7 +47,7 @@ _LOOKED_INTO = 3
 
 
 def render(context: Context) -> Page:
-    """Return what would help, of one service or of all."""
+    """Return the advice page of one service or of all."""
     if context.service and context.view.parts[:1] == ("s",):
         return service_page(context, "advice", lambda: _of_service(context))
     if context.service:
@@ -79,11 +79,11 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
         )
     if not found:
         cards.append(nothing("Nothing would help by 3 % or more", "No stage takes enough of what this is ranked by."))
-    return [*above, *cards, _hidden(context, found)]
+    return [*above, *cards, _hidden_note(context, found)]
 
 
 def _first(found: Sequence[Advice], rank: str) -> Component:
-    """Say in one sentence where there is most to gain."""
+    """Return one sentence about the stage with the largest gain."""
     top = found[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
     rest = f"{len(found)} stages are worth working on" if len(found) > 1 else "no other stage is worth working on"
@@ -96,7 +96,7 @@ def _first(found: Sequence[Advice], rank: str) -> Component:
 
 def _of_all(context: Context) -> list[Node]:
     rank = context.view.choice("rank", *RANKS)
-    if not seen_in(context):
+    if not measures_in_window(context):
         return [_head(context, ""), nothing("No request in this window", "Advice comes from what was measured in it.")]
     found, candidates = of_all(context, rank)
     cards: list[Node] = [
@@ -117,14 +117,14 @@ def _of_all(context: Context) -> list[Node]:
     if candidates > MOST:
         sub += f", of {candidates} that have one"
     sub += _left_out(context, rank)
-    return [_head(context, sub), *cards, _hidden(context, found)]
+    return [_head(context, sub), *cards, _hidden_note(context, found)]
 
 
 def _left_out(context: Context, rank: str) -> str:
-    """Say how many services have too few requests to advise on."""
+    """Return the number of services with too few requests, as text; "" for none."""
     quantile = quantile_of(rank)
-    few = sum(not enough(seen.measures.requests, quantile) for seen in seen_in(context).values())
-    return f"; {few} of {len(seen_in(context))} have too few requests in this window" if few else ""
+    few = sum(not enough(seen.measures.requests, quantile) for seen in measures_in_window(context).values())
+    return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""
 
 
 def _what(rank: str) -> str:
@@ -158,8 +158,8 @@ def _shown(context: Context, found: Sequence[Advice]) -> list[Advice]:
     return [each for each in found if _everything(context) or not (each.mark and each.mark.hides(context.view.now))]
 
 
-def _hidden(context: Context, found: Sequence[Advice]) -> Node:
-    """Say how many were put out of sight, and what became of those that were done."""
+def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
+    """Return the number of dismissed, snoozed and done pieces of advice, with links to show and compare them."""
     view = context.view
     out = [each for each in found if each.mark and each.mark.hides(view.now)]
     done = _done(context, {(each.finding.facts.service, each.finding.key) for each in out})
@@ -175,7 +175,7 @@ def _hidden(context: Context, found: Sequence[Advice]) -> Node:
 
 
 def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str, Mark]]:
-    """Return what was done in the window or since, and is found no more, newest first."""
+    """Return advice marked as done in the window or since and no longer found, newest first."""
     found = [
         (service, key, mark)
         for (service, key), mark in marks(context).items()
@@ -215,7 +215,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
 
 
 def top_advice(context: Context, most: int, size: str = "c12") -> Component | None:
-    """Return the pieces of advice that would lower p99 of a service most, in one card; None where nothing would help."""
+    """Return a card of the pieces of advice that lower p99 of a service most; None without any."""
     view = context.view
     found = [each for each in of_service(context, "p99", most) if not (each.mark and each.mark.hides(view.now))]
     shown = [_line(context, each) for each in found if each.reach is not None]
@@ -237,7 +237,7 @@ def _line(context: Context, advice: Advice) -> Component:
 
 
 def _numbers(context: Context, advice: Advice, rank: str) -> Component:
-    """Return how far the ranked quantity could get, and the breakdown that shows the stage."""
+    """Return the reachable value of the ranked quantity, and the breakdown that shows the stage."""
     finding, reach = advice.finding, advice.reach
     view, measures = context.view, finding.facts.measures
     parts: list[Node] = []
@@ -252,7 +252,7 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
 
 
 def _reached(stage: str, reach: Reach) -> list[Node]:
-    """Return how far a percentile gets if the stage is never longer than its median, and the ceiling."""
+    """Return the percentile if the stage never exceeds its median, and the ceiling."""
     without = f"if {label(stage)} took no time"
     ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
     said = f"{MINUS}{percent(reach.gain)} if none took more than the median"
@@ -288,7 +288,7 @@ def _option(option: Option) -> Component:
 
 
 def _mark(context: Context, advice: Advice) -> Node:
-    """Say what was done with it, where it is; what was done leads to the comparison of before and after."""
+    """Return the user's mark as a badge; a done one links to the comparison of before and after."""
     mark = advice.mark
     if mark is None or not mark.hides(context.view.now):
         return None

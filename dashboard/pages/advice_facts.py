@@ -23,7 +23,7 @@ from ..ui.format import duration, enough, span
 from ..view import View
 from .advice_rules import MIN_GAIN, Facts, Finding, findings
 from .comparison import window_name
-from .measures import measure, seen_in
+from .measures import measure, measures_in_window
 from .page import Context
 from .spending import mean_stages
 from .trace_rows import records
@@ -46,7 +46,7 @@ _MAX_ROUTES = 3
 
 
 def of_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
-    """Return what helps the service of *context*, the most first; what cannot help is left out.
+    """Return the advice for the service of *context*, largest gain first; advice without gain is left out.
 
     With *most*, only so many are looked into, those that take most of what *rank* names.
     """
@@ -60,7 +60,7 @@ def _worth(found: Iterable[Advice], rank: str) -> list[Advice]:
 
 
 def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
-    """Return the largest piece of advice of each service, the most first, and of how many those are the largest."""
+    """Return the largest piece of advice of each service, largest first, and the number of services with advice."""
     tops = _tops(context, rank)
     dealt = marks(context)
     found = [_advice(context.of(each.facts.service), each, rank, dealt) for each in tops[:MOST]]
@@ -68,18 +68,18 @@ def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
 
 
 def quantile_of(rank: str) -> float:
-    """Return the percentile that must be known for *rank*; a cost is a mean, for which the median will do."""
+    """Return the percentile that *rank* needs; cost is a mean, for which the median suffices."""
     return 0.99 if rank == "p99" else 0.5
 
 
 def advice_count(context: Context) -> int:
-    """Return how many services something would help much and nobody has dealt with it yet, by p99; without what-ifs."""
+    """Return the number of services with large, unmarked advice by p99, without what-if queries."""
     dealt, now = marks(context), context.view.now
     return sum(not _hidden(dealt.get((each.facts.service, each.key)), now) for each in _tops(context, "p99"))
 
 
 def facts_of(context: Context) -> Facts:
-    """Return what was measured of the service of *context*, all of it."""
+    """Return the measured facts of the service of *context*."""
     source, selection = context.source, context.selection
     failed = source.ask(source.read.streams, selection, FAILED_CALL)
     tokens = source.ask(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
@@ -93,7 +93,7 @@ def facts_of(context: Context) -> Facts:
 
 
 def only_where(context: Context, finding: Finding) -> list[str]:
-    """Say of which version or route alone the stage is slow at p99, where it is of one."""
+    """Return notes on the single version or route in which the stage is slow at p99."""
     found = []
     for dimension, values in (("version", _versions(context)), ("route", _routes(context))):
         times = {
@@ -125,9 +125,9 @@ def _reach(context: Context, finding: Finding, quantile: float) -> Reach | None:
 
 
 def _tops(context: Context, rank: str) -> list[Finding]:
-    """Return the largest finding of each service in which it is large, the largest first."""
+    """Return the largest finding of each service with a large one, largest first."""
     found: list[Finding] = []
-    for service, seen in seen_in(context).items():
+    for service, seen in measures_in_window(context).items():
         told = enough(seen.measures.requests, quantile_of(rank))
         own = findings(Facts(service, seen.measures), rank) if told else []
         if own:
@@ -161,7 +161,7 @@ def _routes(context: Context) -> list[str]:
 
 
 def _tail(context: Context, selection: Selection, stage: str) -> float | None:
-    """Return p99 of the stage's own time: at p99 of the latency another stage may be what is slow."""
+    """Return p99 of the stage's own time; at p99 of the latency another stage may be slow."""
     spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
     found = spent.quantile(0.99) if spent is not None and enough(spent.count, 0.99) else None
     return found.value if found else None
@@ -169,7 +169,7 @@ def _tail(context: Context, selection: Selection, stage: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What was done last.
+    """Newest user mark of a piece of advice.
 
     Args:
         state: What.
@@ -182,12 +182,12 @@ class Mark:
     until: datetime | None = None
 
     def hides(self, now: datetime) -> bool:
-        """Say whether the advice is out of sight at *now*."""
+        """Return whether the mark hides the advice at *now*."""
         return self.state in ("dismissed", "done") or (self.until is not None and now < self.until)
 
 
 def marks(context: Context) -> dict[tuple[str, str], Mark]:
-    """Return what was done last, by service and key of the advice."""
+    """Return the newest marks, by service and key of the advice."""
     # By the day, so that the answer is asked for once a revision and not once a moment.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
@@ -199,7 +199,7 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
 
 
 def buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
-    """Return what can be done with *finding*: put it out of sight in one of three ways, or bring it back."""
+    """Return the buttons that dismiss, snooze or complete *finding*, or bring it back."""
     name = f"{finding.words[0]}, {finding.facts.service}"
     if mark is not None and mark.hides(now):
         return html.Div([_button("Show again", "open", finding, name)], className="acts")
@@ -213,7 +213,7 @@ def buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
 
 
 def before_and_after(view: View, service: str, mark: Mark) -> str:
-    """Return the address that compares as long a time before *mark* as has passed since, at most the window."""
+    """Return the address that compares equal times before and after *mark*, at most the window."""
     length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
     before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
     return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
@@ -237,7 +237,7 @@ def _button(words: str, text: str, finding: Finding, name: str) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a percentile could get.
+    """Reachable latency at one percentile.
 
     Args:
         name: Which: `p99`.
@@ -253,17 +253,17 @@ class Reach:
 
     @property
     def usual_gain(self) -> float:
-        """How much it falls if nobody spends more than the median in the stage, as a ratio."""
+        """Relative gain if no request spends more than the median in the stage [ratio]."""
         return 1 - self.usual / self.before if self.before else 0.0
 
     @property
     def ceiling(self) -> float:
-        """The most it can fall, as a ratio."""
+        """Largest possible relative gain [ratio]."""
         return 1 - self.without / self.before if self.before else 0.0
 
     @property
     def is_uneven(self) -> bool:
-        """Whether it falls if nobody spends more than the median: else only a faster stage lowers it."""
+        """Whether limiting the stage to its median lowers the percentile; if not, only a faster stage does."""
         return self.usual_gain > _EVEN
 
     @property
@@ -274,11 +274,11 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A finding, how far it could get, and what was done with it.
+    """Finding with its reachable latency and user mark.
 
     Args:
         finding: The finding.
-        reach: None where too few requests tell of the percentile.
+        reach: None where there are too few requests for the percentile.
         mark: None where nobody did anything.
     """
 
@@ -295,6 +295,6 @@ class Advice:
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
 
     def order(self, rank: str) -> tuple[bool, float]:
-        """Return what sorts advice: what is long for some requests only comes first, then the largest gain."""
+        """Return the sort key: stages that are long for some requests only first, then the largest gain."""
         uneven = rank != "cost" and self.reach is not None and self.reach.is_uneven
         return not uneven, -self.gain(rank)

@@ -43,7 +43,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Options against the same kind of time.
+    """Optimizations against one kind of stage time.
 
     Args:
         key: Its name in addresses and events.
@@ -62,13 +62,13 @@ class Family:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Return all families, as the file has them."""
+    """Return all optimization families of the catalog."""
     entries: list[dict[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return tuple(_family(entry) for entry in entries)
 
 
 def family_of(stage: str) -> Family | None:
-    """Return what helps against *stage*; None where nothing is known to.
+    """Return the family for *stage*; None where the catalog has none.
 
     >>> family_of("queue").key, family_of("my_rerank").key
     ('batching', 'cpu')
@@ -85,7 +85,7 @@ def _family(entry: dict[str, Any]) -> Family:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was measured of one service.
+    """Measured facts of one service.
 
     Args:
         service: Its name.
@@ -112,7 +112,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Time of one stage that is worth working on.
+    """Stage time of a service that is worth working on.
 
     Args:
         facts: Of which service.
@@ -126,16 +126,16 @@ class Finding:
 
     @property
     def words(self) -> tuple[str, str]:
-        """What to do, in the imperative, and why it applies here, with the numbers."""
+        """Title in the imperative, and the reason with its numbers."""
         return _WORDS.get(self.family.key, _work)(self.facts, self.stage)
 
     @property
     def key(self) -> str:
-        """Its name in events."""
+        """Name of the finding in events."""
         return f"{self.family.key}:{self.stage}"
 
     def weight(self, rank: str) -> float:
-        """Return how much there is to gain by a first look: a share of p99, of p50 or of the cost."""
+        """Return the estimated gain without a what-if: share of p99, of p50 or of the cost [ratio]."""
         facts = self.facts
         if rank == "cost":
             return by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
@@ -147,18 +147,18 @@ class Finding:
         return own / whole if whole else 0.0
 
     def expected(self, rank: str) -> float:
-        """Return what a first look sorts by: of p99 what the stage adds in the tail, else its `weight`."""
+        """Return the sort weight: for p99 what the stage adds in the tail, else `weight`."""
         return self.added if rank == "p99" else self.weight(rank)
 
     @property
     def added(self) -> float:
-        """The share of p99 that the stage adds to what it takes at p50."""
+        """Share of p99 that the stage takes in addition to its time at p50 [ratio]."""
         p99 = self.facts.measures.p99
         return max(self.facts.tail(self.stage) - self.facts.median(self.stage), 0.0) / p99 if p99 else 0.0
 
 
 def findings(facts: Facts, rank: str) -> list[Finding]:
-    """Return what applies, what probably helps most first; nothing that takes less than `MIN_GAIN` of what *rank* names."""
+    """Return the findings that apply, largest expected gain first, without those below `MIN_GAIN` of *rank*."""
     stages = {*facts.measures.median_stages, *facts.measures.tail_stages, *facts.means} - {OTHER}
     found = [made for stage in stages if (made := _finding(facts, stage)) is not None]
     worth = [each for each in found if each.weight(rank) >= MIN_GAIN]
@@ -173,14 +173,14 @@ def _finding(facts: Facts, stage: str) -> Finding | None:
 
 
 def _gap(facts: Facts) -> bool:
-    """Say whether too much of the time is nobody's."""
+    """Return whether too much time is unattributed."""
     p50, p99 = facts.measures.p50, facts.measures.p99
     shares = [facts.median(OVERHEAD) / p50 if p50 else 0.0, facts.tail(OVERHEAD) / p99 if p99 else 0.0]
     return max(shares) > MUCH_OVERHEAD
 
 
 def _shares(facts: Facts, stage: str) -> str:
-    """Return what *stage* takes at both percentiles: `63 % of p99 (138 ms) and 4 % of p50 (2.1 ms)`."""
+    """Return the share of *stage* at both percentiles: `63 % of p99 (138 ms) and 4 % of p50 (2.1 ms)`."""
     measures = facts.measures
     said = [
         f"{percent(own / whole)} of {name} ({duration(own)})"
@@ -196,7 +196,7 @@ def _rare(facts: Facts, stage: str) -> bool:
 
 
 def _uneven(facts: Facts, stage: str) -> float | None:
-    """Return how many times as long *stage* takes at p99 as at p50, where that is much."""
+    """Return the ratio of p99 to p50 of *stage*, where it is large."""
     median, tail = facts.median(stage), facts.tail(stage)
     return tail / median if median > 0 and tail / median >= _UNEVEN else None
 
@@ -262,7 +262,7 @@ def _untimed(facts: Facts, stage: str) -> tuple[str, str]:
 
 
 def _work(facts: Facts, stage: str) -> tuple[str, str]:
-    """Say it of a stage that does its work for everybody: the model, copies, bytes."""
+    """Return the words for a stage that works for every request: model, copies, bytes."""
     ratio = _uneven(facts, stage)
     for_some = f", {times(ratio)} as long for some" if ratio is not None else ", much alike for every request"
     return _TITLES[stage], f"{label(stage)} is {_shares(facts, stage)}{for_some}."
@@ -270,7 +270,7 @@ def _work(facts: Facts, stage: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that can be done; every field is a few words.
+    """One optimization; every field is a few words.
 
     Args:
         name: What it is called.

@@ -50,7 +50,7 @@ _MODEL = ("forward", "prefill")
 
 
 def render(context: Context) -> Page:
-    """Return the capacity and cost of one service."""
+    """Return the capacity and cost page of one service."""
     return service_page(context, "capacity", lambda: _body(context))
 
 
@@ -67,7 +67,7 @@ def _body(context: Context) -> list[Node]:
 
 
 def _serving(context: Context) -> list[float]:
-    """Return the course of the rate [requests/s]; its last value is what is served now."""
+    """Return the time series of the rate [requests/s]; its last value is the current rate."""
     courses = context.source.ask(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
@@ -76,7 +76,7 @@ def _serving(context: Context) -> list[float]:
 
 
 def _finding(loads: Loads, rates: list[float]) -> Component:
-    """Say in one or two sentences how much room there is, or why that is not known."""
+    """Return one or two sentences about the remaining capacity, or the reason why it is unknown."""
     now, room = loads.now, loads.now.capacity
     if room is not None and loads.threshold_seconds is not None:
         inside = f"{now.version} stays inside {axis_duration(loads.threshold_seconds)} at {loads.name}"
@@ -96,7 +96,7 @@ def _finding(loads: Loads, rates: list[float]) -> Component:
 
 
 def _shared(context: Context) -> Component | None:
-    """Say that what is shown is not all that the replicas serve, where that is so."""
+    """Return the note that the shown requests are not all that the replicas serve, where that is so."""
     part = part_words(context.view, ("m", "r"))
     if not part:
         return None
@@ -219,7 +219,7 @@ def _side(load: Load) -> Side:
 
 
 def _versions(loads: Loads) -> Component:
-    """Return which dots are whose."""
+    """Return the legend of versions and dots."""
     shown = [(loads.now, "vkey")] + ([(loads.before, "vkey old")] if loads.before else [])
     return html.Span([html.Span([html.I(className=css), each.version]) for each, css in shown], className="legend")
 
@@ -233,7 +233,7 @@ def _spoken(loads: Loads) -> str:
 
 
 def _frame(loads: Loads) -> pd.DataFrame:
-    """Return what is drawn, for tables."""
+    """Return the drawn numbers, for tables."""
     parts = [each.steps.assign(version=each.version) for each in (loads.before, loads.now) if each is not None]
     whole = pd.concat(parts, ignore_index=True)[["version", "at", "n", "rate", "latency"]]
     return whole.rename(
@@ -243,7 +243,7 @@ def _frame(loads: Loads) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one version was seen to serve.
+    """Load that one version was observed to serve.
 
     Args:
         version: Its name.
@@ -263,13 +263,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The version the page is about, and the one before.
+    """Load of the version of the page, and of the version before.
 
     Args:
         now: The version of the address, else the newest with requests in the window.
         before: The one before it, over as long a time up to its last request; None where there is none.
         quantile: The percentile that counts: what the objective promises, else p99.
-        threshold_seconds: What the objective promises for it; None without an objective about latency.
+        threshold_seconds: Latency threshold of the objective; None without one. [seconds]
     """
 
     now: Load
@@ -284,7 +284,7 @@ class Loads:
 
 
 def loads_of(context: Context) -> Loads:
-    """Return what the version of *context* and the one before were seen to serve."""
+    """Return the observed load of the version of *context* and of the version before."""
     promise, threshold = context.promise, context.threshold_seconds
     quantile = promise.slo.objective if promise else 0.99
     versions = context.versions
@@ -303,7 +303,7 @@ def loads_of(context: Context) -> Loads:
 
 
 def why_none(load: Load, quantile: float) -> str:
-    """Say why no curve was fitted, and what would help."""
+    """Return why no curve was fitted, and what would help."""
     if isinstance(load.curve, Curve):
         return ""
     if len(load.steps) >= MIN_STEPS:
@@ -341,7 +341,7 @@ def _load(
 
 
 def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
-    """Return the finest step that cuts *length* into at most 120 and has requests enough for the percentile, usually."""
+    """Return the finest step with at most 120 in *length* and usually enough requests for the percentile."""
     # Half as many again: at night there are fewer than on average.
     wanted = 1.5 * needed(quantile) / max(requests / length.total_seconds(), 1e-9)
     enough = next((step for step in STEPS if step.total_seconds() >= wanted), STEPS[-1])
@@ -359,7 +359,7 @@ def arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The requests whose batch was of one size, about.
+    """Requests of one batch size bucket.
 
     Args:
         name: The band: `8-15`.
@@ -375,7 +375,7 @@ class Band:
 
     @property
     def size(self) -> float:
-        """The middle of its sizes."""
+        """Middle of the bucket [count]."""
         return (self.smallest + self.largest) / 2
 
     @property
@@ -385,18 +385,18 @@ class Band:
 
     @property
     def each_seconds(self) -> float:
-        """How much of a run's time one of its requests takes."""
+        """Run time divided by the batch size [seconds]."""
         return self.mean_seconds / self.size
 
 
 def bands_of(context: Context) -> list[Band]:
-    """Return the bands that requests of the window ran in, smallest first."""
+    """Return the batch size buckets with requests in the window, smallest first."""
     found = context.source.ask(context.source.read.batches, context.selection)
     return [_band(name, runs) for name, runs in found.items() if runs.count]
 
 
 def batch_tile(context: Context) -> Component:
-    """Return how many items a request's run had on average, and between which bounds that is sure."""
+    """Return the mean batch size of a request's run, with its error bounds."""
     bands = bands_of(context)
     if not bands:
         return tile("Batch size", UNKNOWN, "", "no request told one")
@@ -410,7 +410,7 @@ def batch_tile(context: Context) -> Component:
 
 
 def best_batch_tile(context: Context, loads: Loads) -> Component:
-    """Return the size with the least model time a request whose runs still leave room inside the objective."""
+    """Return the batch size with the least model time a request that stays within the objective."""
     name, bands = "Best batch in SLO", bands_of(context)
     if not bands:
         return tile(name, UNKNOWN, "", "no request told a size")
@@ -429,7 +429,7 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
 
 
 def batch_card(context: Context, size: str) -> Component:
-    """Return what a run takes by batch size, above what that makes for one request, in money where a price says so."""
+    """Return run time by batch size, above time a request, or its cost where a price is set."""
     bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
     if not bands:
         why = "Shown when the model says how many items it ran at once."
@@ -470,13 +470,13 @@ def _band(name: str, runs: Histogram) -> Band:
 
 
 def _slow(band: Band, quantile: float) -> float | None:
-    """Return the time of a slow run of *band*; None where too few tell of it."""
+    """Return the time of a slow run of *band*; None with too few requests."""
     found = band.runs.quantile(quantile) if enough(band.runs.count, quantile) else None
     return found.value if found else None
 
 
 def _room(context: Context, threshold: float) -> float | None:
-    """Return how long the model may run at p99, with all other stages as they are there; None where p99 is not known."""
+    """Return the model time at p99 that the objective leaves beside the other stages; None without p99."""
     measures = measure(context.source, context.selection)
     if measures.p99 is None:
         return None
@@ -484,7 +484,7 @@ def _room(context: Context, threshold: float) -> float | None:
 
 
 def _stage(context: Context) -> str:
-    """Return which of the two stages of a model takes more here."""
+    """Return the model stage that takes more here."""
     spent = measure(context.source, context.selection).median_stages
     return max(_MODEL, key=lambda stage: spent.get(stage, 0.0))
 

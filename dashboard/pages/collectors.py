@@ -76,11 +76,11 @@ _MEANINGS = (
 
 
 def render(context: Context) -> Page:
-    """Return all collectors, the gravest first."""
+    """Return the page of all collectors, the most severe state first."""
     now = context.source.now()
     # Past the memory of answers, which knows of new data and not of new reports.
     found = sorted(
-        (judge(report, now) for report in context.source.read.collectors()),
+        (collector_status(report, now) for report in context.source.read.collectors()),
         key=lambda each: (ORDER.index(each.state), each.report.name),
     )
     body: list[Node] = [_head(found), panel("Collectors", lambda: _list(context, found))]
@@ -93,7 +93,7 @@ def render(context: Context) -> Page:
     return Page("Collectors · Stagelens", [("Collectors", None)], body, PLACE)
 
 
-def _head(found: Sequence[Judged]) -> Component:
+def _head(found: Sequence[CollectorStatus]) -> Component:
     counts = Counter(each.state for each in found)
     said = [
         several(len(found), "collector"),
@@ -103,7 +103,7 @@ def _head(found: Sequence[Judged]) -> Component:
     return html.Div(html.Div([html.H1("Collectors"), html.P(sub, className="sub")]), className="phead")
 
 
-def _list(context: Context, found: Sequence[Judged]) -> Component:
+def _list(context: Context, found: Sequence[CollectorStatus]) -> Component:
     if not found:
         text = "One that writes into this store shows here within ten seconds of its start."
         code = html.Pre("stagelens collector", className="code mono", tabIndex=0)
@@ -114,7 +114,7 @@ def _list(context: Context, found: Sequence[Judged]) -> Component:
     return card("Collectors", table(head, rows, "Collectors"), sub="each says every ten seconds how it is", flush=True)
 
 
-def _row(context: Context, found: Judged) -> Component:
+def _row(context: Context, found: CollectorStatus) -> Component:
     report, vitals, now = found.report, found.report.vitals, context.source.now()
     silent = found.state == "silent"
     cells = [
@@ -155,7 +155,7 @@ def _split(rates: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {count(rate)}" for name, rate in sorted(rates.items()))
 
 
-def _troubles(context: Context, found: Sequence[Judged]) -> Component:
+def _troubles(context: Context, found: Sequence[CollectorStatus]) -> Component:
     rows = [
         html.Tr(
             [
@@ -175,8 +175,8 @@ def _troubles(context: Context, found: Sequence[Judged]) -> Component:
     return card("To look at", table((("What", ""), ("Since", "r")), rows, "What to look at"), flush=True)
 
 
-def _shared(found: Sequence[Judged]) -> Component:
-    """Return what all collectors have in common, by the newest word, and what each of them refused."""
+def _shared(found: Sequence[CollectorStatus]) -> Component:
+    """Return numbers that all collectors have in common, by the newest report, and each collector's rejections."""
     newest = max(found, key=lambda each: each.report.seen).report.vitals
     budget = f" of {size(newest.store_budget_bytes)}" if newest.store_budget_bytes else ", without a limit"
     waited = span(timedelta(seconds=newest.spans_waiting_seconds))
@@ -207,7 +207,7 @@ def _meanings() -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong.
+    """One problem of a collector.
 
     Args:
         text: What.
@@ -221,13 +221,13 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CollectorStatus:
     """A collector and what there is to say about it.
 
     Args:
         report: What it said last.
         state: How it is.
-        troubles: Why, the gravest first.
+        troubles: Why, the most severe first.
     """
 
     report: Report
@@ -235,7 +235,7 @@ class Judged:
     troubles: tuple[Trouble, ...] = ()
 
 
-def judge(report: Report, now: datetime) -> Judged:
+def collector_status(report: Report, now: datetime) -> CollectorStatus:
     """Say how the collector of *report* is."""
     seen = _moment(report.seen)
     if (now - seen).total_seconds() > SILENT_AFTER:
@@ -244,7 +244,7 @@ def judge(report: Report, now: datetime) -> Judged:
             "it was killed, its machine is gone, or it cannot write to the database; its log says which. "
             "Agents keep what they cannot send and try again"
         )
-        return Judged(report, "silent", (Trouble(text, fix, seen),))
+        return CollectorStatus(report, "silent", (Trouble(text, fix, seen),))
     failing = tuple(
         Trouble(
             f"{part[:1].upper()}{part[1:]} fails{f': {why}' if why else ''}",
@@ -254,7 +254,7 @@ def judge(report: Report, now: datetime) -> Judged:
         for part, why, since in report.vitals.failing
     )
     others = (*_clock(seen - now), *_looks(report.vitals))
-    return Judged(report, "failing" if failing else "look" if others else "ok", (*failing, *others))
+    return CollectorStatus(report, "failing" if failing else "look" if others else "ok", (*failing, *others))
 
 
 def _clock(ahead: timedelta) -> Iterator[Trouble]:
@@ -288,7 +288,7 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
         yield Trouble(text, "more come than are folded: start another collector")
 
 
-def greedy_line(context: Context) -> Component | None:
+def service_quota_line(context: Context) -> Component | None:
     """Return one line that names who has named more services than its share lately; None where nobody has."""
     senders = sorted({each for report in context.source.read.collectors() for each in report.vitals.greedy})
     if not senders:

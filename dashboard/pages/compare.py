@@ -25,11 +25,11 @@ from .comparison import (
     Pair,
     asked_pair,
     compared,
-    fewest,
+    fewer_requests,
     lives_of,
-    most,
+    more_requests,
     selection,
-    shifted,
+    shifted_pair,
     window_name,
 )
 from .comparison_text import (
@@ -44,7 +44,7 @@ from .comparison_text import (
 )
 from .page import Context, Page, nothing, panel
 from .regressions import Release, judge_releases
-from .scope_filter import chips, field, leave_out, part_menu, part_words, ways_out
+from .scope_filter import chips, field, leave_out_cold_link, part_menu, part_words, remove_filter_links
 from .service_frame import service_tabs
 
 # The tail beyond holds too few requests for a difference to mean anything.
@@ -60,7 +60,7 @@ _REPORT = "report"
 
 
 def render(context: Context) -> Page:
-    """Return the comparison the address asks for, or the newest version against the one before."""
+    """Return the comparison that the address names, or the newest version against the version before."""
     if context.service is None:
         return _choose(context)
     view, service = context.view, context.service
@@ -70,7 +70,7 @@ def render(context: Context) -> Page:
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], [_unknown(context)], _PLACE)
     pair = context.once(asked_pair)
     frame: list[Node] = [head(context, pair), service_tabs(context, "compare")]
-    if pair is None or (view.part_of_each_version and not most(context, pair)):
+    if pair is None or (view.part_of_each_version and not more_requests(context, pair)):
         page = [*frame, _no_pair(context) if pair is None else _nobody(context)]
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], page, _PLACE)
     judged = compared(context, pair, QUANTILES.get(view.text("p") or ""))
@@ -107,7 +107,7 @@ def _verdict(context: Context, judged: Comparison) -> Component:
 
 
 def _text(context: Context, judged: Comparison) -> Component:
-    """Return the report as text, for those without a clipboard."""
+    """Return the report as text, for readers without a clipboard."""
     written = html.Pre(report(context, judged), id=_REPORT, className="code", tabIndex=0)
     return html.Details([html.Summary("Report as text", className="link"), written], className="as-text")
 
@@ -124,7 +124,7 @@ def _nobody(context: Context) -> Component:
     view = context.view
     keys = list(view.part_of_each_version)
     text = "Neither side has one. Without the filter, or with another one, there may be some."
-    return nothing(f"No request of {part_words(view, keys)} in A or B", text, actions=ways_out(view, keys))
+    return nothing(f"No request of {part_words(view, keys)} in A or B", text, actions=remove_filter_links(view, keys))
 
 
 def _no_pair(context: Context) -> Component:
@@ -143,7 +143,7 @@ def _no_pair(context: Context) -> Component:
 
 
 def _choose(context: Context) -> Page:
-    """Without a service there is a list of all, those that changed first."""
+    """Return the list of all services, changed ones first, for an address without a service."""
     view, source = context.view, context.source
     judged = {each.service: each for each in judge_releases(context)}
     names = [str(each) for each in source.services(view.start, view.end)["service"]]
@@ -229,7 +229,7 @@ def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 
 
 def both_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the second chart: percentile, each latency, and the band it is sure to lie in."""
+    """Return the numbers of the second chart: percentile, and each latency with its error bounds."""
     made = {"percentile": b["percentile"] * 100}
     for name, frame in (("A", a), ("B", b)):
         for text, column in ((name, "value"), (f"{name} at least", "low"), (f"{name} at most", "high")):
@@ -243,7 +243,7 @@ def _ms(frame: pd.DataFrame, column: str) -> pd.Series[float]:
 
 
 def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    source, least = context.source, fewest(context, pair)
+    source, least = context.source, fewer_requests(context, pair)
     grid = percentile_grid(least)
     if not grid or not enough(least, _MEDIAN):
         return None
@@ -251,13 +251,13 @@ def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] |
 
 
 def _few(context: Context, pair: Pair) -> Component:
-    said = f"p50 needs {needed(_MEDIAN)} requests on both sides, one has {whole(fewest(context, pair))}."
+    said = f"p50 needs {needed(_MEDIAN)} requests on both sides, one has {whole(fewer_requests(context, pair))}."
     return empty("Too few requests", said)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the address calls both sides, known or not; "" for one it says nothing of."""
+    """Names of both sides in the address, known or not; "" for a missing one."""
 
     a: str
     b: str
@@ -277,12 +277,12 @@ def head(context: Context, pair: Pair | None) -> Component:
     ]
     if names.a and names.b:
         tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
-    tools += [part_menu(context, "r"), leave_out(context), *chips(context, ("m", "r", "cold"))]
+    tools += [part_menu(context, "r"), leave_out_cold_link(context), *chips(context, ("m", "r", "cold"))]
     return html.Div([left, html.Span(className="grow"), html.Div(tools, className="pick")], className="phead")
 
 
 def window_links(context: Context) -> list[Component]:
-    """Return buttons to what can be compared without a second version, for a page that has nothing else to show."""
+    """Return links to window comparisons, for a service with a single version."""
     start, end = context.axis.start, context.view.end
     middle = start + (end - start) / 2
     earlier, later = window_name(start, middle), window_name(middle, end)
@@ -306,7 +306,7 @@ def _picker(
 
 
 def _summary(context: Context, side: str, name: str, compared: Selection | None) -> Component:
-    """Return the closed menu: what the side is, and the time that is compared of it."""
+    """Return the closed menu: the side and its compared time."""
     chosen = compared or (selection(context, name) if name else None)
     title, when = (
         side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not kept" if name else "")
@@ -335,7 +335,7 @@ def _version(context: Context, side: str, version: str, names: Names) -> Compone
 
 
 def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = False) -> list[tuple[str, str]]:
-    """Return what B, or the window of the page, may be held against: text and address; only what has requests, if asked."""
+    """Return the offered baselines for B or the window of the page, as text and address."""
     later = pair.b if pair else context.selection
     name = pair.b_name if pair else window_name(later.start, later.end)
     lengths = {
@@ -343,14 +343,14 @@ def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = Fal
         "Same time yesterday": _DAY,
         "Same time last week": _WEEK,
     }
-    pairs = {text: shifted(context, later, back, name) for text, back in lengths.items()}
-    shown = {text: each for text, each in pairs.items() if not with_requests or fewest(context, each)}
+    pairs = {text: shifted_pair(context, later, back, name) for text, back in lengths.items()}
+    shown = {text: each for text, each in pairs.items() if not with_requests or fewer_requests(context, each)}
     return [(text, context.view.here(a=each.a_name, b=each.b_name)) for text, each in shown.items()]
 
 
 def _presets_b(context: Context) -> list[tuple[str, str]]:
-    """Return the window of the page, with the time before it: B against which A cannot have been meant."""
+    """Return the window of the page as B, with the time before it as A."""
     window = context.selection
     name = window_name(window.start, window.end)
-    made = shifted(context, window, window.end - window.start, name)
+    made = shifted_pair(context, window, window.end - window.start, name)
     return [(context.view.window_label, context.view.here(a=made.a_name, b=made.b_name))]

@@ -39,7 +39,7 @@ _NOTHING = 0.01
 
 
 def blame_card(context: Context, judged: Comparison) -> Component:
-    """Return the table of stages at the percentile judged, with the choice of another."""
+    """Return the table of stage changes at the compared percentile, with a choice of percentiles."""
     fewer = min(judged.verdict.a_n, judged.verdict.b_n)
     tools = _tabs(context, judged)
     if not enough(fewer, judged.quantile):
@@ -58,14 +58,14 @@ def blame_card(context: Context, judged: Comparison) -> Component:
 
 
 def change_words(a: float, b: float, share: float, widest: float) -> str:
-    """Return a stage's change and its share of the whole, negative for one that moved against it."""
+    """Return a stage's change and its share of the total; the share is negative for an opposite change."""
     if abs(b - a) < widest * _NOTHING:
         return f"±{THIN}0"
     return duration(b - a, sign=True) + (f" · {percent(share)}" if abs(share) >= _HALF_PERCENT else "")
 
 
 def total_words(judged: Comparison) -> tuple[str, float]:
-    """Return the change of the whole in words, and in seconds."""
+    """Return the total change in words, and in seconds."""
     a, b = judged.verdict.a_value or 0.0, judged.verdict.b_value or 0.0
     return f"{duration(b - a, sign=True)} · {signed_change((b - a) / a if a else None)}", b - a
 
@@ -118,7 +118,7 @@ def _bar(stage: str, change: float, text: str, widest: float, zero: float, *, ma
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One row.
+    """Row of the signals card.
 
     Args:
         name: What it is.
@@ -138,14 +138,14 @@ class Signal:
 
 
 def signals_card(context: Context, pair: Pair) -> Component:
-    """Return the table of what could explain a change without the code."""
+    """Return the table of signals that could explain a change without the code."""
     rows = [_signal_row(each) for each in signals(context, pair)]
     body = table(_HEAD, rows, "What else changed")
     return card("What else changed", body, sub="the usual confounders", size="c5", flush=True)
 
 
 def signals(context: Context, pair: Pair) -> list[Signal]:
-    """Return the rows: those that only tell first, then those that could explain."""
+    """Return the rows: informative ones first, then possible explanations."""
     return [
         Signal("Time compared", span(pair.a.end - pair.a.start), span(pair.b.end - pair.b.start)),
         *_load(context, pair),
@@ -178,7 +178,7 @@ def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Sign
 
 
 def _errors(before: SloCounts, after: SloCounts) -> Signal:
-    """Return the share of failed requests; a difference that chance makes is the same."""
+    """Return the share of failed requests; a difference within chance counts as equal."""
     a, b = (float(each.bad) / float(each.total) if each.total else None for each in (before, after))
     if a is None or b is None:
         return Signal("Errors", percent(a, 2), percent(b, 2))
@@ -201,7 +201,7 @@ def _share(text: str, row: dict[str, Any]) -> Signal:
 
 
 def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
-    """Return how long prompts and answers are, of services that count tokens."""
+    """Return prompt and response lengths of services that count tokens."""
     a, b = token_histograms(context, pair)
     return [
         _relative(text, [median_value(a.get(kind)), median_value(b.get(kind))])
@@ -211,7 +211,7 @@ def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
 
 
 def _points(change: float, decimals: int = 0) -> str:
-    """Return the difference of two shares, which is in points."""
+    """Return the difference of two shares in percentage points."""
     return f"{'+' if change > 0 else ''}{percent(change, decimals).removesuffix('%')}pt"
 
 

@@ -17,7 +17,7 @@ _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 
 
 def report(context: Context, judged: Comparison) -> str:
-    """Return the finding, its evidence, the stages and the way back; whoever copies it adds the host to the link."""
+    """Return verdict, evidence, stages and link as Markdown; the reader adds the host to the link."""
     pair = judged.pair
     part = part_words(context.view, context.view.part_of_each_version)
     whose = f"{context.service}, {part}" if part else context.service or ""
@@ -32,7 +32,7 @@ def report(context: Context, judged: Comparison) -> str:
 
 
 def address(context: Context, judged: Comparison) -> str:
-    """Return the address that opens exactly this comparison, also once there is a newer version."""
+    """Return the address of exactly this comparison, stable after newer versions."""
     pair, at = judged.pair, f"{judged.quantile * 100:g}"
     return context.view.link(
         "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.part_of_each_version
@@ -60,7 +60,7 @@ def _line(stage: str, a: float, b: float, share: float, widest: float) -> str:
 
 
 def _plain(text: str) -> str:
-    r"""Return *text*, which others may have written, so that Markdown shows it as it is.
+    r"""Return *text*, which may be user input, with Markdown escaped.
 
     >>> _plain("a|b")
     'a\\|b'

@@ -44,7 +44,7 @@ Lives = Mapping[str, ServingPeriod]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is compared.
+    """Two sides to compare.
 
     Args:
         a: The reference.
@@ -63,7 +63,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A pair, judged at one quantile.
+    """Pair with its verdict at one quantile.
 
     Args:
         pair: What was compared.
@@ -90,7 +90,7 @@ def asked_pair(context: Context) -> Pair | None:
     if b:
         # The version before it, or what stands there already.
         earlier = names[max(names.index(b) - 1, 0)] if b in names else usual.a_name if usual else b
-        return chosen_pair(context, earlier, b) if earlier != b else before(context, b)
+        return chosen_pair(context, earlier, b) if earlier != b else window_before(context, b)
     if a:
         later = usual.b_name if usual else _this_window(context)
         return chosen_pair(context, a, later if later != a else _this_window(context))
@@ -98,18 +98,18 @@ def asked_pair(context: Context) -> Pair | None:
 
 
 def default_pair(context: Context) -> Pair | None:
-    """Return the newest version against the one before, or this window against the one before; None where neither can be.
+    """Return the newest version against the version before, or this window against the window before; None without both.
 
     Versions that bear p99 come first, then windows that do, then whatever has requests.
     """
-    versions, windows = newest_pair(context), before(context, _this_window(context))
-    least = [(fewest(context, each), each) for each in (versions, windows) if each is not None]
+    versions, windows = newest_pair(context), window_before(context, _this_window(context))
+    least = [(fewer_requests(context, each), each) for each in (versions, windows) if each is not None]
     able = next((each for n, each in least if n >= needed(WANTED)), None)
     return able or next((each for n, each in least if n), versions)
 
 
 def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
-    """Return the newest version against the newest before it that bears p99; None with one version.
+    """Return the newest version against the newest one before it with enough requests for p99; None with one version.
 
     Args:
         context: The service.
@@ -125,7 +125,7 @@ def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
 
 
 def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
-    """Return A against B, each a version of the service or a window such as `2026-11-21T12:00/6h`."""
+    """Return the pair A and B, each a version of the service or a window such as `2026-11-21T12:00/6h`."""
     known = lives_of(context)
     if a in known and b in known:
         return _versions(context, known, a, b)
@@ -133,21 +133,21 @@ def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
     return Pair(first, second, a, b) if first and second else None
 
 
-def before(context: Context, b: str) -> Pair | None:
+def window_before(context: Context, b: str) -> Pair | None:
     """Return what B names against the time before it, which is as long; None where B names nothing."""
     later = selection(context, b)
     back = None if later is None else later.end - later.start
-    return None if later is None or back is None else shifted(context, later, back, b)
+    return None if later is None or back is None else shifted_pair(context, later, back, b)
 
 
-def shifted(context: Context, later: Selection, back: timedelta, b: str) -> Pair:
+def shifted_pair(context: Context, later: Selection, back: timedelta, b: str) -> Pair:
     """Return *later*, which the address calls *b*, against a window as long that lies so far *back*."""
     start, end = later.start - back, later.end - back
     return Pair(replace(_base(context), start=start, end=end), later, window_name(start, end), b)
 
 
 def selection(context: Context, name: str) -> Selection | None:
-    """Return the requests of a version over its lifetime, or of a window; None for a name that is neither."""
+    """Return the requests of a version over its lifetime, or of a window; None for an unknown name."""
     known = lives_of(context)
     if name in known:
         return _lifetime(context, known, name)
@@ -156,20 +156,20 @@ def selection(context: Context, name: str) -> Selection | None:
 
 
 def compared(context: Context, pair: Pair, quantile: float | None = None) -> Comparison:
-    """Judge *pair* at *quantile*, or at p99 and below it at the highest percentile that the requests can bear."""
-    found, quantile = judged(context, pair, quantile)
-    stages = asked(context, context.source.read.compare, pair.a, pair.b, quantile)
-    return Comparison(pair, quantile, found, stages, rank_stage_growth(stages) if len(stages) else ())
+    """Compare *pair* at *quantile*, or at the highest percentile up to p99 with enough requests."""
+    found, quantile = verdict_of(context, pair, quantile)
+    stages = ask_past_if_over(context, context.source.read.compare, pair.a, pair.b, quantile)
+    return Comparison(pair, quantile, found, stages, blame(stages) if len(stages) else ())
 
 
-def judged(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:
+def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[Verdict, float]:
     """Return the verdict alone, and at which quantile: half the questions of `compared`."""
-    a, b = (asked(context, context.source.read.latency, each) for each in (pair.a, pair.b))
+    a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
     return compare_quantile(a, b, quantile), quantile
 
 
-def asked(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what *query* answers; about versions whose time is over it is asked once an hour, not at every refresh."""
     sides = [each for each in args if isinstance(each, Selection)]
     over = context.source.now() - LATE
@@ -177,12 +177,12 @@ def asked(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kw
     return (context.source.ask_past if past else context.source.ask)(query, *args, **kwargs)
 
 
-def fewest(context: Context, pair: Pair) -> int:
+def fewer_requests(context: Context, pair: Pair) -> int:
     """Return the requests of the side that has fewer."""
     return min(_requests(context, pair.a), _requests(context, pair.b))
 
 
-def most(context: Context, pair: Pair) -> int:
+def more_requests(context: Context, pair: Pair) -> int:
     """Return the requests of the side that has more."""
     return max(_requests(context, pair.a), _requests(context, pair.b))
 
@@ -193,7 +193,7 @@ def lives_of(context: Context) -> Lives:
 
 
 def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
-    """Return the versions of each service, the oldest first.
+    """Return the lifetimes of the versions of each service, oldest first.
 
     Args:
         frame: What `read.releases` returns, or `read.versions` for the service "".
@@ -211,7 +211,7 @@ def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
 
 
 def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
-    """Return two versions over the time that both served, or over two times after each other (`version_times`)."""
+    """Return two versions over their common time, or over consecutive times (`version_times`)."""
     if a == b:
         own = _lifetime(context, known, a)
         return Pair(own, own, a, b)
@@ -230,8 +230,8 @@ def _lifetime(context: Context, known: Lives, name: str) -> Selection:
     return _served(context, name, known[name])
 
 
-def _served(context: Context, name: str, life: ServingPeriod) -> Selection:
-    """Return the requests of version *name* in *life*, at most a week; a time that goes on ends at its last whole fiftieth."""
+def _served(context: Context, name: str, life: Life) -> Selection:
+    """Return the requests of version *name* in *life*, at most a week, in whole fiftieths while it goes on."""
     end = life.end
     if end > context.source.now() - SERVING:
         step = max((end - life.start) // _LOOKS // BUCKET, 1) * BUCKET.total_seconds()
@@ -248,11 +248,11 @@ def _base(context: Context) -> Selection:
 
 
 def _requests(context: Context, wanted: Selection) -> int:
-    return asked(context, context.source.read.latency, wanted).count
+    return ask_past_if_over(context, context.source.read.latency, wanted).count
 
 
 def window_name(start: datetime, end: datetime) -> str:
-    """Return what `[start, end)` is called; seconds are the finest it knows.
+    """Return the name of `[start, end)`, to the second.
 
     >>> window_name(datetime(2026, 11, 21, 12, tzinfo=UTC), datetime(2026, 11, 21, 18, tzinfo=UTC))
     '2026-11-21T12:00/6h'
@@ -265,7 +265,7 @@ def window_name(start: datetime, end: datetime) -> str:
 
 
 def window_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
-    """Read the name of a window; None for what is none, is longer than 400 days or begins in the future.
+    """Parse the name of a window; None if it is invalid, longer than 400 days or begins in the future.
 
     >>> window_of("2026-11-21T12:00/yesterday", datetime(2026, 11, 22, tzinfo=UTC)) is None
     True

@@ -17,7 +17,7 @@ from ...core.stages import label
 from ...store import Selection
 from ..ui.components import ratio_of
 from ..ui.format import THIN, TIMES, count, day, duration, needed, percent, percentile, portion, signed_change, whole
-from .comparison import SERVING, Comparison, Pair, asked, judged, lives_of
+from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, verdict_of
 from .page import Context
 from .trace_rows import records
 
@@ -44,7 +44,7 @@ _WHOLE_NAME = 20
 
 
 def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
-    """Return the verdict in a word or two, and its kind of badge: other traffic makes it doubtful."""
+    """Return the verdict in a word or two, and its badge kind; a changed request mix makes it doubtful."""
     kind = judgement.verdict.kind
     if kind in {"regression", "improvement"} and (other := confounder(context, judgement.pair)):
         return f"{'Slower' if kind == 'regression' else 'Faster'}, but {other}", "warn"
@@ -52,7 +52,7 @@ def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
 
 
 def verdict_sentence(judgement: Comparison) -> str:
-    """Return the finding: how many times slower B is, and where."""
+    """Return the verdict as a sentence: ratio, percentile and latencies."""
     found, at = judgement.verdict, percentile(judgement.quantile)
     if found.kind == "not_enough" or found.ratio is None:
         fewer = min(found.a_n, found.b_n)
@@ -67,7 +67,7 @@ def verdict_sentence(judgement: Comparison) -> str:
 
 
 def evidence(context: Context, judgement: Comparison) -> list[str]:
-    """Return what the finding rests on: interval, requests, the median, the mix."""
+    """Return the evidence of the verdict: interval, requests, median and request mix."""
     found = judgement.verdict
     parts = [
         interval_words(judgement),
@@ -79,7 +79,7 @@ def evidence(context: Context, judgement: Comparison) -> list[str]:
 
 
 def interval_words(judgement: Comparison) -> str:
-    """Return the interval of what the headline says, "" where there is none."""
+    """Return the confidence interval of the ratio, "" without one."""
     found = judgement.verdict
     if found.ratio_low is None or found.ratio_high is None or found.kind == "not_enough":
         return ""
@@ -92,8 +92,8 @@ def interval_words(judgement: Comparison) -> str:
 
 
 def median_words(context: Context, judgement: Comparison) -> str:
-    """Return what became of the median, "" where it is the finding itself or nothing tells it."""
-    found, _ = judged(context, judgement.pair, _MEDIAN)
+    """Return the change of the median; "" where it is the verdict itself or unknown."""
+    found, _ = verdict_of(context, judgement.pair, _MEDIAN)
     if judgement.quantile <= _MEDIAN or found.ratio is None or found.kind == "not_enough":
         return ""
     values = f"{duration(found.a_value)} → {duration(found.b_value)}"
@@ -101,7 +101,7 @@ def median_words(context: Context, judgement: Comparison) -> str:
 
 
 def blamed_stages(judgement: Comparison) -> list[tuple[str, str]]:
-    """Return the stages to blame and the share of each, worst first; of an improvement those to thank."""
+    """Return the stages that explain most of the change, with their shares, largest first."""
     if judgement.verdict.kind == "regression":
         shares = {each.stage: each.share for each in judgement.growth}
     elif judgement.verdict.kind == "improvement":
@@ -113,14 +113,14 @@ def blamed_stages(judgement: Comparison) -> list[tuple[str, str]]:
 
 
 def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:
-    """Return what a reader calls a side, and its time: a version and when it served, or a window."""
+    """Return the display name of a side, and its time: version and serving time, or a window."""
     if name in lives_of(context):
         return short_name(name), serving_time(side, context.source.now(), context.view.zone)
     return time_range(side, context.view.zone), ""
 
 
 def short_name(version: str) -> str:
-    """Return *version* in the room of a menu: of a long one, such as a commit, both ends tell it apart.
+    """Return *version* shortened for a menu: both ends of a long one, such as a commit hash.
 
     >>> short_name("v1.15.0"), short_name("4f2a9c1d8e7b6a5f4f2a9c1d8e7b6a5f4f2a9c1d")
     ('v1.15.0', '4f2a9c1d…2a9c1d')
@@ -129,12 +129,12 @@ def short_name(version: str) -> str:
 
 
 def side_names(context: Context, pair: Pair) -> tuple[str, str]:
-    """Return what a reader calls A and B: versions, or the times of windows."""
+    """Return the display names of A and B."""
     return side_name(context, pair.a_name, pair.a)[0], side_name(context, pair.b_name, pair.b)[0]
 
 
 def serving_time(side: Selection, now: datetime, zone: tzinfo) -> str:
-    """Return when a selection begins and ends: `since 15:40`, or `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
+    """Return the time range of a selection: `since 15:40`, or `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     if side.end <= now - SERVING:
         return time_range(side, zone)
     start, today = side.start.astimezone(zone), now.astimezone(zone).date()
@@ -142,7 +142,7 @@ def serving_time(side: Selection, now: datetime, zone: tzinfo) -> str:
 
 
 def compared_times(context: Context, pair: Pair) -> str:
-    """Say over which times two sides are compared; "" of two windows, which are called by their times."""
+    """Return the compared times as text; "" for two windows, whose names are their times."""
     times = time_range(pair.a, context.view.zone), time_range(pair.b, context.view.zone)
     if pair.together:
         return f"Both versions served at the same time. Only that time is compared: {times[0]}."
@@ -152,12 +152,12 @@ def compared_times(context: Context, pair: Pair) -> str:
 
 
 def report_time(side: Selection) -> str:
-    """Return the time of a side in UTC, for those who read it elsewhere."""
+    """Return the time of a side in UTC, for readers in other zones."""
     return f"{time_range(side, UTC)} UTC"
 
 
 def time_range(side: Selection, zone: tzinfo) -> str:
-    """Return from when to when *side* is, in *zone*: `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
+    """Return the time range of *side* in *zone*: `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     start, end = side.start.astimezone(zone), side.end.astimezone(zone)
     last = f"{end:%H:%M}" if start.date() == end.date() else day(end)
     return f"{day(start)} – {last}"  # noqa: RUF001 - a dash between two times
@@ -165,11 +165,11 @@ def time_range(side: Selection, zone: tzinfo) -> str:
 
 def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
     """Return the frame of `read.mix`."""
-    return asked(context, context.source.read.mix, pair.a, pair.b)
+    return ask_past_if_over(context, context.source.read.mix, pair.a, pair.b)
 
 
 def confounder(context: Context, pair: Pair) -> str:
-    """Return what differs beside the code, to follow "Slower, but"; "" where nothing does."""
+    """Return the difference beside the code, to follow "Slower, but"; "" without one."""
     frame = request_mix(context, pair)
     changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
     said = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
@@ -177,7 +177,7 @@ def confounder(context: Context, pair: Pair) -> str:
 
 
 def mix_sentence(context: Context, pair: Pair) -> str:
-    """Return how the mix changed, or that it did not; "" where too little is known."""
+    """Return the change of the request mix as text; "" where too little is known."""
     frame = request_mix(context, pair)
     parts = [
         f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
@@ -194,14 +194,14 @@ def mix_sentence(context: Context, pair: Pair) -> str:
 
 
 def prompt_growth(context: Context, pair: Pair) -> float | None:
-    """Return by how much the median prompt grew, None where nobody counts tokens."""
+    """Return the relative growth of the median prompt; None without token counts [ratio]."""
     sides = [median_value(token_histograms(context, pair)[index].get(TOKENS_IN)) for index in (0, 1)]
     return ratio_of(sides[1], sides[0])
 
 
 def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]:
-    """Return the tokens a request of A and of B has: by type, input or output."""
-    return [asked(context, context.source.read.streams, side, TOKENS) for side in (pair.a, pair.b)]
+    """Return token counts by type (input, output), of A and of B."""
+    return [ask_past_if_over(context, context.source.read.streams, side, TOKENS) for side in (pair.a, pair.b)]
 
 
 def median_value(counted: Histogram | None) -> float | None:

@@ -36,7 +36,7 @@ _WHY = (
 
 
 def render(context: Context) -> Page:
-    """Return what the engines of the window say, by service and model."""
+    """Return the engines page: reported metrics of the window, by service and model."""
     found = context.source.ask(context.source.read.engines, context.selection)
     body: list[Node] = [_head(context, found)]
     if not found:
@@ -108,7 +108,7 @@ def _detail(context: Context, model: EngineModel) -> Component:
 
 
 def _times(context: Context, name: str, model: EngineModel) -> Component:
-    """Return every time an engine tells of *model*: the request, its stages, its tokens and its batches."""
+    """Return every duration that an engine reports of *model*: request, stages, tokens and batches."""
     head: list[tuple[Node, str]] = [("Time", ""), ("Count", "r"), ("Mean", "r")]
     head += [(percentile(each), "r") for each in _QUANTILES]
     rows = [_time(html.B("Request"), model.requests)] if model.requests.count else []
@@ -144,7 +144,7 @@ def _named(what: str, definition: str) -> Component:
 
 
 def _between(found: Distribution, quantile: float) -> Component:
-    """Return a cell that says between which edges the value at *quantile* is; never a single number."""
+    """Return a cell with the bucket edges around *quantile*; never a single number."""
     name = percentile(quantile)
     interval = found.quantile(quantile)
     if interval is None or not enough(found.count, quantile):
@@ -162,7 +162,7 @@ def _between(found: Distribution, quantile: float) -> Component:
 
 
 def _split(model: EngineModel) -> dict[str, float]:
-    """Return the mean by stage, what the stages leave of it as overhead; nothing where the engine tells no stage."""
+    """Return the mean by stage with the rest as unattributed; nothing where the engine reports no stage."""
     split = model.mean_by_stage
     if not split:
         return {}
@@ -176,7 +176,7 @@ def _tokens(context: Context, model: EngineModel, kind: str) -> str:
 
 
 def roundest(low: float, high: float) -> float:
-    """Return the number between *low* and *high*, both above zero, that people would rather write than all others.
+    """Return the roundest number between *low* and *high*, both above zero.
 
     >>> roundest(0.297, 0.304), roundest(0.489, 0.5), roundest(7.34, 7.5), roundest(953, 973)
     (0.3, 0.5, 7.5, 960.0)

@@ -42,8 +42,8 @@ _TELL = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
 
 
 def render(context: Context) -> Page:
-    """Return what happened in the window, of the kind and the service that the address names."""
-    view, every = context.view, happenings(context)
+    """Return the events of the window, of the kind and the service that the address names."""
+    view, every = context.view, timeline_events(context)
     kind = view.choice("kind", "", *KINDS)
     shown = [each for each in every if kind in ("", each.kind)]
     trail: list[tuple[str, str | None]] = [("Events", view.link(_PLACE) if context.service else None)]
@@ -53,7 +53,7 @@ def render(context: Context) -> Page:
     return Page("Events · Stagelens", trail, body, _PLACE)
 
 
-def _head(context: Context, every: Sequence[Happening]) -> Component:
+def _head(context: Context, every: Sequence[TimelineEvent]) -> Component:
     view = context.view
     counts = Counter(each.kind for each in every)
     said = [several(len(every), "event"), view.window_label[0].lower() + view.window_label[1:]]
@@ -70,7 +70,7 @@ def _head(context: Context, every: Sequence[Happening]) -> Component:
     return html.Div([title, html.Span(className="grow"), every_service, tabs], className="phead")
 
 
-def _days(context: Context, shown: Sequence[Happening]) -> Component:
+def _days(context: Context, shown: Sequence[TimelineEvent]) -> Component:
     if not shown:
         return card(None, _nothing(context))
     zone = context.view.zone
@@ -100,7 +100,7 @@ def _nothing(context: Context) -> Component:
     )
 
 
-def _day(context: Context, day: date, found: Sequence[Happening]) -> Component:
+def _day(context: Context, day: date, found: Sequence[TimelineEvent]) -> Component:
     head = (("Time", ""), ("Kind", ""), ("Service", "hide"), ("What", ""))
     name = f"{day:%A, %-d %B %Y}"
     rows = [_row(context, each) for each in found]
@@ -109,7 +109,7 @@ def _day(context: Context, day: date, found: Sequence[Happening]) -> Component:
     )
 
 
-def _row(context: Context, found: Happening) -> Component:
+def _row(context: Context, found: TimelineEvent) -> Component:
     view, at = context.view, found.at.astimezone(context.view.zone)
     service: Node = html.Span("all", className="muted")
     if found.service:
@@ -130,7 +130,7 @@ def _row(context: Context, found: Happening) -> Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TimelineEvent:
     """One thing that happened.
 
     Args:
@@ -156,7 +156,7 @@ class Happening:
     source: str = ""
 
 
-def happenings(context: Context) -> list[Happening]:
+def timeline_events(context: Context) -> list[TimelineEvent]:
     """Return what happened in the window, to the service of *context* or to any; newest first."""
     view = context.view
     found = [*_releases(context), *_incidents(context), *_told(context)]
@@ -169,7 +169,7 @@ def happenings(context: Context) -> list[Happening]:
     return sorted(wanted, key=lambda each: each.at, reverse=True)
 
 
-def _releases(context: Context) -> Iterator[Happening]:
+def _releases(context: Context) -> Iterator[TimelineEvent]:
     view = context.view
     known = context.source.ask(context.source.read.releases, view.text("env"))
     # The first version ever seen is no release, it is where the history begins.
@@ -180,25 +180,27 @@ def _releases(context: Context) -> Iterator[Happening]:
         name, version = str(row["service"]), str(row["version"])
         href = view.link("/compare", svc=name, a=str(last), b=version)
         at = row["first_seen"].to_pydatetime()
-        yield Happening(at, "release", name, f"{version} first seen", f"after {last}", "Release", "out", href)
+        yield TimelineEvent(at, "release", name, f"{version} first seen", f"after {last}", "Release", "out", href)
 
 
-def _incidents(context: Context) -> Iterator[Happening]:
+def _incidents(context: Context) -> Iterator[TimelineEvent]:
     for each in context.source.incidents():
         # What became slower, or silent, is no objective's; what was taken out of its file is none any more.
         of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
         href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)
         shape = "bad" if each.severity == "page" else "warn"
         opened = each.headline if each.resolved_at is None else f"{each.name} {each.worst}"
-        yield Happening(each.opened_at, "incident", each.service, f"{each.name}: alert", opened, "Opened", shape, href)
+        yield TimelineEvent(
+            each.opened_at, "incident", each.service, f"{each.name}: alert", opened, "Opened", shape, href
+        )
         for at, transition in _updates(each):
             title = f"{each.name}: {transition}"
-            yield Happening(at, "incident", each.service, title, "", transition.capitalize(), shape, href)
+            yield TimelineEvent(at, "incident", each.service, title, "", transition.capitalize(), shape, href)
         if each.resolved_at is not None:
             text = f"{each.headline}, {span(each.resolved_at - each.opened_at)} after the alert"
             over, badge, end = _ENDINGS.get(each.ending, ("over", "Resolved", "good"))
             title = f"{each.name}: {over}"
-            yield Happening(each.resolved_at, "incident", each.service, title, text, badge, end, href)
+            yield TimelineEvent(each.resolved_at, "incident", each.service, title, text, badge, end, href)
 
 
 def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
@@ -213,7 +215,7 @@ def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
     yield from ((at, transition) for (transition, _), at in said.items())
 
 
-def _told(context: Context) -> Iterator[Happening]:
+def _told(context: Context) -> Iterator[TimelineEvent]:
     view, read = context.view, context.source.read
     for row in records(context.source.ask(read.events, view.start, view.happened_before, service=context.service)):
         at, service = row["at"].to_pydatetime(), str(row["service"])
@@ -221,7 +223,7 @@ def _told(context: Context) -> Iterator[Happening]:
         text = str(row["text"])
         title = f"{key}: {text}" if key and key not in text else text
         own, elsewhere = (link, "") if link.startswith("/") else (_around(view, service, at), link)
-        yield Happening(at, kind, service, title, "", kind.capitalize(), "out", own, elsewhere)
+        yield TimelineEvent(at, kind, service, title, "", kind.capitalize(), "out", own, elsewhere)
 
 
 def _window(view: View, path: str, found: Incident) -> str:

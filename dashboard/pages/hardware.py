@@ -53,8 +53,8 @@ _OTHERS = {
 
 
 def hardware_card(context: Context) -> Component:
-    """Return what the machines of the service did."""
-    frame = told(context)
+    """Return the utilization of the machines of the service."""
+    frame = hardware_frame(context)
     if frame.empty:
         return card("Hardware", _nothing())
     axis = context.axis_of(frame)
@@ -86,7 +86,7 @@ def _nothing() -> Component:
 
 
 def _tail(context: Context) -> tuple[float, pd.DataFrame]:
-    """Return the highest percentile that most steps can tell, and its course in columns at and value [seconds]."""
+    """Return the highest percentile with enough requests in most steps, and its time series (at, value [seconds])."""
     courses = context.source.ask(
         context.source.read.quantiles_over_time, context.selection, _QUANTILES, context.axis.step
     )
@@ -98,7 +98,7 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
 
 
 def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
-    """Say whether the machines were busier while requests were slow."""
+    """Return whether the machines were busier while requests were slow, as text."""
     if shares.empty:
         return "How busy the GPUs were is not told: a slice of one (MIG) has no utilization of its own."
     found = when_slow(shares, tail)
@@ -118,7 +118,7 @@ def _compared(found: Compared) -> str:
 
 
 def _others(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
-    """Say what else was worse then."""
+    """Return other measures that were worse then, as text."""
     said: list[str] = []
     for measure, (before, after) in _OTHERS.items():
         found = when_slow(of_measure(frame, measure.key), tail)
@@ -133,7 +133,7 @@ def _busiest(shares: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | None:
-    """Return what each *what* did, the busiest first; None where there is none."""
+    """Return the table of *what*, the busiest first; None without any."""
     own = frame[frame["measure"].isin([each.key for each in columns])]
     if own.empty:
         return None
@@ -172,7 +172,7 @@ def _foot(frame: pd.DataFrame, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was so in the slowest steps, and in the others.
+    """Utilization in the slowest steps, and in the others.
 
     Args:
         threshold_seconds: A step is slow above it.
@@ -186,7 +186,7 @@ class Compared:
 
 
 def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return what the service's work runs on, GPU or CPU, and how busy that was.
+    """Return the busiest kind of device (GPU or CPU) and its utilization.
 
     Where there are GPUs it is they, whoever uses them. Else it is the share that all processes of the service on a machine have
     of the CPUs they may use.
@@ -207,7 +207,7 @@ def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 def busy_share(frame: pd.DataFrame) -> float | None:
-    """Return which share of its time the machines were busy, over all of them; None where nothing tells it."""
+    """Return the mean utilization over all machines; None where nothing reports it [ratio]."""
     _, shares = busy(frame)
     return float(shares["share"].mean()) if len(shares) else None
 
@@ -233,11 +233,11 @@ def when_slow(values: pd.DataFrame, tail: pd.DataFrame) -> Compared | None:
 
 
 def of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return columns at, place, share of one measure that is a share."""
+    """Return columns at, place, share of one ratio measure."""
     own = frame[frame["measure"] == measure]
     return own[["at", "place"]].assign(share=own["mean"])
 
 
-def told(context: Context) -> pd.DataFrame:
+def hardware_frame(context: Context) -> pd.DataFrame:
     """Return what is known of the machines in the window, as `Reader.hardware` answers."""
     return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)

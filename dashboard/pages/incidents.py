@@ -56,7 +56,7 @@ _ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), 
 
 
 def render(context: Context, name: str | None = None) -> Page:
-    """Return the page of the incident *name*, or of all of them."""
+    """Return the page of the incident *name*, or the list of incidents."""
     view = context.view
     if name is None:
         return Page(_TITLE, [("Incidents", None)], _list_body(context), _PLACE)
@@ -172,7 +172,7 @@ def _head(context: Context, found: Incident) -> Component:
 
 
 def _silence_note(context: Context, silence: Silence) -> str:
-    """Say until when notifications are silenced: at once, although the evaluator applies it only with its next evaluation."""
+    """Return the end and the author of the silence; the evaluator applies a silence with its next evaluation."""
     return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
 
 
@@ -213,7 +213,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
 
 
 def _mute_reason(context: Context, found: Incident) -> list[Node]:
-    """Say why nobody is told, with a link to the incident that is told instead."""
+    """Return why notifications are muted, with a link to the incident that is notified instead."""
     lead = context.source.incident_actions.incident(found.told_with) if found.told_with else None
     if lead is None:
         return [f"Nobody is told: {found.muted}"]
@@ -256,7 +256,7 @@ def _when(context: Context, at: datetime) -> str:
 
 
 def rules_card(found: SloStatus) -> Component:
-    """Return each rule with both of its burn rates now, and whether it fires."""
+    """Return the card of alert rules: both burn rates of each, and whether it fires."""
     head: Sequence[tuple[Node, str]] = (
         ("State", ""),
         ("Rule", ""),
@@ -271,7 +271,7 @@ def rules_card(found: SloStatus) -> Component:
 
 
 def history_card(context: Context, found: SloStatus) -> Component:
-    """Return the incidents, newest first: of this objective, then of the others."""
+    """Return the card of incidents, newest first: those of this objective, then others."""
     incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
     if not incidents:
         return card("Alert history", html.P("No incident so far.", className="muted"))
@@ -282,7 +282,7 @@ def history_card(context: Context, found: SloStatus) -> Component:
 
 
 def incident_path(view: View, found: Incident) -> str:
-    """Return the address of the service's page at the time of *found*, with the calm before it, about what it was about."""
+    """Return the address of the service's page at the time of *found*, including the calm before it."""
     start = found.since - CALM_BEFORE
     end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
     keys = {**PART, "env": "environment"}
@@ -304,7 +304,7 @@ def _rule(found: RuleStatus, slo: SloStatus) -> Component:
 
 
 def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
-    """Return the state as shape and word: what both windows say, where they say anything."""
+    """Return the state of both windows as shape and word."""
     if slo_state in _UNJUDGED:
         return _state_pill(*_UNJUDGED[slo_state])
     burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
@@ -355,7 +355,7 @@ def _history_state(found: Incident) -> Component:
 
 
 def _delivery_list(view: View, found: Incident) -> Node:
-    """Return what was sent to each channel, and what went wrong with it."""
+    """Return the deliveries to each channel, with their errors."""
     if not found.deliveries:
         return html.Span("nobody", className="muted", title=found.muted or "The SLO file names no channel for it")
     return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
@@ -380,14 +380,14 @@ def _state_pill(word: str, shape: str, said: str = "") -> Component:
 
 
 def acknowledge_button(found: Incident) -> Component | None:
-    """Return the button of whoever looks after *found*; None when somebody does."""
+    """Return the button that acknowledges *found*; None once it is acknowledged."""
     if found.acked_by:
         return None
     return _button("I look after it", f"{INCIDENTS_API}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
 
 
 def accept_button(found: Incident) -> Component | None:
-    """Return the button that takes *found* for the new normal; None for what cannot be, such as a broken promise."""
+    """Return the button that accepts *found* as new baseline; None for other kinds than latency regressions."""
     if found.kind != "tail":
         return None
     what = "Nobody is told of it again unless it gets slower still"
@@ -395,13 +395,13 @@ def accept_button(found: Incident) -> Component | None:
 
 
 def silence_buttons(found: Incident) -> list[Component]:
-    """Return the buttons after which nobody is told of *found* for a while."""
+    """Return the buttons that silence *found* for a while."""
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
     return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
 
 
 def end_button(silence: Silence, what: str) -> Component:
-    """Return the button that ends *silence*, which is about *what*."""
+    """Return the button that ends *silence*; *what* describes it."""
     return _button(
         "End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}"
     )

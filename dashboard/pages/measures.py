@@ -45,7 +45,7 @@ KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What a selection of requests says in a few numbers.
+    """Summary of a selection of requests.
 
     Args:
         requests: How many. [count]
@@ -79,7 +79,7 @@ class Measures:
 
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
-    """Return where the time goes at `PERCENTILES`, the one answer that tiles, bars, charts and tables read."""
+    """Return the stage breakdown at `PERCENTILES`, the common source of tiles, bars, charts and tables."""
     return source.ask(_smoothed_breakdown, source.read, selection)
 
 
@@ -88,7 +88,7 @@ def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
 
 
 def stalls(source: Source, selection: Selection) -> pd.DataFrame:
-    """Return what held requests up at `PERCENTILES`, as parts of `breakdown`; no rows where nothing did."""
+    """Return the stall times at `PERCENTILES`, as parts of `breakdown`; no rows without stalls."""
     return source.ask(_smoothed_stalls, source.read, selection)
 
 
@@ -97,7 +97,7 @@ def _smoothed_stalls(read: Reader, selection: Selection) -> pd.DataFrame:
 
 
 def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return *frame*, each percentile's stage shares the mean over its neighbours, near ones counting more.
+    """Return *frame* with the stage shares of each percentile averaged over its neighbours, near ones weighted more.
 
     Where a few requests decide, single ones would make the stages jump from one percentile to the next. The latency of a
     percentile stays as it is, and the stages still add up to it. Where there are many, the neighbours hardly count.
@@ -116,7 +116,7 @@ def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, wanted: Places) -> Floats:
-    """Do what `smoothed` says, for any number of breakdowns at once.
+    """Average stage shares over neighbouring percentiles as `smoothed` does, for any number of breakdowns at once.
 
     Args:
         seconds: Of the stages; shape (..., rows, stages).
@@ -138,7 +138,7 @@ def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, want
 
 
 def measure(source: Source, selection: Selection | None) -> Measures:
-    """Return the measures of *selection*; of None, those of no request."""
+    """Return the measures of *selection*; `NO_REQUESTS` for None."""
     if selection is None:
         return NO_REQUESTS
     frame = breakdown(source, selection)
@@ -153,7 +153,7 @@ def measure(source: Source, selection: Selection | None) -> Measures:
 def measures_of(
     requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
 ) -> Measures:
-    """Return what so many requests can tell: p50 and p99 and their stages only where enough stand above."""
+    """Return measures in which p50, p99 and their stages are present only with enough requests."""
     median_tells, tail_tells = enough(requests, 0.5), enough(requests, 0.99)
     return Measures(
         requests,
@@ -166,13 +166,13 @@ def measures_of(
 
 
 def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
-    """Return the stages of one row of a breakdown: stage to seconds, those with nothing left out."""
+    """Return the stages of one row of a breakdown, stage to seconds, without zeros."""
     values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
     return {stage: seconds for stage, seconds in values.items() if seconds > 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ServiceMeasures:
     """What one service did in a window.
 
     Args:
@@ -191,7 +191,7 @@ class Seen:
 
     @property
     def kind(self) -> str:
-        """What sort of service it is, one of `KINDS`, as far as its stages and its model say."""
+        """Kind of service, one of `KINDS`, derived from its stages and its model."""
         stages = {*self.measures.median_stages, *self.measures.tail_stages}
         if stages >= _TOKEN_STAGES:
             return "llm"
@@ -200,7 +200,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Row:
-    """One service of the fleet.
+    """One service of the fleet with its status.
 
     Args:
         fleet: The page it stands on.
@@ -213,14 +213,14 @@ class Row:
 
     fleet: Context
     context: Context
-    seen: Seen
+    seen: ServiceMeasures
     slos: tuple[SloStatus, ...]
     incidents: tuple[Incident, ...]
     release: Release | None
 
     @property
     def slo(self) -> SloStatus | None:
-        """Its most urgent objective; of equals one about latency, and the one that burns faster."""
+        """Most urgent objective; of equal ones a latency objective, then the faster burning one."""
         return min(self.slos, key=urgency_of, default=None)
 
     @cached_property
@@ -240,45 +240,45 @@ class Row:
 
     @property
     def before(self) -> Measures:
-        """Its requests in the window that this one is compared with."""
-        seen = self.fleet.once(seen_before).get(self.service)
+        """Requests in the compared window."""
+        seen = self.fleet.once(measures_before).get(self.service)
         return seen.measures if seen else NO_REQUESTS
 
     @property
     def seconds(self) -> float:
-        """How much of the window lies within its history: as on its own page."""
+        """Length of the window within the history of the service, as on its own page."""
         first, last = self.fleet.axis.counted
-        return max((last - max(first, self.fleet.once(_begun).get(self.service, first))).total_seconds(), 1.0)
+        return max((last - max(first, self.fleet.once(_history_starts).get(self.service, first))).total_seconds(), 1.0)
 
     @property
     def state(self) -> SloState | Literal[""]:
-        """How it stands; "" where nothing is known."""
+        """State of the service; "" where nothing is known."""
         return self.status.state
 
     @property
     def p99_change(self) -> float | None:
-        """How much p99 changed against the window that this one is compared with; None without such a window."""
+        """Relative change of p99 against the compared window; None without such a window."""
         return ratio_of(self.now.p99, self.before.p99)
 
     @property
     def urgency(self) -> tuple[int, float, str]:
-        """Where it stands among others: those that burn first."""
+        """Sort key: services that burn their budget first."""
         return URGENCY[self.state or "healthy"], -(self.slo.burn_1h if self.slo else 0.0), self.service
 
 
-def seen_in(context: Context) -> dict[str, Seen]:
+def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
     """Return the services with requests in the window of *context*, by name."""
     view = context.view
-    return _seen(context.source, view.start, view.end, view.text("env"))
+    return _fleet_measures(context.source, view.start, view.end, view.text("env"))
 
 
-def seen_before(context: Context) -> dict[str, Seen]:
+def measures_before(context: Context) -> dict[str, ServiceMeasures]:
     """Return the same of the window it is compared with; empty where it is compared with none."""
     before = context.previous
-    return {} if before is None else _seen(context.source, before.start, before.end, before.environment)
+    return {} if before is None else _fleet_measures(context.source, before.start, before.end, before.environment)
 
 
-def _begun(context: Context) -> dict[str, datetime]:
+def _history_starts(context: Context) -> dict[str, datetime]:
     """Return when the history of each service begins."""
     known = context.source.ask(context.source.read.releases, context.view.text("env"))
     return {str(name): at.to_pydatetime() for name, at in known.groupby("service")["first_seen"].min().items()}
@@ -290,7 +290,7 @@ def urgent_first(context: Context) -> list[Row]:
 
 
 def _urgent_first(context: Context) -> list[Row]:
-    seen = seen_in(context)
+    seen = measures_in_window(context)
     slower = {each.service: each for each in context.once(regressions) if each.is_clear}
     rows = [
         Row(
@@ -306,12 +306,14 @@ def _urgent_first(context: Context) -> list[Row]:
     return sorted(rows, key=lambda row: row.urgency)
 
 
-def _seen(source: Source, start: datetime, end: datetime, environment: str | None) -> dict[str, Seen]:
-    return source.ask(measured, source.read, start, end, environment)
+def _fleet_measures(
+    source: Source, start: datetime, end: datetime, environment: str | None
+) -> dict[str, ServiceMeasures]:
+    return source.ask(fleet_measures, source.read, start, end, environment)
 
 
-def measured(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, Seen]:
-    """Return what every service did in `[start, end)`, by name, from two questions however many there are."""
+def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:
+    """Return the measures of every service in `[start, end)`, by name, from two queries."""
     known = read.services(start, end, environment=environment)
     places = np.array(TELLING)
     frame = read.fleet(start, end, [PERCENTILES[place] for place in TELLING], environment=environment)
@@ -323,20 +325,22 @@ def measured(read: Reader, start: datetime, end: datetime, environment: str | No
     around = smooth(seconds, total, n, places, np.array((AT_P50, AT_P99)))
     values = total[:, np.searchsorted(places, (AT_P50, AT_P99))]
     latency = dict(zip(frame.index[:: len(TELLING)], zip(values.tolist(), around.tolist(), strict=True), strict=True))
-    made: dict[str, Seen] = {}
+    made: dict[str, ServiceMeasures] = {}
     for row in known.to_dict("records"):
         name = str(row["service"])
         if name in latency:
-            made[name] = _seen_of({str(key): value for key, value in row.items()}, *latency[name], stages)
+            made[name] = _service_measures({str(key): value for key, value in row.items()}, *latency[name], stages)
     return made
 
 
-def _seen_of(row: dict[str, object], values: list[float], around: list[list[float]], stages: list[str]) -> Seen:
+def _service_measures(
+    row: dict[str, object], values: list[float], around: list[list[float]], stages: list[str]
+) -> ServiceMeasures:
     requests, errors = int(str(row["requests"])), int(str(row["errors"]))
     median, tail = ({stage: each for stage, each in zip(stages, some, strict=True) if each > 0} for some in around)
     measures = measures_of(requests, errors, (values[0], values[1]), (median, tail))
     first, last = (pd.Timestamp(str(row[name])).to_pydatetime() for name in ("first_seen", "last_seen"))
-    return Seen(str(row["service"]), str(row["model"]), first, last, measures)
+    return ServiceMeasures(str(row["service"]), str(row["model"]), first, last, measures)
 
 
 NO_REQUESTS = Measures(0, 0, None, None, {}, {})

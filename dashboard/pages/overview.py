@@ -30,7 +30,7 @@ from ..ui.format import (
     times,
 )
 from ..view import incident_page, service_path, slo_path
-from .collectors import greedy_line
+from .collectors import service_quota_line
 from .comparison_text import short_name
 from .measures import KINDS, Row, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
@@ -69,7 +69,7 @@ def render(context: Context) -> Page:
     body: list[Node] = [
         _head(context, rows, shown),
         unwatched_line(context),
-        greedy_line(context),
+        service_quota_line(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: services_card(context, shown)),
@@ -106,7 +106,7 @@ def _head(context: Context, rows: list[Row], shown: list[Row]) -> Component:
 
 
 def _filter(context: Context) -> Component:
-    """Return the place of the field that narrows the list by name; `assets/sieve.js` makes it."""
+    """Return the placeholder of the field that filters the list by name; `assets/sieve.js` builds it."""
     return html.Span(className="sieve", **attributes({"data-typed": context.view.text("q") or ""}))
 
 
@@ -118,7 +118,7 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
     return tiles(
         [
             _requests(context, rows, total),
-            _promised(rows),
+            _slo_tile(rows),
             _worst(context, rows),
             waited if waiting is not None else None,
             errors if rows else None,
@@ -140,7 +140,7 @@ def _requests(context: Context, rows: list[Row], total: int) -> Component:
     return tile("Requests", count(total / context.seconds), "/s", below, spark(course))
 
 
-def _promised(rows: list[Row]) -> Component | None:
+def _slo_tile(rows: list[Row]) -> Component | None:
     """Say how many services with an objective are inside it, and how the others stand."""
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
@@ -160,14 +160,14 @@ def _worst(context: Context, rows: list[Row]) -> Component | None:
 
 
 def _fleet_waiting(rows: list[Row]) -> float | None:
-    """Weigh each service's share by its requests."""
+    """Return the waiting share of the fleet, weighted by the requests of each service."""
     known = [(share, row.now.requests) for row in rows if (share := row.now.waiting_share) is not None]
     weights = sum(weight for _, weight in known)
     return sum(share * weight for share, weight in known) / weights if weights else None
 
 
 def _cost(context: Context, rows: list[Row], total: int) -> Component | None:
-    """Return what the services with a price cost together; None where nobody wrote one."""
+    """Return the total cost of the services with a price; None without prices."""
     costs = context.source.costs
     if costs is None:
         return None
@@ -184,12 +184,12 @@ def _cost(context: Context, rows: list[Row], total: int) -> Component | None:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem in the fleet.
 
     Args:
-        severity: The smallest is the gravest.
+        severity: The smallest is the most severe.
         weight: Among equals the largest comes first.
-        build: Makes its card; only the gravest are made.
+        build: Makes its card; only the most severe are made.
     """
 
     severity: int
@@ -198,7 +198,7 @@ class Finding:
 
 
 def findings(context: Context, rows: list[Row]) -> Component:
-    """Return cards of the gravest, or one line that nothing is wrong."""
+    """Return cards of the most severe findings, or one line without any."""
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
     found = [each for each in (_of_collector(context, rows),) if each is not None]
     for row in rows:
@@ -232,7 +232,7 @@ def _quiet(rows: list[Row]) -> Component:
 
 
 def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
-    """Find that nothing can be judged: it is the same for all objectives, and so is the fix."""
+    """Return the finding that objectives are stale; its cause and fix are the same for all of them."""
     stale = [row.slo for row in rows if row.slo is not None and row.slo.state == "stale"]
     return Finding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
 
@@ -284,7 +284,7 @@ def _slo(row: Row, found: SloStatus) -> Component:
 
 
 def _of_incident(row: Row) -> Finding | None:
-    """Find an open incident that the cards of objectives and of releases do not speak of."""
+    """Return the finding for an open incident that no objective or release card covers."""
     versions = {row.release.comparison.pair.b_name} if row.release else set[str]()
     objectives = {each.slo.name for each in row.slos if each.state in {"burning", "at_risk", "maintenance"}}
     others = [each for each in row.incidents if each.name not in objectives and each.version not in versions]
@@ -318,7 +318,7 @@ def _spent(found: SloStatus) -> str:
 
 
 def _of_silence(row: Row, last: datetime) -> Finding | None:
-    """Find a service that sends nothing any more while others do, *last* at that time."""
+    """Return the finding for a service that stopped sending while others continue; *last* is the newest data."""
     seen = row.seen
     silence = last - seen.last_seen
     active = max((seen.last_seen - seen.first_seen).total_seconds(), 1.0)
@@ -339,7 +339,7 @@ def _silence(row: Row, silence: timedelta) -> Component:
 
 
 def _of_tail(row: Row) -> Finding | None:
-    """Find a service whose p99 is long because some requests wait for what others do not."""
+    """Return the finding for a service whose p99 is long because some requests wait."""
     now = row.now
     if not now.tail_stages or not now.p50 or now.p99 is None or now.p99 < _TAIL_RATIO * now.p50:
         return None

@@ -36,7 +36,7 @@ from ..ui.components import (
 from ..ui.format import UNKNOWN, count, duration, money, needed, percent, span, times, whole
 from ..view import service_path, slo_path
 from .comparison import window_name
-from .events import Happening, happenings
+from .events import TimelineEvent, timeline_events
 from .measures import KINDS, Row
 from .page import Context
 from .service_status import COLOURS
@@ -57,7 +57,7 @@ _UNKNOWN = html.Span(UNKNOWN, className="muted")
 
 
 def services_card(context: Context, rows: Sequence[Row]) -> Component:
-    """Return the table of *rows*, as the address sorts it, 50 at a time."""
+    """Return the table of *rows*, sorted as the address says, 50 a page."""
     columns = _columns(context, rows)
     key, backwards = _order(context, columns)
     ordered = _sorted(rows, key, columns.get(key), backwards=backwards)
@@ -80,7 +80,7 @@ def services_card(context: Context, rows: Sequence[Row]) -> Component:
 
 
 def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
-    """Return the columns that have something to say, by their key in the address."""
+    """Return the columns with values, by their key in the address."""
     courses = rates_by_service(context)
     promised, costs = any(row.slo for row in rows), _costs(context, rows)
     columns = {
@@ -108,14 +108,14 @@ def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
 
 
 def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
-    """Return by which column, and whether from its far end; what is not known falls back to the most urgent first."""
+    """Return the sort column and direction of the address; most urgent first without a valid one."""
     asked = context.view.text("sort") or _DEFAULT
     key, backwards = asked.removeprefix("-"), asked.startswith("-")
     return (key, backwards) if key in columns else (_DEFAULT, False)
 
 
 def _sorted(rows: Sequence[Row], key: str, column: Column | None, *, backwards: bool) -> list[Row]:
-    """Return *rows* in order; those that are alike as they come, which is the most urgent first."""
+    """Return *rows* in order; equal ones stay in order of urgency."""
     if column is None or key == _DEFAULT:
         return list(reversed(rows) if backwards else rows)
     known = [(value, row) for row in rows if (value := column.value(row)) is not None]
@@ -129,7 +129,7 @@ def _page(context: Context, pages: int) -> int:
 
 
 def _head(context: Context, key: str, column: Column, sorted_by: str) -> Component:
-    """Return a head that sorts by its column, and turns the order round where it does already."""
+    """Return a header that sorts by its column, or reverses the order."""
     asked = f"-{key}" if sorted_by == "+" else key
     href = context.view.here(sort=None if asked == _DEFAULT else asked, n=None)
     rising = column.rising == (sorted_by != "-")
@@ -139,7 +139,7 @@ def _head(context: Context, key: str, column: Column, sorted_by: str) -> Compone
 
 
 def _grouped(shown: Sequence[Row], ordered: Sequence[Row], columns: dict[str, Column]) -> list[Component]:
-    """Return lines under what they have in common: those in trouble first, whatever they are, then by kind."""
+    """Return table lines by group: services in trouble first, then by kind."""
     lines: list[Component] = []
     for name, group in groupby(shown, key=_group):
         number = sum(_group(row) == name for row in ordered)
@@ -240,7 +240,7 @@ def _errors(row: Row) -> Node:
 
 
 def _costs(context: Context, rows: Sequence[Row]) -> dict[str, float]:
-    """Return what a million requests of each service with a price cost."""
+    """Return the cost of a million requests of each service with a price."""
     costs = context.source.costs
     found: dict[str, float] = {}
     for row in rows if costs else ():
@@ -286,7 +286,7 @@ def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
 
 
 def rates_by_service(context: Context) -> dict[str, list[float]]:
-    """Return the requests a second of each service in every step of the window, 0 where it has none.
+    """Return the request rate of each service in every step of the window, 0 without requests [requests/s].
 
     Without the newest step where the window ends now: agents have not sent all of it yet.
     """
@@ -304,7 +304,7 @@ def rates_by_service(context: Context) -> dict[str, list[float]]:
 
 
 def stage_time_card(context: Context, size: str) -> Component:
-    """Return in which stages the requests of all services are, over time."""
+    """Return the time of all services by stage, over time."""
     title, source = "Where the fleet spends its time", context.source
     frame = source.ask(source.read.breakdown_over_time, context.selection, None, context.axis.step)
     axis = context.axis_of(frame)
@@ -326,9 +326,9 @@ def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
 
 
 def events_card(context: Context, size: str) -> Component:
-    """Return releases, incidents and what pipelines told, newest first."""
+    """Return releases, incidents and reported events, newest first."""
     # What was done with advice changes no service.
-    found = [each for each in happenings(context) if each.kind != "advice"]
+    found = [each for each in timeline_events(context) if each.kind != "advice"]
     more = link("All events", href=context.view.link("/events"), className="link")
     if not found:
         quiet = empty("Nothing happened", "No release, no incident and no event in this window.")
@@ -339,14 +339,14 @@ def events_card(context: Context, size: str) -> Component:
 
 
 def released(context: Context) -> pd.DataFrame:
-    """Return the versions first seen in the window: service, version, first_seen; the first of a service is no release."""
+    """Return the versions first seen in the window: service, version, first_seen; a service's first version is no release."""
     view = context.view
     known = context.source.ask(context.source.read.releases, view.text("env"))
     later = known[known.duplicated("service")]
     return later[(later["first_seen"] >= view.start) & (later["first_seen"] < view.end)]
 
 
-def _event_line(context: Context, told: Happening) -> Component:
+def _event_line(context: Context, told: TimelineEvent) -> Component:
     zone = context.view.zone
     at = told.at.astimezone(zone)
     clock = f"{at:%H:%M}" if at.date() == context.view.end.astimezone(zone).date() else f"{at:%-d %b}"
@@ -362,7 +362,7 @@ def _event_line(context: Context, told: Happening) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """Column of the service table.
 
     Args:
         title: Its head.

@@ -52,7 +52,7 @@ _PORT = 4318
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One rendered page.
+    """Rendered page.
 
     Args:
         title: For the window of the browser.
@@ -71,7 +71,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Context:
-    """What a page is rendered from.
+    """View and data source that a page is rendered from.
 
     Args:
         view: The address.
@@ -85,25 +85,25 @@ class Context:
     _made: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False, compare=False)
 
     def once(self, make: Callable[[Context], T]) -> T:
-        """Return what *make* makes of this context, made once: the page and what stands beside it share it."""
+        """Return the result of *make* for this context, computed once and shared by all parts of the page."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
 
     @cached_property
     def selection(self) -> Selection:
-        """The requests of the window the view is about."""
+        """Requests of the view's window."""
         view = self.view
         part = {PART[key]: value for key, value in view.part.items()} if self.service else {}
         return Selection(view.start, view.end, service=self.service, environment=view.text("env"), **part)
 
     def of(self, service: str) -> Context:
-        """Return the same page for all that *service* has: the part that the address names is one of its own service."""
+        """Return the same page for the whole *service*, without version, model and route of another service."""
         return Context(self.view.of_whole_services(), self.source, service)
 
     @cached_property
     def previous(self) -> Selection | None:
-        """What the window is compared with: the one before, the same a day or a week ago; None where `vs` is off."""
+        """Requests of the compared window: the window before, a day or a week ago; None where `vs` is off."""
         back = self.view.compared_back
         if back is None:
             return None
@@ -112,7 +112,7 @@ class Context:
 
     @property
     def previous_seconds(self) -> float:
-        """How much of the compared window lies within the history: a rate must not count the time before it."""
+        """Length of the compared window within the history, so that rates ignore the time before it."""
         if self.previous is None:
             return 0.0
         start = max(self.previous.start, self.first_data or self.previous.start)
@@ -126,14 +126,14 @@ class Context:
 
     @cached_property
     def first_data(self) -> datetime | None:
-        """When the history begins, of the service or of everything."""
+        """Start of the history, of the service or of the whole store."""
         if self.service is None:
             return self.source.state().oldest
         return None if self.versions.empty else _python(self.versions["first_seen"].min())
 
     @cached_property
     def axis(self) -> TimeAxis:
-        """The time axis: the window, or what there is of it while the history is younger than the window."""
+        """Time axis of the page: the window, cut to the history."""
         view = self.view
         start = max(view.start, self.first_data) if self.first_data else view.start
         if start >= view.end:
@@ -141,12 +141,12 @@ class Context:
         return TimeAxis(start, view.end, step_for(view.end - start), view.zone)
 
     def axis_of(self, frame: pd.DataFrame) -> TimeAxis:
-        """Return the axis with the step *frame* really has: the store widens it where finer rows are gone."""
+        """Return the axis with the step of *frame*, which the store widens where finer rows are gone."""
         seconds = frame.attrs.get("step_seconds")
         return replace(self.axis, step=timedelta(seconds=float(seconds))) if seconds else self.axis
 
     def rates(self, frame: pd.DataFrame) -> list[float]:
-        """Return the requests a second of every step of *frame*.
+        """Return the request rate of every step of *frame* [requests/s].
 
         Without the newest one where the window ends now: agents have not sent all of it yet, and it would end each course
         with a fall.
@@ -158,19 +158,19 @@ class Context:
         return [float(each) for each in (rates[:-1] if self.unfinished(frame["at"], axis) else rates)]
 
     def unfinished(self, starts: Iterable[object], axis: TimeAxis) -> bool:
-        """Say whether the newest of the steps that begin at *starts* is still going on: agents have not sent all of it."""
+        """Return whether the newest of the steps that begin at *starts* is incomplete, as agents still send its data."""
         newest = max((_python(each) for each in starts), default=axis.start)
         return self.view.live and axis.begin(newest) + axis.step >= axis.end
 
     @property
     def seconds(self) -> float:
-        """The length of the shown time, as requests are counted in it."""
+        """Length of the counted time of the page."""
         first, last = self.axis.counted
         return max((last - first).total_seconds(), 1.0)
 
     @property
     def silence(self) -> timedelta | None:
-        """For how long the service has sent nothing, in a window that ends now; None while it sends."""
+        """Time since the last data of the service, in a window that ends now; None while it sends."""
         if self.service is None or self.versions.empty or not self.view.live:
             return None
         silent = self.source.now() - _python(self.versions["last_seen"].max()) - _BUCKET
@@ -178,14 +178,14 @@ class Context:
 
     @property
     def young(self) -> str:
-        """Say that the history is younger than the window, where it is."""
+        """Note that the history is younger than the window, where it is."""
         if self.axis.start <= self.view.start:
             return ""
         return f"history starts {self.axis.start.astimezone(self.view.zone):%H:%M:%S}, {span(self.axis.end - self.axis.start)} of data"
 
     @cached_property
     def releases(self) -> dict[datetime, str]:
-        """The versions first seen in the shown time, to their names; the very first is no release."""
+        """Versions first seen in the shown time, by time; the very first is no release."""
         rows = self.versions.iloc[1:] if len(self.versions) else self.versions
         seen = [(_python(at), str(name)) for at, name in zip(rows["first_seen"], rows["version"], strict=True)]
         shown = [(at, name) for at, name in seen if self.axis.start < at < self.axis.end]
@@ -199,7 +199,7 @@ class Context:
 
     @cached_property
     def events(self) -> dict[datetime, str]:
-        """Some of them, to their short names: deploys before all else, then the newest; what was done with advice changes no service."""
+        """Short names of reported events by time: deployments first, then the newest; without advice marks."""
         told = self.told[self.told["kind"] != "advice"]
         rows = told.iloc[(told["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKERS)
         names = [_short(str(key) or str(text)) for key, text in zip(rows["key"], rows["text"], strict=True)]
@@ -207,17 +207,17 @@ class Context:
 
     @property
     def at(self) -> datetime:
-        """The time that the page is about: the end of a window that is over, else the present."""
+        """Time that the page is about: end of a past window, else the present."""
         return self.view.past_end or self.source.now()
 
     @cached_property
     def slos(self) -> list[SloStatus]:
-        """Every objective as it stands at the end of the window, the most urgent first."""
+        """Objectives with their status at the end of the window, most urgent first."""
         return self.source.slos(self.view.past_end)
 
     @cached_property
     def open_incidents(self) -> list[Incident]:
-        """The incidents that are open at the end of the window, newest first."""
+        """Incidents open at the end of the window, newest first."""
         at, known = self.view.past_end, self.source.incidents()
         if at is None:
             return [each for each in known if each.state == "open"]
@@ -225,22 +225,22 @@ class Context:
 
     @cached_property
     def slo(self) -> SloStatus | None:
-        """The objective that says most of what is shown; it may be about more of the service, or about another part of it."""
+        """Objective that matches the shown requests best; its scope may be wider or different."""
         return self.source.slo_of(self.selection, self.view.past_end) if self.service else None
 
     @cached_property
     def promise(self) -> SloStatus | None:
         """The objective about the latency of every request shown, if there is one."""
-        return self.source.promise_of(self.selection, self.view.past_end) if self.service else None
+        return self.source.covering_slo(self.selection, self.view.past_end) if self.service else None
 
     @property
     def threshold_seconds(self) -> float | None:
-        """The latency that every request shown was promised, if one was."""
+        """Latency threshold of every shown request, if an objective covers them [seconds]."""
         return self.promise.slo.threshold_seconds if self.promise else None
 
 
 def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Component:
-    """Return what *build* makes, or a card that says it failed: one broken card must not take the page with it."""
+    """Return the result of *build*, or an error card, so that one failing card does not break the page."""
     try:
         return build()
     except Exception as error:  # noqa: BLE001 - whatever a card meets, the others stay
@@ -275,7 +275,7 @@ def _python(at: object) -> datetime:
 
 
 def no_data(context: Context) -> list[Node]:
-    """Return the body of the overview when its window is empty: the first run, or a way to the last data."""
+    """Return the body of the overview for an empty window: the first run, or a link to the last data."""
     view, environment = context.view, context.view.text("env")
     services = context.source.all_services(environment)
     if not len(services) and not environment:
@@ -303,7 +303,7 @@ def no_data(context: Context) -> list[Node]:
 
 
 def first_run(source: Source) -> Component:
-    """Return the page of an empty store; it fills itself when the first request arrives."""
+    """Return the page of an empty store; it refreshes when the first request arrives."""
     endpoint, said = _collector(source)
     return html.Div(
         [
@@ -330,7 +330,7 @@ def first_run(source: Source) -> Component:
 
 
 def _collector(source: Source) -> tuple[str, str]:
-    """Return the settings with which agents find the collector, and a sentence about them."""
+    """Return the agent settings for the collector, and a sentence about them."""
     found = max(source.read.collectors(), key=lambda each: each.seen, default=None)
     if found is None:
         return "", "No collector has reported to this store yet. Start one with `stagelens up`."
@@ -343,7 +343,7 @@ def _collector(source: Source) -> tuple[str, str]:
 
 
 def missing(what: str, home: str) -> Component:
-    """Return what stands at an address that leads nowhere."""
+    """Return the card for an unknown address."""
     return nothing("There is no such page", what, actions=[link("Overview", href=home, className="btn pri")])
 
 

@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 from ...alerts.reader import Incident
 from ..ui.components import Node, attributes, card, link, pill, swatch, table
 from ..ui.format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
-from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
+from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, lives, newest_pair, verdict_of
 from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .page import Context, Page, no_data, nothing, panel
 
@@ -43,7 +43,7 @@ _UNKNOWN_END = 1000
 
 
 def render(context: Context) -> Page:
-    """Return the newest releases of the fleet: those that got slower, those that got faster, the rest folded away."""
+    """Return the newest releases of the fleet: slower ones, faster ones, the others collapsed."""
     trail: list[tuple[str, str | None]] = [("Regressions", None)]
     if not len(context.source.all_services(context.view.text("env"))):
         return Page("Regressions · Stagelens", trail, no_data(context), "/regressions")
@@ -66,7 +66,7 @@ def render(context: Context) -> Page:
 
 
 def finding(judged: int, slower: int) -> str:
-    """Return the page's sentence.
+    """Return the summary sentence of the page.
 
     >>> finding(7, 2)
     '2 of 7 released services got slower'
@@ -112,7 +112,7 @@ def _row(release: Release) -> Component:
 
 
 def _name(release: Release) -> Component:
-    """Return the service, and which version stands against which."""
+    """Return the service, and its compared versions."""
     pair = release.comparison.pair
     name = link(release.service, href=release.href, className="n cut", title=release.service)
     versions = html.Div(f"{short_name(pair.a_name)} → {short_name(pair.b_name)}", className="s")
@@ -136,7 +136,7 @@ def _change(release: Release) -> list[Node]:
 
 
 def _traffic(release: Release) -> Component:
-    """Return whether something else than the code changed."""
+    """Return the note on changes other than the code."""
     pair = release.comparison.pair
     badge, kind = verdict_badge(release.context, release.comparison)
     said = mix_sentence(release.context, pair)
@@ -186,14 +186,14 @@ def _nothing(context: Context) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The newest version of one service.
+    """Newest version of one service, compared with the version before.
 
     Args:
         context: The page's address, for this service.
         comparison: Against the version before.
         since: When it was first seen.
         rolled_back: Whether the version before serves on and this one does not.
-        incident: What is open about the service, the gravest.
+        incident: What is open about the service, the most severe.
     """
 
     context: Context
@@ -209,17 +209,17 @@ class Release:
 
     @property
     def is_regression(self) -> bool:
-        """Whether it is slower, surely, and serves."""
+        """Whether the release is significantly slower and still serves."""
         return self.comparison.verdict.kind == "regression" and not self.rolled_back
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is surely so much slower that somebody should act: `MATERIAL`."""
+        """Whether the release is slower by at least `MATERIAL`, with certainty."""
         return self.is_regression and (self.comparison.verdict.ratio_low or 0.0) >= MATERIAL
 
     @property
     def href(self) -> str:
-        """The comparison that says the same, with its evidence."""
+        """Address of the comparison with the evidence."""
         pair, at = self.comparison.pair, f"{self.comparison.quantile * 100:g}"
         return self.context.view.link("/compare", svc=self.service, a=pair.a_name, b=pair.b_name, p=at)
 
@@ -230,10 +230,10 @@ def regressions(context: Context) -> list[Release]:
 
 
 def judge_releases(context: Context) -> list[Release]:
-    """Return the newest version of every service that had a release in the window or the last 7 days, worst first.
+    """Return the newest version of every service with a release in the window or the last 7 days, worst first.
 
     One question tells the versions of all services. A release costs two more, and a third when it changed something; the
-    same are answered from memory, see `pair`.
+    results are cached, see `ask_past_if_over`.
     """
     source = context.source
     known = lives(source.ask(source.read.releases, context.view.text("env")), context.view.past_end)
@@ -252,7 +252,7 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
     if pair is None:
         return None
     before, newest = versions[pair.a_name], versions[pair.b_name]
-    found, quantile = judged(context, pair)
+    found, quantile = verdict_of(context, pair)
     if found.kind in {"regression", "improvement"}:
         comparison = compared(context, pair, quantile)
     else:
@@ -261,12 +261,12 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
 
 
 def _open_incidents(context: Context) -> dict[str, Incident]:
-    """Return the gravest open incident of each service."""
+    """Return the most severe open incident of each service."""
     return {each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")}
 
 
 def _severity(release: Release) -> tuple[int, bool, float, str]:
-    """Return what sorts releases: by how much they surely changed, whatever incidents are open."""
+    """Return the sort key: the certain part of the change, without regard to incidents."""
     found = release.comparison.verdict
     sure = found.ratio_low if (found.ratio or 1.0) >= 1 else found.ratio_high
     size = abs(math.log(sure)) if sure and math.isfinite(sure) else 0.0

@@ -26,7 +26,7 @@ _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_ST
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One process.
+    """One process of a service.
 
     Args:
         name: Its host and process id, as the card *Hardware* calls it.
@@ -45,7 +45,7 @@ class Replica:
     seconds: dict[str, float]
 
     def sends(self, now: datetime) -> bool:
-        """Say whether it has sent something just now: one without requests has nothing to send."""
+        """Return whether the replica has sent data recently; without requests there is nothing to send."""
         return self.heard is not None and now - self.heard < _SILENT
 
 
@@ -55,7 +55,7 @@ def render(context: Context) -> Page:
 
 
 def loads_of(context: Context) -> pd.DataFrame:
-    """Return what replicas told of their starts, of the part that the address names."""
+    """Return the start reports of replicas, within the scope of the address."""
     read, view = context.source.read, context.view
     found = context.source.ask(read.loads, context.service or "", view.text("env"))
     return found[found["version"] == view.part["v"]] if "v" in view.part else found
@@ -74,7 +74,7 @@ def _body(context: Context) -> list[Node]:
 
 
 def replicas(found: pd.DataFrame) -> list[Replica]:
-    """Return who told *found*, the last started first."""
+    """Return the replicas that reported *found*, the last started first."""
     told = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
     return sorted(told, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
 
@@ -94,7 +94,7 @@ def _python(at: object) -> datetime | None:
 
 
 def _finding(context: Context) -> Component | None:
-    """Say what is left of p99 without cold requests; nothing where there are none."""
+    """Return p99 without cold requests as text; nothing where there are none."""
     read = context.source.read
     everything, warm, cold = (
         context.source.ask(read.latency, replace(context.selection, cold=kind))

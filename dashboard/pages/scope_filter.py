@@ -24,7 +24,7 @@ _MOST = 40
 
 
 def part_menu(context: Context, key: str) -> Component | None:
-    """Return the menu of the models (`m`) or routes (`r`) with requests in the window; None where there is nothing to choose."""
+    """Return the menu of models (`m`) or routes (`r`) with requests in the window; None without a choice."""
     view, name = context.view, PART[key]
     chosen, names = view.part.get(key, ""), _choices(context, key)
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one is no choice
@@ -38,17 +38,17 @@ def part_menu(context: Context, key: str) -> Component | None:
 
 
 def chips(context: Context, keys: Iterable[str] = PART) -> list[Node]:
-    """Return what the page is only about, each a link to the same page about all."""
+    """Return a chip for each active filter: a link to the same page without it."""
     return [_chip(context, key) for key in keys if key in context.view.part]
 
 
 def part_words(view: View, keys: Iterable[str] = PART) -> str:
-    """Return which part of a service *view* is about: `model small and route /v1`; "" where it is about all."""
+    """Return the scope of *view* in words: `model small and route /v1`; "" for the whole service."""
     return " and ".join(_words(view, key) for key in keys if key in view.part)
 
 
-def to_blame(context: Context) -> list[str]:
-    """Return the keys without any one of which there would be requests, or all where only that helps; [] where there are."""
+def blocking_filters(context: Context) -> list[str]:
+    """Return the filters that leave no requests: each one that alone does, else all; [] with requests."""
     if _requests_without(context, []):
         return []
     part = list(context.view.part)
@@ -56,8 +56,8 @@ def to_blame(context: Context) -> list[str]:
     return alone or (part if _requests_without(context, part) else [])
 
 
-def nobody(context: Context, keys: list[str]) -> Component:
-    """Return what stands in place of a page without requests because of its filters *keys*: which, and the way out."""
+def no_matching_request(context: Context, keys: list[str]) -> Component:
+    """Return the card of a page whose filters *keys* leave no request, with links that remove them."""
     view = context.view
     found = {key: _requests_without(context, [key]) for key in keys}
     left = [
@@ -66,11 +66,11 @@ def nobody(context: Context, keys: list[str]) -> Component:
         if n
     ]
     text = f"There are {', and '.join(left)}." if left else "There are some only without all of these."
-    return nothing(f"No request of {part_words(view)} in this window", text, actions=ways_out(view, keys))
+    return nothing(f"No request of {part_words(view)} in this window", text, actions=remove_filter_links(view, keys))
 
 
-def ways_out(view: View, keys: Iterable[str]) -> list[Component]:
-    """Return a button for each of the filters *keys*: the same page without it."""
+def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
+    """Return a link for each of the filters *keys*: the same page without it."""
     return [
         link(
             WAY_OUT if key == "cold" else f"All {PART[key]}s",
@@ -81,8 +81,8 @@ def ways_out(view: View, keys: Iterable[str]) -> list[Component]:
     ]
 
 
-def whose(slo: Slo, shown: Selection) -> str:
-    """Say what *slo* is about where that is not just what is *shown*: `all routes`, `route /v1`; "" where it is."""
+def slo_scope_note(slo: Slo, shown: Selection) -> str:
+    """Return the scope of *slo* where it differs from *shown*: `all routes`, `route /v1`; else ""."""
     names = (*(name for key, name in PART.items() if key != "cold"), "environment")
     pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in names}
     told = [
@@ -93,8 +93,8 @@ def whose(slo: Slo, shown: Selection) -> str:
     return ", ".join(told if shown.cold is None else [*told, WAY_OUT.lower()])
 
 
-def concerns(where: Mapping[str, str], shown: Selection) -> bool:
-    """Say whether what is about *where*, by dimension, is about any of what is *shown*."""
+def matches_selection(where: Mapping[str, str], shown: Selection) -> bool:
+    """Return whether requests matching *where*, by dimension, are among *shown*."""
     chosen = {name: getattr(shown, name) for name in where}
     return all(chosen[name] in (None, stored(value)) for name, value in where.items())
 
@@ -119,7 +119,7 @@ def _chip(context: Context, key: str) -> Component:
 
 
 def _choices(context: Context, key: str) -> list[str]:
-    """Return the values that have requests in the window, the busiest first."""
+    """Return the values with requests in the window, the busiest first."""
     source, asked = context.source, replace(context.selection, **{PART[key]: None})
     return list(source.ask(source.read.dimensions, asked)[PART[key]])
 
@@ -138,7 +138,7 @@ def menu(
     title: str | None = None,
     css: str = "menu",
 ) -> Component:
-    """Return the menu.
+    """Return a menu of links.
 
     Args:
         shown: What is seen of it while it is closed.
@@ -154,7 +154,7 @@ def menu(
 
 
 def field(key: str, value: str, example: str) -> Component:
-    """Return the place of a text field that sets *key* of the address; `assets/fields.js` puts the field there.
+    """Return the placeholder of a text field that sets *key* of the address; `assets/fields.js` builds it.
 
     It is not React's: a field that is rendered anew while somebody types loses letters.
     """
@@ -167,8 +167,8 @@ def _option(text: str, href: str, *, on: bool) -> Component:
     return link(html.Span(text, title=text), href=href, className="btn ghost" + (" b" if on else ""), **current)
 
 
-def leave_out(context: Context) -> Component | None:
-    """Return the switch that leaves them out; None where there are none, or the address says already what it wants."""
+def leave_out_cold_link(context: Context) -> Component | None:
+    """Return the link that leaves out cold requests; None without any, or with a filter on them."""
     if context.service is None or "cold" in context.view.part:
         return None
     number = _requests(context, ONLY_COLD)
@@ -180,7 +180,7 @@ def leave_out(context: Context) -> Component | None:
 
 
 def chip_words(context: Context) -> tuple[str, str, str]:
-    """Return what a chip says of them: its name, its value, and what pressing it does."""
+    """Return name, value and tooltip of the chip for cold requests."""
     chosen = context.view.part["cold"]
     number = _requests(context, ONLY_COLD if chosen == WITHOUT_COLD else WITHOUT_COLD)
     what = "cold" if chosen == WITHOUT_COLD else "warm"

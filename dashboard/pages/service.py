@@ -55,7 +55,7 @@ from ..view import service_path
 from .advice import top_advice
 from .measures import Measures, breakdown, measure, stages_at, stalls
 from .page import Context, Page, panel
-from .scope_filter import whose
+from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
@@ -70,7 +70,7 @@ _BAND = "Requests there, and the band their latency is certain to lie in"
 # Of each percentile the two stages that dominate most requests, with their shares; None where one dominates nearly all.
 Mixture = tuple[str, float, str, float] | None
 _EXEMPLARS, _ADVICE = 6, 3
-# How many kept requests are looked through for those around a pinned percentile.
+# How many retained requests are looked through for those around a pinned percentile.
 _LOOKED_THROUGH = 400
 # So many steps of the percentile axis away on both sides: a fifth of a nine.
 _NEAR = 8
@@ -99,7 +99,7 @@ def _body(context: Context) -> list[Node]:
     ]
     return [
         _tiles(context, measures),
-        _unclaimed(context, measures),
+        _unattributed_note(context, measures),
         html.Div(charts, className="grid"),
         suspect_note(context),
         agent_cost(context),
@@ -134,7 +134,7 @@ def _tiles(context: Context, now: Measures) -> Component:
 def _latency_tile(
     context: Context, quantile: float, now: Measures, ratio: float | None, courses: pd.DataFrame
 ) -> Component:
-    """Return a percentile as a tile: the number of the chart, or what it lies between where the chart draws that."""
+    """Return a percentile as a tile: a number, or its error bounds where the chart draws those."""
     name = percentile(quantile)
     course = _course(courses, name)
     if not enough(now.requests, quantile):
@@ -154,7 +154,7 @@ def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
 
 
 def _against(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
-    """Compare with the window before; say how many there were where there is none."""
+    """Return the change against the window before, or the number of requests without one."""
     if ratio is None:
         return _requests(requests) if requests is not None else None
     return delta(ratio, worse_up=worse_up, after=context.view.compared_words)
@@ -165,7 +165,7 @@ def _requests(n: int) -> str:
 
 
 def _cost_tile(context: Context, now: Measures, before: Measures) -> Component | None:
-    """Return what a million requests cost; None without a price, or where only a part of what it pays for is shown."""
+    """Return the cost of a million requests; None without a price or with a filter."""
     costs, view = context.source.costs, context.view
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
     if costs is None or per_hour is None or view.part:
@@ -187,8 +187,8 @@ def _waiting_tile(now: Measures) -> Component | None:
     )
 
 
-def _unclaimed(context: Context, now: Measures) -> Component | None:
-    """Say that much of the time is nobody's, where it is."""
+def _unattributed_note(context: Context, now: Measures) -> Component | None:
+    """Return the note on a large unattributed share, where there is one."""
     total = sum(now.median_stages.values())
     share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
     if share <= _MUCH_OVERHEAD or not enough(now.requests, 0.5):
@@ -202,7 +202,7 @@ def _budget_tile(context: Context) -> Component | None:
     found = context.slo
     if found is None or found.budget_left is None:
         return None
-    other = whose(found.slo, context.selection)
+    other = slo_scope_note(found.slo, context.selection)
     below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
     below += burn_note(found, context.view)
     promise = f"{found.slo.name}: {found.slo.in_words()}"
@@ -234,7 +234,7 @@ def _exemplars(context: Context, size: str) -> Component:
     if pinned is None:
         frame = slow_of_each_cause(source.ask(source.read.one_per_cause, context.selection, _EXEMPLARS))
     else:
-        frame = around(_kept_near(context, pinned), pinned)
+        frame = nearest_in_rank(_retained_near(context, pinned), pinned)
     more = link("All traces →", href=view.link("/traces", svc=context.service, **view.part), className="link")
     title = "Slow exemplars" if pinned is None else f"Exemplars around {percentile(pinned)}"
     if not len(frame):
@@ -254,7 +254,7 @@ def _exemplars(context: Context, size: str) -> Component:
 
 
 def slow_of_each_cause(kept: pd.DataFrame) -> pd.DataFrame:
-    """Return the slowest of each cause, of those causes that slow requests have; the slowest of all where none is slow."""
+    """Return the slowest request of each cause among slow requests; the slowest of all where none is slow."""
     first = kept.drop_duplicates("dominant")
     slow = first[~(first["rank"] < _SLOW_RANK)]
     return slow if len(slow) else first.head(1)
@@ -264,8 +264,8 @@ def _advice(context: Context) -> str:
     return context.view.link(service_path(context.service or "", "advice"), **context.view.part)
 
 
-def _kept_near(context: Context, quantile: float) -> pd.DataFrame:
-    """Return the kept requests whose latency is about that of *quantile*."""
+def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
+    """Return the retained requests with a latency around *quantile*."""
     grid = breakdown(context.source, context.selection)
     at = nearest(grid["percentile"], quantile)
     low, high = (grid["value_seconds"].iloc[min(max(at + side * _NEAR, 0), len(grid) - 1)] for side in (-1, 1))
@@ -275,8 +275,8 @@ def _kept_near(context: Context, quantile: float) -> pd.DataFrame:
     )
 
 
-def around(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
-    """Return those of *kept* (see `read.exemplars`) whose rank is nearest to *quantile*, slowest first."""
+def nearest_in_rank(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
+    """Return the requests of *kept* (see `read.exemplars`) with the ranks nearest to *quantile*, slowest first."""
     chosen = kept.dropna(subset="rank")
     away = [abs(place(min(float(each), 0.999999), even=False) - place(quantile, even=False)) for each in chosen["rank"]]
     near = chosen.assign(away=away).nsmallest(limit, "away").sort_values("rank", ascending=False)
@@ -284,7 +284,7 @@ def around(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.D
 
 
 def tail_sentence(measures: Measures) -> str:
-    """Say which stage takes most of p99.
+    """Return a sentence about the stage that takes most of p99.
 
     >>> tail_sentence(Measures(10, 0, 0.1, None, {}, {}))
     ''
@@ -307,7 +307,7 @@ def inspector(
     show_all: str | None = None,
     size: str = "c4",
 ) -> Component:
-    """Return the card for the percentile nearest to *wanted*.
+    """Return the inspector card for the percentile nearest to *wanted*.
 
     Args:
         frame: A breakdown over the whole percentile grid, the median in it.
@@ -325,14 +325,19 @@ def inspector(
     order = sorted(added, key=lambda stage: -added[stage])
     widest = max([abs(each) for each in added.values()] + [1e-9])
     mixed: list[Mixture] = mixtures(dominants, frame) if dominants is not None else [None for _ in range(len(frame))]
-    held = _held_up(stalls, frame) if stalls is not None else [""] * len(frame)
-    values: dict[str, Any] = {**_carried(frame, base, mixed), "held": held, "default": shown, "widest": _short(widest)}
+    held = _stall_sentences(stalls, frame) if stalls is not None else [""] * len(frame)
+    values: dict[str, Any] = {
+        **_browser_data(frame, base, mixed),
+        "held": held,
+        "default": shown,
+        "widest": _short(widest),
+    }
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
     rows = [_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest, hidden) for stage in order]
     said = [
         html.Span([*_sentence(order, added, now - before, named), _fits(advice)]),
-        _following("aside", _aside(values, shown)),
+        _hover_text("aside", _aside(values, shown)),
         _hidden([each for each in added if each in hidden], show_all),
     ]
     return card(
@@ -341,31 +346,31 @@ def inspector(
             _table(rows, named, _total(before, now, unsure=bool(values["wide"][shown]))),
             **attributes({"data-inspector": json.dumps(values, separators=(",", ":"))}),
         ),
-        sub=["p50 → ", _following("percentile", named)],
-        tools=html.Span(_following("band", values["bands"][shown]), className="muted num", title=_BAND),
+        sub=["p50 → ", _hover_text("percentile", named)],
+        tools=html.Span(_hover_text("band", values["bands"][shown]), className="muted num", title=_BAND),
         foot=said,
         size=size,
     )
 
 
-def _following(what: str, text: str) -> Component:
-    """Return *text*, which the browser rewrites when another percentile is pointed at."""
+def _hover_text(what: str, text: str) -> Component:
+    """Return *text* marked for the browser, which rewrites it when the pointer selects another percentile."""
     return html.Span(text, **attributes({f"data-{what}": ""}))
 
 
 def _table(rows: list[Component], named: str, foot: Component) -> Component:
-    follows = _following("percentile", named)
+    follows = _hover_text("percentile", named)
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("p50", "r w2"), (follows, "r w2"), ("added", "")]
     return table(head, rows, "Stages of the median and of the chosen percentile", css="insp", foot=foot)
 
 
 def _present(frame: pd.DataFrame) -> list[str]:
-    """Return the stages that took any time."""
+    """Return the stages with any time."""
     return [str(each) for each in frame.columns if each not in COLUMNS and float(frame[each].sum()) > 0]
 
 
 def mixtures(dominants: pd.DataFrame, frame: pd.DataFrame) -> list[Mixture]:
-    """Return of each percentile of *frame* which causes mix there."""
+    """Return the mixed causes at each percentile of *frame*."""
     found: dict[float, list[tuple[str, float]]] = {}
     for quantile, stage, share in zip(dominants["percentile"], dominants["stage"], dominants["share"], strict=True):
         found.setdefault(float(quantile), []).append((str(stage), float(share)))
@@ -379,27 +384,27 @@ def _mixture(shares: list[tuple[str, float]]) -> Mixture:
     return None if most > _ONE_CAUSE or next_most < _NO_CAUSE else (first, most, second, next_most)
 
 
-def _held_up(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """Say of each percentile of *frame* what held up the requests there; "" where nothing did."""
+def _stall_sentences(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
+    """Return a sentence about stalls for each percentile of *frame*; "" without stalls."""
     known = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
     seconds = records(known.reindex(frame["percentile"], fill_value=0.0))
     told = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
-    return [stall_sentence(each, float(value), _named(float(quantile))) for each, value, quantile in told]
+    return [stall_sentence(each, float(value), _percentile_name(float(quantile))) for each, value, quantile in told]
 
 
-def _named(quantile: float) -> str:
+def _percentile_name(quantile: float) -> str:
     return f"p{100 * quantile:.4g}"
 
 
-def _carried(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
-    """Return what the browser needs to rewrite the table at any percentile."""
+def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
+    """Return the numbers from which the browser rewrites the table at any percentile."""
     stages = _present(frame)
     wide = coarse(frame)
     causes = sorted({stage for each in mixed if each for stage in (each[0], each[2])}, key=position)
     return {
         "base": {stage: _short(base.get(stage, 0.0)) for stage in stages},
         "stages": {stage: [_short(float(each)) for each in frame[stage]] for stage in stages},
-        "percentiles": [_named(float(each)) for each in frame["percentile"]],
+        "percentiles": [_percentile_name(float(each)) for each in frame["percentile"]],
         "bands": [_band(record) for record in records(frame[list(COLUMNS)])],
         "wide": [int(each) for each in wide],
         "fixed": _FIXED,
@@ -412,7 +417,7 @@ def _carried(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture
 
 
 def _aside(values: Mapping[str, Any], shown: int) -> str:
-    """Say what else is true there: what held requests up, what it lies between, which causes mix. So does `inspector.js`."""
+    """Return notes on the percentile: stalls, error bounds, mixed causes; `inspector.js` does the same."""
     said: list[str] = [values["held"][shown]] if values["held"][shown] else []
     if values["wide"][shown]:
         said.append(f"It lies in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")

@@ -19,7 +19,7 @@ from ..ui.components import Node, attributes, card, chart, empty, spoken_stages,
 from ..ui.format import count, duration, enough, interval, needed, percent, percentile, span, whole
 from .measures import breakdown, stages_at
 from .page import Context
-from .scope_filter import concerns
+from .scope_filter import matches_selection
 from .trace_rows import records
 
 # Value in the address to label and quantile; the first is the default.
@@ -40,14 +40,14 @@ _RULE = (
 
 
 def grid_frame(context: Context) -> pd.DataFrame:
-    """Return the breakdown over the percentiles that the requests of the window can tell."""
+    """Return the breakdown at the percentiles with enough requests in the window."""
     frame = breakdown(context.source, context.selection)
     told = percentile_grid(int(frame.attrs.get("requests", 0)))
     return frame[frame["percentile"].isin(told)].reset_index(drop=True)
 
 
 def percentile_card(context: Context, size: str = "c8 fill") -> Component:
-    """Return where the time goes, by percentile."""
+    """Return the card of the stage breakdown by percentile."""
     view, frame = context.view, grid_frame(context)
     title = "Where the time goes, by percentile"
     if not len(frame):
@@ -81,7 +81,7 @@ def percentile_chart(context: Context) -> Figure:
 
 
 def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the percentile chart under names for people."""
+    """Return the numbers of the percentile chart with readable column names."""
     names = {
         "percentile": "percentile",
         "n": "requests there",
@@ -95,7 +95,7 @@ def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def population(frame: pd.DataFrame) -> str:
-    """Say how many requests a breakdown speaks of, which percentile they are too few for, and how exact it is."""
+    """Return the number of requests of a breakdown, the percentile that lacks requests, and the precision."""
     requests = int(frame.attrs.get("requests", 0))
     missing = next((each for each in MARKS if not enough(requests, each)), None)
     if missing is not None:
@@ -107,7 +107,7 @@ def population(frame: pd.DataFrame) -> str:
 
 
 def help_button(name: str, paragraphs: tuple[str, ...]) -> Component:
-    """Return a question mark that opens *paragraphs*."""
+    """Return a question mark button that opens *paragraphs*."""
     said: list[Node] = [html.P(each) for each in paragraphs]
     mark = html.Summary("?", className="btn icon", **attributes({"aria-label": name}))
     return html.Details([mark, html.Div(said, className="pop says")], className="menu")
@@ -153,7 +153,7 @@ def hidden_in(context: Context) -> frozenset[str]:
 
 
 def over_time_card(context: Context, size: str = "c6") -> Component:
-    """Return the breakdown over time."""
+    """Return the card of the breakdown over time."""
     figure = over_time_chart(context)
     frame, chosen = _over_time(context), context.view.choice("t", *OVER_TIME)
     # On screen from the mean to the tail; the tail is the default.
@@ -164,7 +164,7 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
 
 
 def over_time_chart(context: Context) -> Figure:
-    """Return the figure of `over_time_card`; its subtitle says which requests it is about."""
+    """Return the figure of `over_time_card`; its subtitle names the requests."""
     frame = _over_time(context)
     axis = context.axis_of(frame)
     name, quantile = OVER_TIME[context.view.choice("t", *OVER_TIME)]
@@ -183,14 +183,14 @@ def over_time_chart(context: Context) -> Figure:
 
 
 def over_time_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the breakdown over time under names for people."""
+    """Return the numbers of the breakdown over time with readable column names."""
     names = {"at": "time", "n": "requests", "value_seconds": "latency (s)"}
     stages = {each: f"{label(each)} (s)" for each in stages_of(frame, OVER_TIME_COLUMNS)}
     return frame[[*names, *stages]].rename(columns=names | stages)
 
 
 def heat_card(context: Context, size: str = "c6") -> Component:
-    """Return every request over time."""
+    """Return the card of the latency heatmap."""
     by = context.view.choice("by", "stage", "count")
     figure, cells = heat_chart(context), _cells(context)
     tools = switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage")
@@ -221,7 +221,7 @@ def heat_chart(context: Context) -> Figure:
 
 
 def heat_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the heatmap under names for people."""
+    """Return the numbers of the heatmap with readable column names."""
     names = {
         "at": "time",
         "low_seconds": "from (s)",
@@ -248,11 +248,11 @@ def _cells(context: Context) -> pd.DataFrame:
 
 
 def _alerts(context: Context) -> list[Alert]:
-    """Return the incidents about any of what is shown that reach into the shown time, oldest first."""
+    """Return the incidents of the shown requests within the shown time, oldest first."""
     own = [
         each
         for each in context.source.incidents()
-        if each.service == context.service and concerns(each.where, context.selection)
+        if each.service == context.service and matches_selection(each.where, context.selection)
     ]
     inside = [
         each
@@ -263,7 +263,7 @@ def _alerts(context: Context) -> list[Alert]:
 
 
 def _marked_events(context: Context) -> dict[datetime, str]:
-    """Return the deploys and changed settings that somebody wrote down in the shown time, to what they are about."""
+    """Return the deployments and configuration changes reported in the shown time, by time."""
     axis, source = context.axis, context.source
     frame = source.ask(source.read.events, axis.start, axis.end, service=context.service)
     marked = frame[frame["kind"].isin(_MARKED)]

@@ -19,9 +19,9 @@ from ...store import Selection
 from ..ui.components import Node, attributes, link, pill
 from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
-from .measures import KINDS, measure, seen_in
+from .measures import KINDS, measure, measures_in_window
 from .page import Context, Page, nothing
-from .scope_filter import chips, leave_out, nobody, part_menu, part_words, to_blame
+from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, part_menu, part_words
 from .service_status import clock_or_date, status_of
 
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
@@ -65,7 +65,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
 
 
 def _unknown(context: Context) -> Component:
-    """Say that nothing is known of the service, or nothing in the environment that the address names."""
+    """Return the page of a service that is unknown, or unknown in the environment of the address."""
     service, view = context.service or "", context.view
     elsewhere = context.source.versions(service, None, view.start, view.end)
     if len(elsewhere):
@@ -82,7 +82,7 @@ def _unknown(context: Context) -> Component:
 
 
 def service_tabs(context: Context, tab: str) -> Component:
-    """Return the links between the pages of a service, *tab* lit; `compare` and `slo` are pages of their own."""
+    """Return the tabs of a service, *tab* selected; `compare` and `slo` are pages of their own."""
     service, view = context.service or "", context.view
     slo, part = context.slo, view.part
     streams = context.source.ask(context.source.read.streams, context.selection, FIRST_TOKEN)
@@ -119,7 +119,7 @@ def _head(context: Context) -> Component:
         about.append(stands.link)
     every = context.source.ask(read.dimensions, replace(context.selection, model=None))
     shown = context.source.ask(read.dimensions, context.selection)
-    seen = seen_in(context).get(service)
+    seen = measures_in_window(context).get(service)
     if seen is not None and seen.kind in _TELLING_KINDS:
         about.append(pill(KINDS[seen.kind], "out"))
     about += _models(context, list(every["model"]))
@@ -137,7 +137,7 @@ def _head(context: Context) -> Component:
 
 
 def _history(context: Context) -> Component | None:
-    """Say that the history is younger than the window, or that it ended before."""
+    """Return the note that the history is younger than the window, or ended before it."""
     silence = context.silence
     silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
     said: list[Node] = [
@@ -147,7 +147,7 @@ def _history(context: Context) -> Component | None:
 
 
 def _models(context: Context, names: list[str]) -> list[Node]:
-    """Return the models of the service, each a link to its own requests where there are several."""
+    """Return the models of the service, as links to their requests where there are several."""
     chosen = context.view.part.get("m")
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
         return [pill(each, "out") for each in names]
@@ -169,7 +169,7 @@ def _hardware(devices: list[str]) -> str:
 
 def _actions(context: Context) -> Component | None:
     view = context.view
-    actions: list[Node] = [part_menu(context, "r"), leave_out(context), *chips(context)]
+    actions: list[Node] = [part_menu(context, "r"), leave_out_cold_link(context), *chips(context)]
     if len(context.versions) > 1:
         href = view.link("/compare", svc=context.service, **view.part_of_each_version)
         actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))
@@ -178,10 +178,10 @@ def _actions(context: Context) -> Component | None:
 
 
 def _without_data(context: Context) -> list[Node]:
-    """Say which filter leaves nothing, or when the service was last seen, and lead there."""
-    keys, view = to_blame(context), context.view
+    """Return the filter that leaves no requests, or the time of the last data, with links."""
+    keys, view = blocking_filters(context), context.view
     if keys:
-        return [nobody(context, keys)]
+        return [no_matching_request(context, keys)]
     last = context.versions["last_seen"].max().to_pydatetime() + _BUCKET
     length = min(view.end - view.start, timedelta(days=1))
     age = context.source.now() - last
@@ -207,7 +207,7 @@ def _without_data(context: Context) -> list[Node]:
 
 
 def suspect_note(context: Context) -> Component | None:
-    """Return in a line how many calls of the window are not split for that reason, by dialect; None where all can be."""
+    """Return a line on calls with invalid server timings, by dialect; None without any."""
     found = context.source.ask(context.source.read.streams, context.selection, SUSPECT_REPORT)
     calls = {dialect: each.count for dialect, each in found.items() if each.count}
     if not calls:
@@ -223,7 +223,7 @@ def suspect_note(context: Context) -> Component | None:
 
 
 def agent_cost(context: Context) -> Component | None:
-    """Return what being recorded costs a request, in a line; None where no agent has said."""
+    """Return a line on the agent overhead of a request; None without agent reports."""
     costs = _agent_streams(context, AGENT_COST)
     counted = [costs[level] for level in costs if level != AGENT_LEVELS[-1]]
     requests = sum(each.count for each in counted)
@@ -238,7 +238,7 @@ def agent_cost(context: Context) -> Component | None:
 
 
 def agent_note(context: Context) -> Component | None:
-    """Say what is missing of the window since agents were over their budget; None where nothing is."""
+    """Return which data of the window agents left out to stay within their budget; None without any."""
     costs = _agent_streams(context, AGENT_COST)
     lines = [_level_line(context, level, costs) for level in _REDUCED_LEVELS if level in costs]
     if not lines:
@@ -263,7 +263,7 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
 
 
 def _level_period(context: Context, level: str) -> str:
-    """Return from when until when there are requests of *level*, in words."""
+    """Return the time range with requests of *level*, in words."""
     view, step = context.view, context.axis.step
     course = context.source.ask(context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step)
     begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step
@@ -278,7 +278,7 @@ def _agent_streams(context: Context, metric: str) -> dict[str, Histogram]:
 
 
 def _any_model(context: Context) -> Selection:
-    """Return what is asked for whatever its model: of requests without stages it is seldom known."""
+    """Return the selection without its model, which is seldom known for requests without stages."""
     return replace(context.selection, model=None)
 
 

@@ -26,7 +26,7 @@ COLOURS = {"burning": "bad", "at_risk": "warn"}
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """How a service stands.
+    """Status of a service.
 
     Args:
         state: The state, "" where nothing is known.
@@ -42,12 +42,12 @@ class ServiceStatus:
 
     @property
     def badge(self) -> Component:
-        """The state as shape and word, the note below."""
+        """State as shape and word, with the note below."""
         return html.Div([self._pill, html.Div(self.note, className="s why") if self.note else None])
 
     @property
     def link(self) -> Component:
-        """The state as shape and word, a link to where it is explained; the note is its title."""
+        """State as shape and word, linked to its explanation, with the note as title."""
         return link(self._pill, href=self.href, title=f"{self.word} {self.note}".rstrip()) if self.href else self._pill
 
     @property
@@ -58,7 +58,7 @@ class ServiceStatus:
 def service_status(
     view: View, slos: tuple[SloStatus, ...], incidents: tuple[Incident, ...], release: Release | None
 ) -> ServiceStatus:
-    """Return how a service stands.
+    """Return the status of a service.
 
     Args:
         view: The address.
@@ -86,14 +86,14 @@ def service_status(
 
 
 def status_of(context: Context) -> ServiceStatus:
-    """Return how the service of *context* stands."""
+    """Return the status of the service of *context*."""
     service = context.service or ""
     release = next((each for each in context.once(regressions) if each.service == service and each.is_clear), None)
     return service_status(context.view, slos_of(context, service), incidents_of(context, service), release)
 
 
 def slos_of(context: Context, service: str) -> tuple[SloStatus, ...]:
-    """Return the objectives of *service* that have a part in the environment of the address."""
+    """Return the objectives of *service* that apply in the environment of the address."""
     environment = context.view.text("env")
     return tuple(
         each
@@ -103,7 +103,7 @@ def slos_of(context: Context, service: str) -> tuple[SloStatus, ...]:
 
 
 def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
-    """Return the open incidents of *service* that have a part in the environment of the address."""
+    """Return the open incidents of *service* that apply in the environment of the address."""
     environment = context.view.text("env")
     return tuple(
         each
@@ -113,7 +113,7 @@ def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
 
 
 def urgency_of(found: SloStatus) -> tuple[int, bool, float]:
-    """Return what sorts objectives: the most urgent first, of equals those about latency, then those that burn faster."""
+    """Return the sort key of objectives: most urgent first, then latency objectives, then faster burning ones."""
     return URGENCY[found.state], found.slo.threshold_seconds is None, -found.burn_1h
 
 
@@ -129,13 +129,13 @@ def _of_incident(view: View, found: Incident) -> ServiceStatus:
 
 
 def clock_or_date(at: datetime, view: View) -> str:
-    """Return when *at* is on the reader's clock, with the date where it is not today's."""
+    """Return *at* on the reader's clock, with the date unless it is today."""
     local = at.astimezone(view.zone)
     return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
 
 
 def state_note(found: SloStatus, view: View) -> str:
-    """Return since when or until when *found* stands as it does, as far as its state says one; else nothing."""
+    """Return since when or until when the state of *found* lasts, where known; else ""."""
     if found.state == "stale" and found.stale_since is not None:
         return f"since {clock_or_date(found.stale_since, view)}"
     if found.state == "maintenance" and found.work is not None:
@@ -148,7 +148,7 @@ def state_note(found: SloStatus, view: View) -> str:
 
 
 def maintenance_end(work: Work, view: View) -> str:
-    """Return when *work* is over, in words."""
+    """Return the end of *work* in words."""
     return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
 
 
@@ -158,14 +158,14 @@ def state_line(found: SloStatus, view: View) -> str:
 
 
 def burn_note(found: SloStatus, view: View) -> list[Node]:
-    """Return how fast the budget of *found* burns, or why nobody knows it now."""
+    """Return the burn rate of *found*, or why it is unknown now."""
     if found.state in ("stale", "maintenance", "no_data"):
         return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
     return [html.Span(f"burning {times(found.burn_1h)}", className="bad" if found.burn_1h > 1 else "muted"), " · 1 h"]
 
 
 def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:
-    """Say that requests of planned work are shown where they are: they count for nothing."""
+    """Return the note that requests of a maintenance window are shown, though they do not count."""
     if not slo.maintenance.intervals(start, end):
         return ""
     return " Requests of planned work are among them, though they do not count."
@@ -180,7 +180,7 @@ def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
 
 
 def state_counts(states: Sequence[str]) -> list[str]:
-    """Return how many are in each state that is not healthy, the most urgent first.
+    """Return the number of objectives in each state except healthy, most urgent first.
 
     >>> counted(["healthy", "stale", "burning", "stale"])
     ['1 burning', '2 stale']

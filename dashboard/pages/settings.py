@@ -34,7 +34,7 @@ _CAPS = {
 
 
 def render(context: Context) -> Page:
-    """Return the settings as they are."""
+    """Return the settings page."""
     head = html.Div(
         html.Div(
             [
@@ -73,7 +73,7 @@ def _dashboard(context: Context) -> Component:
 
 
 def _readers(config: DashboardConfig) -> str:
-    """Say who may read, without what they show for it."""
+    """Return who may read, without secrets."""
     ways = [
         ("a token", config.token),
         ("names and passwords", config.users),
@@ -84,7 +84,7 @@ def _readers(config: DashboardConfig) -> str:
 
 
 def _host(address: str) -> str:
-    """Return the host of *address*: the rest may hold a secret."""
+    """Return the host of *address*; the rest may hold a secret."""
     return urlsplit(address).hostname or "set"
 
 
@@ -196,7 +196,7 @@ def _limits(context: Context) -> Component:
 
 
 def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
-    """Return which file, and since when what it says is in force."""
+    """Return the path of the file, and since when its content is in force."""
     since = file.changed_at
     read = day(since.astimezone(context.view.zone)) if since else "never without mistakes"
     return {"File": str(file.path), "In force since": read}

@@ -97,7 +97,7 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
 
 
 def slo_sentence(view: View, found: SloStatus) -> str:
-    """Return how the objective stands, as a sentence."""
+    """Return the status of the objective as a sentence."""
     name = found.slo.name
     if found.state == "stale":
         silence = f"the collector has neither taken in nor rolled up anything {state_note(found, view)}"
@@ -120,7 +120,7 @@ def slo_sentence(view: View, found: SloStatus) -> str:
 
 
 def _stale_detail(found: SloStatus) -> str:
-    """Say how a stale objective stood, and what becomes of alerts."""
+    """Return the last status of a stale objective, and the effect on alerts."""
     held = "Until it works again no incident is opened or resolved."
     if found.budget_left is None:
         return held
@@ -136,7 +136,7 @@ def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Compo
 
 
 def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
-    """Say what is wrong with the file: each problem has the file and the line in front."""
+    """Return the problems of the SLO file, each with file and line."""
     if not problems:
         return []
     kept = "What was read before it changed stays in force." if in_force else "Nothing of it is in force."
@@ -145,7 +145,7 @@ def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
 
 
 def _unknown(context: Context, name: str) -> Component:
-    """Say that nothing of that name is promised, and lead to what was told of it, if anything was."""
+    """Return the page of an unknown objective, with a link to its incidents if there are any."""
     first = context.source.slos()[0].slo.name
     actions = [
         link("All objectives", href=context.view.link(_PLACE), className="btn pri"),
@@ -159,7 +159,7 @@ def _unknown(context: Context, name: str) -> Component:
 
 
 def window_links(view: View, found: SloStatus) -> Component:
-    """Return the links that show the whole window of the budget, or the last days of it."""
+    """Return the links that choose the shown part of the budget's window."""
     whole = found.slo.window
     lengths = {value: length for value, length in WINDOWS.items() if length < whole}
     options = {"30d": (span(whole), view.here(w=None))}
@@ -169,7 +169,7 @@ def window_links(view: View, found: SloStatus) -> Component:
 
 
 def budget_card(context: Context, found: SloStatus) -> Component:
-    """Return how the budget was spent, with the pace that just lasts and where the present one leads.
+    """Return the error budget over its window, with the sustainable pace and the projection.
 
     Args:
         context: Of the service the objective is about.
@@ -213,7 +213,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
 
 
 def burn_card(context: Context, found: SloStatus) -> Component:
-    """Return the burn rate over the page's window, against what the alert rules allow."""
+    """Return the burn rate over the page's window, against the alert rules."""
     slo, axis = found.slo, context.axis
     # Five minutes must be whole steps, or their line would count six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
@@ -243,7 +243,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
 
 
 def _series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
-    """Return the shown part of the budget's window and its good and bad requests."""
+    """Return the shown part of the budget's window, and its good and bad requests."""
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
@@ -278,7 +278,7 @@ def _no_requests(found: SloStatus) -> Component:
 
 
 def _budget_markers(context: Context, found: SloStatus, axis: TimeAxis) -> dict[datetime, str]:
-    """Return the newest releases in the shown time, and when somebody was alerted, as far as there is room."""
+    """Return the newest releases and incidents in the shown time, as far as there is room."""
     rows = context.versions.iloc[1:]
     seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
     alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
@@ -297,7 +297,7 @@ def _shown_events(context: Context, axis: TimeAxis) -> dict[datetime, str]:
 
 
 def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
-    """Return the sustainable pace and the fastest burn rate that each severity is told of."""
+    """Return the sustainable pace and the highest burn rate threshold of each severity."""
     lines = [BurnLine(1.0, f"1{TIMES} sustainable", "$faint")]
     for severity, colour in (("ticket", "$warn"), ("page", "$bad")):
         burns = [each.tier.burn for each in found.rules if each.tier.severity == severity]
@@ -307,7 +307,7 @@ def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
 
 
 def unwatched_line(context: Context) -> Component | None:
-    """Return one line with the fix; None where there are objectives, or alerts are no business of this dashboard."""
+    """Return a line with the fix where no objective is watched; None with objectives or without alerts."""
     source = context.source
     if not source.has_alerts:
         return None
@@ -328,7 +328,7 @@ def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
 
 
 def no_objectives(context: Context) -> Component:
-    """Return what stands in place of the objectives."""
+    """Return the content of the page without objectives."""
     if not context.source.has_alerts:
         return nothing(
             "Alerts do not run beside this dashboard",
@@ -343,25 +343,25 @@ def no_objectives(context: Context) -> Component:
 
 
 def _with_code(text: str) -> Sequence[Node]:
-    """Return *text* with what stands in backquotes set as code."""
+    """Return *text* with its parts in backquotes as code."""
     parts = text.split("`")
     return [html.Code(part, className="mono") if place % 2 else part for place, part in enumerate(parts) if part]
 
 
 def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:
-    """Return the objectives, the most urgent first, *chosen* lit."""
+    """Return the objectives, most urgent first, *chosen* selected."""
     rows = [_objective_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
     head = (("Objective", ""), ("Budget left", ""), ("Burn 1 h", "r"))
     return card("Objectives", table(head, rows, "Objectives"), size="c4 beside", flush=True)
 
 
 def objective_words(slo: Slo) -> str:
-    """Return what *slo* promises, as short as a line of a table."""
+    """Return the target of *slo*, as short as a table line."""
     return f"{target(slo.objective)} {_condition(slo, 'under')} · {span(slo.window)}"
 
 
 def time_to_exhaustion(found: SloStatus) -> timedelta | None:
-    """Return when the budget is gone at this pace.
+    """Return the time until the budget is exhausted at the current pace.
 
     None where it lasts, because what is spent now is given back a window later, and where nobody knows the pace: while
     nothing is judged, or requests do not count.
@@ -371,7 +371,7 @@ def time_to_exhaustion(found: SloStatus) -> timedelta | None:
 
 
 def slo_tiles(view: View, found: SloStatus) -> Component:
-    """Return the promise, what was kept of it, the budget, and how long that lasts."""
+    """Return the tiles of target, attainment, error budget and time to exhaustion."""
     slo = found.slo
     return tiles(
         [
@@ -406,7 +406,7 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
 
 
 def _budget_left(found: SloStatus, kind: str) -> Node:
-    """Return how much of the budget is left as a bar and a number; nothing is left of an overspent one."""
+    """Return the budget left as a bar and a number; an overspent budget has an empty bar."""
     if found.budget_left is None:
         return _UNKNOWN
     text, word = left_parts(found.budget_left)

@@ -57,7 +57,7 @@ _LEGEND, _MIN_SHARE = 4, 0.02
 
 
 def spent_card(context: Context, found: SloStatus) -> Component:
-    """Return the bad requests of the page's window by stage, and below them what a bad one spends more time in.
+    """Return the bad requests of the page's window by stage, and the mean excess of a bad request.
 
     Args:
         context: Of the service the objective is about.
@@ -131,7 +131,7 @@ def _spent_words(spent: Mapping[str, float], bad: float) -> str:
 
 
 def _foot(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
-    """Name the stage to blame as the card and the incident do; *unexplained* is the share of bad requests without one."""
+    """Return the blamed stage; *unexplained* is the share of bad requests without one."""
     blamed = culprit(excess(compared)) if slo.kind == "latency" else None
     said = [f"{bad_sentence(blamed, in_window(context.view))}."] if blamed else []
     if unexplained:
@@ -170,13 +170,13 @@ def _excess_row(record: dict[str, Any], widest: float) -> Component:
 
 
 def split_of(context: Context, slo: Slo) -> Split | None:
-    """Return how the requests of the window spent the budgets of *slo*: of the version, model and route the address names."""
+    """Return the stage budget use of *slo* in the window, for the version, model and route of the address."""
     asked, axis = _narrowed(context, slo), context.axis
     return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
 
 
 def stages_card(context: Context, slo: Slo) -> Component:
-    """Return what each stage took of its budget.
+    """Return the card of stage budgets and their use.
 
     Args:
         context: Of the service the objective is about.
@@ -196,13 +196,13 @@ def stages_card(context: Context, slo: Slo) -> Component:
 
 
 def _narrowed(context: Context, slo: Slo) -> Slo:
-    """Return *slo* about the part the address names, where it is not about one part only itself."""
+    """Return *slo* narrowed to the scope of the address, where the objective has none."""
     part = {PART[key]: value for key, value in context.view.part.items() if key != "cold"}
     return replace(slo, **{name: value for name, value in part.items() if getattr(slo, name) is None})
 
 
 def _versions(context: Context, slo: Slo) -> Node:
-    """Return links to one version each, the newest first, where there is a choice."""
+    """Return links to each version, newest first, where there is a choice."""
     view, chosen = context.view, context.view.part.get("v", "")
     rows = context.versions
     seen = [str(name) for name, n in zip(rows["version"], rows["requests"], strict=True) if n > 0][::-1]
@@ -216,7 +216,7 @@ def _versions(context: Context, slo: Slo) -> Node:
 
 
 def _conclusion(split: Split, threshold: float) -> list[Node]:
-    """Say which budgets were broken, by how much, and whether what has no budget is to blame beside them."""
+    """Return the broken budgets with their excess, and the stages without a budget if they contribute."""
     said = _broken_budgets(split.broken) if split.broken else _kept_budgets(split.uses)
     left = _unassigned(split, threshold)
     if split.seconds > threshold and split.rest_seconds > left:
@@ -244,7 +244,7 @@ def _amount(use: StageUse) -> str:
 
 
 def _unassigned(split: Split, threshold: float) -> float:
-    """Return what the budgets leave of the threshold to the other stages; they never add up to more than it."""
+    """Return the part of the threshold without a budget, never below zero."""
     return max(0.0, threshold - sum(use.budget_seconds for use in split.uses))
 
 
@@ -281,7 +281,7 @@ def _budget_row(use: StageUse, widest: float) -> Component:
 
 
 def _bar(use: StageUse, widest: float) -> Component:
-    """Return what was taken as a bar, the budget as a mark on it; the numbers stand beside it."""
+    """Return the used time as a bar with the budget as a mark."""
     marks = [
         html.I(style={"width": f"{100 * use.seconds / widest:.1f}%"}),
         html.Span(className="lim", style={"left": f"{100 * use.budget_seconds / widest:.1f}%"}),
@@ -309,13 +309,13 @@ def _deviation(seconds: float, budget: float) -> Nodes:
 
 
 def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
-    """Return what `Reader.bad_breakdown` does: the mean stage times of requests that broke *slo*, and of those that kept it."""
+    """Return the mean stage times of requests that violated *slo*, and of the others (`Reader.bad_breakdown`)."""
     source = context.source
     return source.ask(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
 
 
 def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
-    """Return the stage to blame for an objective in trouble, and a sentence about it; "" where there is none.
+    """Return the stage to blame for an objective in trouble, and a sentence about it; "" without one.
 
     While an incident is open it is that of the incident; else that of the requests of the window that broke the objective.
     """
@@ -335,13 +335,13 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
 
 
 def in_window(view: View) -> str:
-    """Return the window of the address within a sentence: `in the last 6 h`."""
+    """Return the window of the address as part of a sentence: `in the last 6 h`."""
     words = view.window_label
     return f"in the {words[0].lower()}{words[1:]}" if words.startswith("Last") else f"from {words}"
 
 
 def bad_sentence(blamed: StageGrowth, when: str) -> str:
-    """Say what bad requests spend more time in, *when*.
+    """Return a sentence about the excess time of bad requests; *when* is their time.
 
     >>> bad_sentence(StageGrowth("queue", 0.424, 0.95), "since 11:20").replace("\u202f", " ")
     'Bad requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
@@ -351,7 +351,7 @@ def bad_sentence(blamed: StageGrowth, when: str) -> str:
 
 
 def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:
-    """Return the address of the retained requests that broke *slo*, with the calm before it.
+    """Return the address of the retained requests that violated *slo*, including the calm before it.
 
     Args:
         view: The address.

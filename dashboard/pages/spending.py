@@ -15,7 +15,7 @@ from ..costs import MILLION, a_request, by_stage
 from ..ui.components import Node, card, empty, swatch, table, tile
 from ..ui.design_tokens import hue
 from ..ui.format import TIMES, UNKNOWN, axis_duration, duration, money, percent
-from .hardware import busy, busy_share, told
+from .hardware import busy, busy_share, hardware_frame
 from .page import Context
 
 _COLUMNS = ("at", "n", "value_seconds")
@@ -27,7 +27,7 @@ prices:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What requests of the window cost.
+    """Cost of the requests of a window.
 
     Args:
         currency: The sign before an amount.
@@ -45,7 +45,7 @@ class Spending:
 
 
 def spending(context: Context) -> Spending | None:
-    """Return what the requests of the window cost; None where nobody wrote a price."""
+    """Return the cost of the requests of the window; None without a price."""
     costs, source = context.source.costs, context.source
     per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
     # A price is of all that a service serves: the requests of one version, model or route alone do not pay for it.
@@ -73,7 +73,7 @@ def mean_stages(context: Context) -> dict[str, float]:
 
 
 def cost_tile(context: Context) -> Component:
-    """Return what a million requests cost, and a million good ones."""
+    """Return the cost of a million requests, and of a million good ones."""
     name, found = "Cost per 1 M", spending(context)
     if found is None:
         return tile(name, UNKNOWN, "", "a price is of all requests" if context.view.part else "no price is set")
@@ -84,7 +84,7 @@ def cost_tile(context: Context) -> Component:
 
 
 def cost_card(context: Context, size: str) -> Component:
-    """Return which stages the money goes to, and what each could save."""
+    """Return the cost by stage, and the possible saving of each."""
     found, means = spending(context), mean_stages(context)
     shares = by_stage(1.0, means)
     if not shares:
@@ -104,8 +104,8 @@ def cost_card(context: Context, size: str) -> Component:
 
 
 def _busy(context: Context, whole: float, currency: str) -> Component | None:
-    """Split what a million requests cost into what was worked for, and what idle machines cost; None where nobody knows."""
-    frame = told(context)
+    """Split the cost of a million requests into busy and idle machine time; None where utilization is unknown."""
+    frame = hardware_frame(context)
     share = busy_share(frame)
     if share is None:
         return None
@@ -144,12 +144,12 @@ def _row(
 
 
 def _spelled(service: str) -> str:
-    """Return *service* as YAML reads it back, in quotes where it needs them."""
+    """Return *service* as a YAML string, quoted where necessary."""
     return service if re.fullmatch(r"[A-Za-z][\w.-]*", service) else json.dumps(service)
 
 
 def _how_to_price(context: Context) -> Component:
-    """Say how to set a price: none is guessed."""
+    """Return the hint on how to set a price."""
     return html.Div(
         [
             html.P("No price is set, so nothing says what this costs. Write one, and name the file with --prices or STAGELENS_PRICES:", className="muted"),

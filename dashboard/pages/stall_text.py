@@ -14,7 +14,7 @@ _NOTICED = 0.01
 
 
 def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
-    """Return what held stages up by cause, the worst first; what explains next to nothing of *whole* is left out.
+    """Return stall seconds by cause and stage, the worst cause first, without negligible shares of *whole*.
 
     Args:
         seconds: By what `core.stages.stall_key` makes.
@@ -30,10 +30,10 @@ def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dic
 
 
 def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> str:
-    r"""Say what held requests up, a sentence for each cause; "" where nothing did.
+    r"""Return one sentence for each cause of stalls; "" without stalls.
 
     Args:
-        seconds: As in `by_cause`.
+        seconds: As in `stalls_by_cause`.
         whole: The latency it is part of. [seconds]
         named: What the latency is called.
 
@@ -53,7 +53,7 @@ def _cause_sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
 
 
 def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
-    """Return what held up the request that has these *attributes* at its root, in seconds as in `by_cause`.
+    """Return the stall seconds in the root *attributes* of a request, as in `stalls_by_cause`.
 
     >>> of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
     {'gc:forward': 0.003}
@@ -71,7 +71,7 @@ _HAPPENED = ("Switches", "Page faults", "Allocator retries")
 
 
 def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
-    r"""Return what the whole process went through around the request that has these *attributes* at its root.
+    r"""Return the counters of the whole process around the request with these root *attributes*.
 
     >>> around({"stagelens.around": 1_000_000_000, "stagelens.around.switches": 340})
     {'Switches': '340 of the process in 1.00\u202fs'}
@@ -84,7 +84,7 @@ def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
 
 
 def span_stalls(attributes: Mapping[str, object]) -> list[str]:
-    r"""Return what held up the span that has these *attributes*.
+    r"""Return the stalls of the span with these *attributes*.
 
     >>> marked({"stagelens.stall.gc": 3_000_000})
     ['GC pause 3.00\u202fms']

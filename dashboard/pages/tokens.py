@@ -41,7 +41,7 @@ _GLOSSARY = {
 
 
 def render(context: Context) -> Page:
-    """Return the tokens of one service."""
+    """Return the tokens page of one service."""
     return service_page(context, "tokens", lambda: _body(context))
 
 
@@ -94,7 +94,7 @@ def _finding(context: Context, measures: TokenMeasures) -> Component:
 
 
 def headline(context: Context, measures: TokenMeasures) -> str:
-    """Say how long readers wait for the first token, and which stage makes some of them wait longer."""
+    """Return a sentence about the time to first token, and the stage that dominates its tail."""
     usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
     if usual is None:
         return f"{several(measures.first.count, 'first token')}: too few to say how long readers wait"
@@ -109,7 +109,7 @@ def headline(context: Context, measures: TokenMeasures) -> str:
 
 
 def _added(frame: pd.DataFrame) -> dict[str, float]:
-    """Return by how much each stage before the first token is longer at p99 than at the median; growing ones only."""
+    """Return the increase of each stage before the first token from the median to p99, without decreases."""
     rows = {quantile: frame[frame["percentile"] == quantile] for quantile in (0.5, 0.99)}
     if not all(len(each) for each in rows.values()):
         return {}
@@ -156,7 +156,7 @@ def _time(
     known: tuple[Histogram, Histogram, pd.DataFrame],
     quantile: float,
 ) -> Component:
-    """Return a percentile of times as a tile: of now, against before, with its course."""
+    """Return a time percentile as a tile, with its change and its time series."""
     now, before, course = known
     value = value_at(now, quantile)
     column = percentile(quantile)

@@ -55,7 +55,7 @@ _SPEED_COLUMNS = {
 
 
 def first_token_frame(context: Context, measures: TokenMeasures) -> pd.DataFrame:
-    """Return where the time to the first token goes, over the percentiles that its requests can tell."""
+    """Return the stage breakdown of the time to first token, at percentiles with enough requests."""
     source = context.source
     frame = source.ask(_smoothed_first_tokens, source.read, context.selection, measures.definition)
     shown = percentile_grid(int(frame.attrs.get("requests", 0)))
@@ -67,7 +67,7 @@ def _smoothed_first_tokens(read: Reader, selection: Selection, definition: str) 
 
 
 def first_token_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the stages before the first token, by percentile."""
+    """Return the card of the stages before the first token, by percentile."""
     title, frame = "Time to first token, by percentile", first_token_frame(context, measures)
     if not len(frame):
         return card(title, _too_few_first_tokens(frame, measures), size="c6")
@@ -109,7 +109,7 @@ def _requests_needed(n: int, quantile: float) -> str:
 
 
 def speed_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return how fast tokens come, by how many requests decode together."""
+    """Return the card of token speed by the number of requests that decode together."""
     title, source = "Token speed against load", context.source
     groups = _groups(measures.pace.count)
     frame = source.ask(
@@ -137,14 +137,14 @@ def speed_card(context: Context, measures: TokenMeasures) -> Component:
 
 
 def _groups(requests: int) -> int:
-    """Return into how many groups so many *requests* are cut: each tells p99, or at least the median."""
+    """Return the number of groups for *requests*: each with enough for p99, or at least for the median."""
     if requests >= _LEAST_GROUPS * _GROUP:
         return min(_MOST_GROUPS, requests // _GROUP)
     return min(_MOST_MEDIAN_GROUPS, requests // _MEDIAN_GROUP)
 
 
 def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return *frame* without the p99 that too few requests tell."""
+    """Return *frame* without p99 values of too few requests."""
     tells = np.array([enough(int(each), 0.99) for each in frame["n"]], dtype=bool)
     return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))
 
@@ -163,7 +163,7 @@ def _too_few_steps(measures: TokenMeasures, steps: int) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class TokenMeasures:
-    """The answers of a selection that came token by token.
+    """Token streaming measures of a selection.
 
     Args:
         definition: How their times were measured; "" where nothing was.
@@ -185,17 +185,17 @@ class TokenMeasures:
 
     @property
     def timed(self) -> int:
-        """How many requests were measured by the chosen definition."""
+        """Number of requests measured by the chosen definition."""
         return self.definitions.get(self.definition, 0)
 
     @property
     def otherwise(self) -> int:
-        """How many were measured by another one, and are in no time of this page."""
+        """Number of requests measured by another definition, which no time on the page includes."""
         return sum(self.definitions.values()) - self.timed
 
 
 def token_measures(source: Source, selection: Selection | None, definition: str | None) -> TokenMeasures:
-    """Return the measures of *selection* by *definition*, or by the one most requests were measured by; of None, empty ones."""
+    """Return the measures of *selection* by *definition*, or by the most frequent one; empty ones for None."""
     found = {
         metric: source.ask(source.read.streams, selection, metric) if selection else {}
         for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS)
@@ -209,24 +209,24 @@ def token_measures(source: Source, selection: Selection | None, definition: str 
 
 
 def measures_of_window(context: Context) -> TokenMeasures:
-    """Return the measures of the window, by the definition the address names."""
+    """Return the measures of the window, by the definition of the address."""
     return token_measures(context.source, context.selection, context.view.text("by"))
 
 
 def value_at(histogram: Histogram, quantile: float) -> float | None:
-    """Return the value at *quantile*; None where too few requests stand above it."""
+    """Return the value at *quantile*; None with too few requests."""
     found = histogram.quantile(quantile) if enough(histogram.count, quantile) else None
     return found.value if found else None
 
 
 def definition_words(definition: str) -> str:
-    """Say how a time by *definition* was measured."""
+    """Return how times by *definition* are measured, in words."""
     return DEFINITIONS.get(definition, f"by a definition of its own, {definition}")
 
 
 @dataclass(frozen=True, slots=True)
 class BandChart:
-    """What a chart over bands is drawn with: its name, what the bands count, and a colour token."""
+    """Name, unit and colour token of a chart over token count buckets."""
 
     name: str
     unit: str
@@ -234,7 +234,7 @@ class BandChart:
 
 
 def prompt_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the time to the first token by the length of the prompt."""
+    """Return the time to first token by prompt length."""
     found = context.source.ask(
         context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, measures.definition
     )
@@ -242,7 +242,7 @@ def prompt_card(context: Context, measures: TokenMeasures) -> Component:
 
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the time from token to token by the length of the answer."""
+    """Return the time per output token by response length."""
     found = context.source.ask(
         context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
@@ -285,7 +285,7 @@ def _no_lengths(counted: Histogram) -> Component:
 
 
 def length_card(measures: TokenMeasures) -> Component:
-    """Return how long answers are, and whether the tail is longer answers or slower tokens."""
+    """Return the response lengths, and whether the tail is longer responses or slower tokens."""
     title, counted = "Answer length", measures.put_out
     if not counted.count:
         return card(title, empty("No token counts", NO_COUNTS), size="c4")
@@ -313,7 +313,7 @@ def length_card(measures: TokenMeasures) -> Component:
 
 
 def requests_by_length(counted: Histogram) -> dict[str, int]:
-    """Return requests by a doubling of tokens; a power of two ends a band, as it ends a bucket of the histogram: 9 to 16.
+    """Return requests by token count, in buckets that end at powers of two: 9 to 16.
 
     >>> list(lengths(Histogram(0, {-1: 1, 0: 2, 1: 5})).values())
     [1, 2, 5]
@@ -342,7 +342,7 @@ def _length_summary(counted: Histogram) -> str:
 
 
 def tail_words(measures: TokenMeasures) -> str | None:
-    """Say whether slow requests have longer answers or slower tokens: which of the two grows more from p50 to p99."""
+    """Return whether response length or token time grows more from p50 to p99."""
     values = [value_at(each, quantile) for each in (measures.put_out, measures.pace) for quantile in (0.5, 0.99)]
     if None in values or not all(values):
         return None

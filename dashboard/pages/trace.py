@@ -34,7 +34,7 @@ from .trace_timeline import (
 
 # A W3C trace id or at least eight digits of it, or that and the root's span id: one request of several in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
-_KEPT = {
+_RETAINED_BECAUSE = {
     "forced": "somebody asked for it",
     "error": "it failed",
     "slow": "it is among the slowest",
@@ -44,12 +44,12 @@ _KEPT = {
 
 
 def render(context: Context, trace_id: str) -> Page:
-    """Return the page of one kept request."""
+    """Return the page of one retained request."""
     view, source = context.view, context.source
     found = source.ask(source.read.trace, trace_id) if _is_id(trace_id) else None
     trail: list[tuple[str, str | None]] = [("Traces", view.link("/traces"))]
     if found is None:
-        return Page("Trace · Stagelens", [*trail, (trace_id[:12], None)], [_not_kept(context, trace_id)], "/traces")
+        return Page("Trace · Stagelens", [*trail, (trace_id[:12], None)], [_not_retained(context, trace_id)], "/traces")
     service = found.series.service
     trail += [(service, view.link("/traces", svc=service)), (found.trace_id[:8], None)]
     setting = trace_baseline(context, found)
@@ -59,7 +59,7 @@ def render(context: Context, trace_id: str) -> Page:
         panel("Verdict", lambda: verdict(found, setting)),
         html.Div(
             [
-                panel("Timeline", lambda: _in_time(context, found, setting), "c8"),
+                panel("Timeline", lambda: _timeline_or_lanes(context, found, setting), "c8"),
                 panel("Attributes", lambda: _attributes(context, found), "c4"),
             ],
             className="grid",
@@ -69,7 +69,7 @@ def render(context: Context, trace_id: str) -> Page:
     return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
 
 
-def _in_time(context: Context, found: KeptTrace, setting: TraceBaseline) -> Component:
+def _timeline_or_lanes(context: Context, found: KeptTrace, setting: TraceBaseline) -> Component:
     view = context.view
     chosen = view.choice("y", "stages", "lanes")
     options = {"stages": ("Stages", view.here(y=None)), "lanes": ("Lanes", view.here(y="lanes"))}
@@ -81,7 +81,7 @@ def _is_id(text: str) -> bool:
     return _ID.fullmatch(text.lower()) is not None
 
 
-def _not_kept(context: Context, trace_id: str) -> Component:
+def _not_retained(context: Context, trace_id: str) -> Component:
     if not _is_id(trace_id):
         text = f"{trace_id[:40]!r} is no trace id: it has 32 hexadecimal digits, and its first 8 are enough."
     else:
@@ -116,9 +116,9 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
         pill(series.version, "out") if series.version else None,
         pill("error", "bad") if series.status != STATUS_OK else None,
     ]
-    why = _KEPT.get(found.because, found.because)
+    why = _RETAINED_BECAUSE.get(found.because, found.because)
     sub = f"{at:%-d %b %Y %H:%M:%S} {at.tzname()} · kept because {why}"
-    steps: list[Node] = [html.Span(className="grow"), *_ways_out(context, found)]
+    steps: list[Node] = [html.Span(className="grow"), *_export_links(context, found)]
     for name, text, key, marker in (
         (near[0], "◂ Slower", "K", "data-previous"),
         (near[1], "Faster ▸", "J", "data-next"),
@@ -134,8 +134,8 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
     return html.Div([html.Div([html.H1(title), html.P(sub, className="sub")]), *steps], className="phead")
 
 
-def _ways_out(context: Context, found: KeptTrace) -> list[Node]:
-    """Return what leads to the same request elsewhere: a file, and the reader's own tracing backend."""
+def _export_links(context: Context, found: KeptTrace) -> list[Node]:
+    """Return links to the same request elsewhere: an OTLP file, and the reader's own tracing backend."""
     name = trace_name(found.trace_id, found.span_id)
     # Not a page: the browser fetches it as it is.
     ways: list[Node] = [html.A("OTLP JSON", href=f"/api/v1/traces/{name}", className="btn", download="")]
@@ -177,7 +177,7 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
 
 
 def _age(found: KeptTrace) -> str:
-    """Say how old the process was when the request began; "" where it has not said so."""
+    """Return the age of the process at the start of the request; "" if unknown."""
     age = found.attributes.get(REPLICA_AGE)
     return span(timedelta(seconds=age / NS)) if isinstance(age, int) else ""
 
@@ -200,7 +200,7 @@ def _more(context: Context, found: KeptTrace) -> Component:
 
 
 def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
-    """Return the sentence and the two bars."""
+    """Return the verdict sentence, and both requests as bars to scale."""
     stages = {stage: value / NS for stage, value in found.stages_ns.items()}
     seconds = found.duration_ns / NS
     number, unit = split_duration(seconds)
@@ -232,7 +232,7 @@ def _stall_words(found: KeptTrace) -> str:
 
 
 def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
-    """Name the stages that took most of what this request took more than the median one."""
+    """Return the stages with the largest excess over the median request, as text."""
     total = sum(stages.values()) or 1.0
     excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
     said: list[Any] = []

@@ -26,17 +26,17 @@ _HEAD: tuple[tuple[Node, str], ...] = (
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return *frame* as rows a loop can read."""
+    """Return the rows of *frame* as dicts."""
     return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bool = False) -> Component:
-    """Return kept requests as a table, each row a link to its trace.
+    """Return retained requests as a table, each row a link to its trace.
 
     Args:
         frame: The frame of `read.exemplars`.
         view: The address, for links and the reader's zone.
-        name: What is listed, for those who do not see it.
+        name: What is listed, for screen readers.
         with_service: Whether the service needs saying.
     """
     head: Sequence[tuple[Node, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
@@ -46,12 +46,12 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
 
 
 def are_ranked(frame: pd.DataFrame) -> bool:
-    """Say whether the ranks of kept requests tell something: one of a handful has no place among them worth a name."""
+    """Return whether there are enough requests for ranks to be meaningful."""
     return enough(int(frame.attrs.get("requests", 0)), 0.5)
 
 
 def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the stages of one kept request: stage to seconds."""
+    """Return the stages of one retained request, stage to seconds."""
     return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
 
 

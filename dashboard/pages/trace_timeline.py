@@ -40,7 +40,7 @@ _PARTS = {"body": "reading the answer", "rest": "what its server leaves of the c
 
 
 def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
-    """Return the card with a lane for each recorded interval; *tools* stand at its right."""
+    """Return the card with a row for each recorded interval; *tools* are at its right."""
     scale = Scale.of(found)
     head: list[tuple[Node, str]] = [
         ("Stage", "w-name"),
@@ -73,13 +73,13 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
 
 
 def span_name(span: Mapping[str, Any]) -> str:
-    """Return what a span is called: its stage, and its own name where that says more."""
+    """Return the name of a span: its stage, and its own name where it differs."""
     stage, name = str(span["stage"]), str(span["name"])
     return " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
 
 
 def _bar_note(said: str, left: float, width: float) -> Component:
-    """Return a note behind its bar, or before it, or on a bar that leaves room on neither side; places in percent."""
+    """Return a note behind, before or on its bar, where there is room; positions in percent."""
     if left + width < _MIDDLE:
         return html.Span(said, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
     if left > 100 - _MIDDLE:
@@ -88,7 +88,7 @@ def _bar_note(said: str, left: float, width: float) -> Component:
 
 
 def _overhead_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
-    """The time nobody claimed has no interval of its own."""
+    """Return the row of unattributed time, which has no interval."""
     seconds = found.stages_ns.get(OVERHEAD, 0) / NS
     if not seconds:
         return []
@@ -117,7 +117,7 @@ def _timeline_row(stage: str, shown: str, parts: Sequence[Component], tick: floa
 
 
 def span_note(span: Mapping[str, Any]) -> str:
-    """Return what is written beside a span: what held it up, which part it is, its model, batch and device, and how it was timed."""
+    """Return the note of a span: stalls, part of a call, model, batch, device, and the kind of timing."""
     attributes = dict(span.get("attributes") or {})
     timed = [_TIMED.get(str(attributes[TIMING]), f"timed by {attributes[TIMING]}")] if TIMING in attributes else []
     facts = [
@@ -137,7 +137,7 @@ def _foot(found: KeptTrace) -> Node:
 
 
 def lanes(found: KeptTrace, tools: Node) -> Component:
-    """Return the card with one lane for each place; *tools* stand at its right."""
+    """Return the card with a lane for each place where work ran; *tools* are at its right."""
     scale = Scale.of(found)
     held: dict[str, list[dict[str, Any]]] = {}
     for span in spans_by_start(found):
@@ -151,7 +151,7 @@ def lanes(found: KeptTrace, tools: Node) -> Component:
 
 
 def lane_of(span: Mapping[str, Any], device: str) -> str:
-    """Return where *span* ran, of a request whose model is on *device*.
+    """Return the place where *span* ran; *device* is that of the request's model.
 
     >>> lane_of({"stage": "forward", "attributes": {}}, "cuda:0"), lane_of({"stage": "tokenize"}, "cuda:0")
     ('GPU', 'CPU')
@@ -168,7 +168,7 @@ def lane_of(span: Mapping[str, Any], device: str) -> str:
 
 
 def busy_ns(spans: list[dict[str, Any]]) -> int:
-    """Return how long at least one of *spans* ran, in nanoseconds."""
+    """Return how long at least one of *spans* ran [ns]."""
     total, reached = 0, 0
     for span in sorted(spans, key=lambda each: int(each["start_ns"])):
         start = max(int(span["start_ns"]), reached)
@@ -203,7 +203,7 @@ def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceBaseline:
-    """What the request is compared with.
+    """Usual times of the service around a retained request.
 
     Args:
         latency: The latency of the requests around it.
@@ -216,7 +216,7 @@ class TraceBaseline:
     median: dict[str, float]
 
     def usual(self, stage: str) -> float | None:
-        """Return the median of the stage's own time; None when too few requests had it."""
+        """Return the median of the stage's own time; None with too few requests."""
         own = self.stages.get(stage)
         if own is None or own.count < _MIN_REQUESTS:
             return None
@@ -230,13 +230,13 @@ class TraceBaseline:
 
 
 def requests_around(found: KeptTrace) -> Selection:
-    """Return the requests of its service around *found*."""
+    """Return the requests of the service around *found*."""
     at = datetime.fromtimestamp(found.started_ns / NS, UTC)
     return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
 
 
 def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
-    """Return what *found* is compared with."""
+    """Return the baseline of *found*."""
     source, near = context.source, requests_around(found)
     frame = source.ask(source.read.breakdown, near, (0.5,))
     median = stages_at(frame, 0) if len(frame) and enough(int(frame.attrs.get("requests", 0)), 0.5) else {}
@@ -244,7 +244,7 @@ def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
 
 
 def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
-    """Return the kept requests before and after this one in the order of the list, slowest first."""
+    """Return the retained requests before and after *found* in the list, slowest first."""
     source = context.source
     frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
     listed = [
@@ -258,7 +258,7 @@ def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | No
 
 
 def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
-    """Return which share of the requests took no longer; None when there are too few to say."""
+    """Return the share of requests with at most *seconds*; None with too few requests [ratio]."""
     if histogram is None or histogram.count < _MIN_REQUESTS:
         return None
     share = histogram.fraction_below(seconds)
@@ -267,7 +267,7 @@ def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What stands beside a lane.
+    """Numbers beside a timeline row.
 
     Args:
         seconds: How long it took. [seconds]
@@ -282,7 +282,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The time axis that all lanes share.
+    """Time axis of all rows.
 
     Args:
         whole: The wall time of the request, above zero. [seconds]
@@ -297,23 +297,23 @@ class Scale:
 
     @property
     def marks(self) -> list[float]:
-        """Round times from the start, in seconds."""
+        """Tick positions [seconds from the start]."""
         return list(ticks(0, self.whole, 5)["tickvals"])
 
     @property
     def tick(self) -> float:
-        """The distance of two marks, in percent of the width."""
+        """Distance between two ticks [percent of the width]."""
         marks = self.marks
         return (marks[1] if len(marks) > 1 else self.whole) / self.whole * 100
 
     def place(self, span: Mapping[str, Any]) -> tuple[float, float]:
-        """Return where *span* begins and how wide it is, in percent; inside the request, whatever a wrong clock said."""
+        """Return left edge and width of *span* in percent, clipped to the request despite clock errors."""
         start, end = (float(span["start_ns"]), float(span["start_ns"]) + float(span["duration_ns"]))
         left, right = (min(max(each / NS / self.whole * 100, 0.0), 100.0) for each in (start, end))
         return left, right - left
 
     def head(self) -> Component:
-        """Return the axis itself."""
+        """Return the axis header."""
         shown = [each for each in self.marks if each < self.whole * 0.97]
         return html.Div(
             [html.Span(axis_duration(each), style={"left": f"{each / self.whole * 100:.2f}%"}) for each in shown],

@@ -19,7 +19,7 @@ from ..ui.components import Node, card, chart, empty, link, link_tabs, swatch
 from ..ui.format import axis_duration, count, duration, percentile, span
 from ..view import PART, View
 from .page import Context, Page, panel
-from .scope_filter import chips, field, leave_out, menu, nobody, part_menu, to_blame
+from .scope_filter import blocking_filters, chips, field, leave_out_cold_link, menu, no_matching_request, part_menu
 from .service_frame import service_page
 from .trace_rows import records, traces_table
 
@@ -39,7 +39,7 @@ _BECAUSE = {
 
 
 def render(context: Context) -> Page:
-    """Return the list of kept requests: of all services, or as a tab of one."""
+    """Return the list of retained requests: of all services, or as a tab of one."""
     view, service = context.view, context.service
     if view.parts and view.parts[0] == "s":
         return service_page(context, "traces", lambda: _body(context))
@@ -51,13 +51,13 @@ def render(context: Context) -> Page:
 
 
 def _body(context: Context) -> list[Node]:
-    frame = kept(context)
+    frame = retained_traces(context)
     body: list[Node] = [filters(context), panel("Kept among all requests", lambda: _among_all(context, frame))]
     return [*body, panel("Requests", lambda: _list(context, frame))]
 
 
-def kept(context: Context) -> pd.DataFrame:
-    """Return the kept requests that the address asks for."""
+def retained_traces(context: Context) -> pd.DataFrame:
+    """Return the retained requests that the address asks for."""
     view, source = context.view, context.source
     order = "time" if view.choice("t", "slow", "new") == "new" else "slow"
     low, high = (_seconds(view.text(key)) for key in ("min", "max"))
@@ -79,7 +79,7 @@ def _selection(context: Context) -> Selection:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Read `250ms`, `1.5s`, or a number of milliseconds; what is neither is no bound."""
+    """Parse `250ms`, `1.5s`, or a number of milliseconds; None for anything else."""
     if not text:
         return None
     try:
@@ -90,13 +90,13 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _among_all(context: Context, frame: pd.DataFrame) -> Component:
-    """Return every request as a heatmap, the retained ones that fit the filters marked."""
+    """Return the latency heatmap of all requests, with the filtered retained requests marked."""
     source, selection, step = context.source, _selection(context), context.axis.step
     cells = source.ask(source.read.heat, selection, step)
     title = "Kept among all requests"
     if not len(cells):
-        keys = to_blame(context)
-        return nobody(context, keys) if keys else card(title, empty("No request in this window"))
+        keys = blocking_filters(context)
+        return no_matching_request(context, keys) if keys else card(title, empty("No request in this window"))
     marked = [{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in records(frame)]
     figure = heat_figure(
         cells,
@@ -130,7 +130,7 @@ def _none(view: View) -> Component:
 
 
 def _how(frame: pd.DataFrame) -> str:
-    """Say how the requests were picked, how many there are, and for how long."""
+    """Return how requests were sampled, their number, and the retention time."""
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
     kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
@@ -144,7 +144,7 @@ def _order(context: Context) -> Component:
 
 
 def filters(context: Context) -> Component:
-    """Return the filters that the window has values for."""
+    """Return the filters with values in the window."""
     view = context.view
     errors = {"": ("All", view.here(err=None)), "1": ("Errors", view.here(err="1"))}
     on_service = view.parts[0] == "s"
@@ -171,7 +171,7 @@ def _services(context: Context) -> Component:
 
 def _parts(context: Context) -> list[Node]:
     menus = (part_menu(context, key) for key in ("m", "r"))
-    return [*menus, leave_out(context), *chips(context, ("m", "r", "cold"))]
+    return [*menus, leave_out_cold_link(context), *chips(context, ("m", "r", "cold"))]
 
 
 def _versions(context: Context) -> Component | None:
@@ -192,7 +192,7 @@ def _stages(context: Context) -> Component:
 
 
 def _slower(context: Context) -> Component:
-    """Offer the percentiles of the window, the promise, and a field for any other bound."""
+    """Return the latency filter: percentiles of the window, the objective, and a text field."""
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
     latency = source.ask(source.read.latency, context.selection)
     told = {percentile(each): latency.quantile(each) for each in _QUANTILES}

@@ -42,17 +42,17 @@ WORDS = {
 
 
 def attributes(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return attributes whose names Python cannot spell, `data-…` and `aria-…`, for the arguments of a component."""
+    """Return component arguments for `data-…` and `aria-…` attributes, whose names Python cannot spell."""
     return dict(values)
 
 
 def link(inside: Nodes, href: str, className: str = "", **more: Any) -> Component:  # noqa: N803 - Dash's own name for it
-    """Return a link to another view; `assets/shell.js` follows it without loading the frame anew."""
+    """Return a link to another view; `assets/shell.js` follows it without reloading the frame."""
     return html.A(inside, href=href, className=className, **more)
 
 
 def swatch(stage: str) -> Component:
-    """Return the square that stands for *stage*; its name always stands beside it."""
+    """Return the colour square of *stage*; the name always stands beside it."""
     return html.I(className=f"sw st-{hue(stage)}")
 
 
@@ -62,7 +62,7 @@ def stage_name(stage: str, *more: Node) -> Component:
 
 
 def dot(state: str) -> Component:
-    """Return the shape of a status, which differs also without its colour; the word stands near it.
+    """Return the shape of a status, distinct without colour; the word stands near it.
 
     Circle, diamond, square; a hollow diamond is stale, two bars are a pause, a hollow circle is nothing at all.
     """
@@ -70,7 +70,7 @@ def dot(state: str) -> Component:
 
 
 def status(state: str, word: str = "") -> Component:
-    """Return a status as shape and word, that of the state where none is given."""
+    """Return a status as shape and word, by default the word of the state."""
     return html.Span([dot(state), word or WORDS[state]], className=f"pill {SHAPES[state]}")
 
 
@@ -104,7 +104,7 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
 
 
 def _gradient(shown: Sequence[tuple[str, float]]) -> str:
-    """Return the parts as stops of one background, a hairline between them: one element instead of ten."""
+    """Return the parts as stops of one background, with hairlines: one element instead of ten."""
     stops: list[str] = []
     end = 0.0
     for stage, share in shown:
@@ -118,7 +118,7 @@ def _gradient(shown: Sequence[tuple[str, float]]) -> str:
 
 
 def dominating(stages: Mapping[str, float]) -> Component:
-    """Return the stage that takes most of *stages*, with its share."""
+    """Return the largest of *stages*, with its share."""
     if not stages:
         return html.Span("", className="dom")
     total = sum(stages.values()) or 1.0
@@ -133,7 +133,7 @@ def gauge(ratio: float, kind: str = "") -> Component:
 
 
 def delta(ratio: float | None, *, worse_up: bool = True, after: str = "") -> Component:
-    """Return a relative change, coloured by better or worse and not by up or down."""
+    """Return a relative change, coloured as better or worse."""
     if ratio is None:
         return html.Span("–", className="delta flat")  # noqa: RUF001 - an en dash stands for unknown
     flat = abs(ratio) < SMALL_CHANGE
@@ -159,7 +159,7 @@ def tiles(each: Iterable[Component | None]) -> Component:
 
 
 def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
-    """Return a small line of *values* in the colour of the text; None when there are too few to see a course."""
+    """Return a sparkline of *values*; None with too few values."""
     known = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not itself
     if len(known) < 3:  # noqa: PLR2004 - two points are no course
         return None
@@ -180,7 +180,7 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
 
 
 def _thinned(values: list[float]) -> list[float]:
-    """Return the means of groups of neighbours: a line of 72 pixels has no room for more."""
+    """Return the means of groups of neighbours, as 72 pixels have no room for more."""
     size = -(-len(values) // _SPARK_POINTS) or 1
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     return [sum(group) / len(group) for group in groups]
@@ -196,7 +196,7 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    """Return a card: title, what it is about, controls, body, foot; a menu that exports what is drawn or listed in it.
+    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table.
 
     Args:
         title: What it shows, one idea.
@@ -220,7 +220,7 @@ def card(
 
 
 class Chart(html.Div):
-    """A chart, with its figure and the numbers it shows: `html_out` writes the one, who exports a view reads the other.
+    """Chart with its figure and the numbers it shows, for `ui.page_export`.
 
     Args:
         name: Which chart it is; one of a page.
@@ -234,13 +234,13 @@ class Chart(html.Div):
 
 
 def _export(title: str) -> Component:
-    """Return the button of the menu that `assets/shell_chart.js` makes."""
+    """Return the button of the export menu that `assets/shell_chart.js` builds."""
     said = {"data-do": "more", "aria-label": f"Export {title}", "aria-expanded": "false"}
     return html.Button("\u22ef", type="button", title="Export", className="dots", **attributes(said))
 
 
 def _tells_numbers(node: Nodes) -> bool:
-    """Say whether a chart or a table is in *node*."""
+    """Return whether *node* contains a chart or a table."""
     if isinstance(node, (Chart, html.Table)):
         return True
     inside = node if isinstance(node, (list, tuple)) else getattr(node, "children", None)
@@ -249,7 +249,7 @@ def _tells_numbers(node: Nodes) -> bool:
 
 
 def chart(name: str, figure: Figure, spoken: str, height: int = 300, *, frame: pd.DataFrame | None = None) -> Component:
-    """Return a chart: its figure goes along as data, and the browser draws it into the empty box beside it.
+    """Return a chart: its figure as data, and the empty box in which the browser draws it.
 
     Args:
         name: Which chart it is; one of a page.
@@ -274,7 +274,7 @@ def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, char
     """Return a group of buttons that set *key* of the address and redraw one chart.
 
     Args:
-        name: What the group is called for those who do not see it.
+        name: Name of the group for screen readers.
         key: The key of the query.
         options: Value to label.
         chosen: The value now.
@@ -301,7 +301,7 @@ def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, char
 
 
 def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) -> Component:
-    """Return the same look for choices that lead to another address: value to label and address."""
+    """Return a group of links that look like `switch`: value to label and address."""
     items = [
         link(text, href=href, className="on" if value == chosen else "", **_current(value == chosen))
         for value, (text, href) in options.items()
@@ -317,12 +317,12 @@ def table(
     css: str = "",
     foot: Nodes = None,
 ) -> Component:
-    """Return a table in a box that scrolls sideways when it must.
+    """Return a table in a box that scrolls sideways.
 
     Args:
         head: Label and class of each column, or its head as it is.
         rows: The rows.
-        name: What it lists, for those who do not see it.
+        name: Content of the table, for screen readers.
         css: More classes of the table.
         foot: The rows of its foot.
     """
@@ -343,7 +343,7 @@ def legend(stages: Iterable[str]) -> Component:
 
 
 def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Component:
-    """Return what stands where nothing can be shown: what is known, and the next thing to do."""
+    """Return the content of an empty card: the known facts, and the next step."""
     return html.Div(
         [
             html.H3(title),
@@ -355,19 +355,19 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
 
 
 def banner(text: Nodes, kind: str = "warn") -> Component:
-    """Return a line across the page that is read out when it appears."""
+    """Return a line across the page that screen readers announce."""
     return html.Div(text, className=f"banner {kind}", role="status")
 
 
 def ratio_of(now: float | None, before: float | None) -> float | None:
-    """Return the relative change, None unless both are known and there is something to divide by."""
+    """Return the relative change; None unless both are known and the base is not zero."""
     if now is None or before is None or before <= 0:
         return None
     return now / before - 1
 
 
 def spoken_stages(stages: Mapping[str, float], most: int = 3) -> str:
-    """Return the largest of *stages* as a sentence part: `Queue 119 ms, Preprocess 58.2 ms`."""
+    """Return the largest of *stages* as part of a sentence: `Queue 119 ms, Preprocess 58.2 ms`."""
     largest = sorted(stages.items(), key=lambda pair: -pair[1])[:most]
     return ", ".join(f"{label(stage)} {duration(seconds)}" for stage, seconds in largest)
 

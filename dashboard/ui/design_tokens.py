@@ -26,7 +26,7 @@ TOKEN = re.compile(r"\$(?:st\.\w+|\w+)(?:@~?[\d.]+)?")
 
 
 def hue(stage: str) -> str:
-    """Return the name of the colour of *stage*: its own key, or one of three greys for a stage of the user's own.
+    """Return the colour name of *stage*: its key, or one of three greys for custom stages.
 
     >>> hue("queue"), hue("__other__")
     ('queue', 'other')
@@ -40,7 +40,7 @@ def hue(stage: str) -> str:
 
 
 def family(stage: str) -> str:
-    """Return what kind of time *stage* is, which the browser may show as a pattern: `wait`, `cpu`, `copy`, `own` or nothing.
+    """Return the kind of time of *stage*, which the browser may show as a pattern: `wait`, `cpu`, `copy`, `own` or "".
 
     >>> family("queue"), family("h2d"), family("my_rerank"), family("forward")
     ('wait', 'copy', 'own', '')

@@ -35,7 +35,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def split_duration(seconds: float | None) -> tuple[str, str]:
-    """Return *seconds* as number and unit, apart, for tiles that set the unit smaller.
+    """Return *seconds* as number and unit separately, for tiles with a smaller unit.
 
     >>> split_duration(0.2194)
     ('219', 'ms')
@@ -55,7 +55,7 @@ def split_duration(seconds: float | None) -> tuple[str, str]:
 
 
 def duration(seconds: float | None, *, sign: bool = False) -> str:
-    r"""Return *seconds* with three significant digits and the unit that fits.
+    r"""Return *seconds* with three significant digits and a fitting unit.
 
     >>> duration(0.0402), duration(8.18), duration(72), duration(0.0000015)
     ('40.2\u202fms', '8.18\u202fs', '1\u202fm\xa012\u202fs', '1.50\u202fµs')
@@ -66,7 +66,7 @@ def duration(seconds: float | None, *, sign: bool = False) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    r"""Return what a duration is known to lie between, the unit written once where it is the same.
+    r"""Return the range of a duration, with the unit written once where both ends share it.
 
     >>> interval(0.25, 0.5), interval(0.5, 1)
     ('250\u2013500\u202fms', '500\u202fms\u20131.00\u202fs')
@@ -105,7 +105,7 @@ def count(value: float | None) -> str:
 
 
 def money(amount: float | None, currency: str) -> str:
-    r"""Return an amount with three digits, a sign before it, or a code such as `EUR` behind it.
+    r"""Return an amount with three digits, and its currency sign before or code behind it.
 
     >>> money(4.85, "$"), money(1234.5, "EUR"), money(0.004321, "$"), money(0, "$")
     ('$4.85', '1.23k\u202fEUR', '$0.00432', '$0')
@@ -128,7 +128,7 @@ def whole(value: int) -> str:
 
 
 def several(number: int, one: str) -> str:
-    """Return a count in full with its noun, in the plural where it is not one.
+    """Return a full count with its noun, in the plural unless it is one.
 
     >>> several(1, "request"), several(0, "step")
     ('1 request', '0 steps')
@@ -148,7 +148,7 @@ def percent(ratio: float | None, decimals: int = 0) -> str:
 
 
 def portion(share: float) -> str:
-    """Return the share of a change; one part is more than all of it when others went the other way.
+    """Return the share of a change; it may exceed 100 % where other parts moved the other way.
 
     >>> portion(0.92), portion(1.02)
     ('92\u202f%', 'all')
@@ -157,7 +157,7 @@ def portion(share: float) -> str:
 
 
 def target(ratio: float) -> str:
-    """Return a promised share with the digits it was promised with.
+    """Return the target of an objective with the digits it was written with.
 
     >>> target(0.99), target(0.999)
     ('99\u202f%', '99.9\u202f%')
@@ -166,7 +166,7 @@ def target(ratio: float) -> str:
 
 
 def attained(ratio: float | None) -> str:
-    """Return an attained share, cut and not rounded: 99.996 % is not 100 %.
+    """Return the attainment, truncated and not rounded: 99.996 % is not 100 %.
 
     >>> attained(0.99996), attained(1.0)
     ('99.99\u202f%', '100.00\u202f%')
@@ -177,7 +177,7 @@ def attained(ratio: float | None) -> str:
 
 
 def change(ratio: float | None) -> str:
-    """Return a relative change with its mark; below 3 % it is `±`.
+    """Return a relative change with its arrow; below 3 % it is `±`.
 
     >>> change(0.83), change(-0.07), change(0.02)
     ('▲\u202f83\u202f%', '▼\u202f7\u202f%', '±\u202f2\u202f%')
@@ -189,7 +189,7 @@ def change(ratio: float | None) -> str:
 
 
 def signed_change(ratio: float | None) -> str:
-    """Return a relative change with a plain sign; a tenfold value and more is said as how many times.
+    """Return a relative change with a sign; from tenfold on as a factor.
 
     >>> signed_change(1.38), signed_change(106.63) == "108" + TIMES
     ('+138\u202f%', True)
@@ -200,7 +200,7 @@ def signed_change(ratio: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Return how many times one value is of another.
+    """Return the factor of one value to another.
 
     >>> times(3.94) == "3.9" + TIMES, times(14.2) == "14" + TIMES
     (True, True)
@@ -220,7 +220,7 @@ def percentile(quantile: float) -> str:
 
 
 def rank(quantile: float | None) -> str:
-    """Return a rank in a distribution, never above what can be told: `p99.94`.
+    """Return a rank in a distribution, capped at the resolution: `p99.94`.
 
     >>> rank(0.99943), rank(0.61), rank(1.0)
     ('p99.94', 'p61', 'p99.99')
@@ -234,7 +234,7 @@ def rank(quantile: float | None) -> str:
 
 
 def enough(requests: int, quantile: float) -> bool:
-    """Say whether *requests* are enough to speak of *quantile*: at least ten stand above it.
+    """Return whether *requests* suffice for *quantile*: at least ten above it.
 
     >>> enough(1000, 0.99), enough(312, 0.99)
     (True, False)
@@ -243,7 +243,7 @@ def enough(requests: int, quantile: float) -> bool:
 
 
 def needed(quantile: float) -> int:
-    """Return how many requests it takes to speak of *quantile*.
+    """Return the number of requests needed for *quantile*.
 
     >>> needed(0.999)
     10000
@@ -261,7 +261,7 @@ def span(length: timedelta) -> str:
 
 
 def size(size_bytes: float | None) -> str:
-    r"""Return a size in bytes with the unit that fits.
+    r"""Return a size in bytes with a fitting unit.
 
     >>> size(10 * 1024**3)
     '10\u202fGiB'

@@ -53,7 +53,7 @@ def as_html(nodes: Nodes, reading: HtmlTarget = "page", follow: LinkResolver = l
     """Return *nodes* as HTML.
 
     Args:
-        nodes: What a page is made of.
+        nodes: Components of a page.
         reading: Who reads it: scripts that put the page in its frame, people before scripts have run, or people without
             a server.
         follow: Returns where an address within the dashboard leads from where the HTML will be read; None for nowhere.
@@ -106,7 +106,7 @@ class _Writer:
 
 
 def _spec(chart: Chart) -> str:
-    """Return the figure as data that cannot end the tag around it."""
+    """Return the figure as JSON in a script tag, escaped so that it cannot end the tag."""
     figure = str(to_json_plotly(chart.figure)).replace("<", "\\u003c")
     return f'<script type="application/json" data-spec="{escape(chart.name)}">{figure}</script>'
 
@@ -123,7 +123,7 @@ def _style_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """A chart of a page.
+    """Chart of a page.
 
     Args:
         title: The title of its card.
@@ -138,7 +138,7 @@ class ChartData:
 
 @dataclass(frozen=True, slots=True)
 class TableData:
-    """A table of a page, as text.
+    """Table of a page, as text.
 
     Args:
         name: What it lists.
@@ -153,21 +153,21 @@ class TableData:
 
 @dataclass(slots=True)
 class PageData:
-    """The charts of a page by name, and its tables in their order."""
+    """Charts of a page by name, and its tables in order."""
 
     charts: dict[str, ChartData] = field(default_factory=dict)
     tables: list[TableData] = field(default_factory=list)
 
 
 def page_data(nodes: Nodes) -> PageData:
-    """Return what *nodes*, a rendered page or a part of one, says."""
+    """Return the data of *nodes*, a rendered page or a part of one."""
     found = PageData()
     _collect(nodes, "", found)
     return found
 
 
 def children(node: Nodes) -> list[Component | str]:
-    """Return what *node* holds, one level deep; numbers as Dash would write them."""
+    """Return the children of *node*, one level deep; numbers as Dash writes them."""
     inside = getattr(node, "children", None) if isinstance(node, Component) else node
     parts = inside if isinstance(inside, (list, tuple)) else [inside]
     return [
@@ -178,7 +178,7 @@ def children(node: Nodes) -> list[Component | str]:
 
 
 def text_of(node: Nodes) -> str:
-    """Return the words of *node*; of a picture, what it is said to show.
+    """Return the text of *node*; of an image, its description.
 
     >>> text(html.Td([html.I(className="sw"), html.Span("Queue "), html.B("63 %")]))
     'Queue 63 %'
@@ -232,7 +232,7 @@ def _cells(row: Component) -> list[str]:
 
 
 def _all(node: Component, kind: type[Component]) -> Sequence[Component]:
-    """Return the components of *kind* inside *node*, as they are read."""
+    """Return the components of *kind* inside *node*, in document order."""
     found: list[Component] = []
     for each in children(node):
         if isinstance(each, Component):

@@ -47,7 +47,7 @@ _NOWHERE = "api nowhere"
 
 
 def add_api_routes(server: Flask, source: Source) -> None:
-    """Answer the read API on *server*."""
+    """Add the routes of the read API to *server*."""
 
     def view() -> Response:
         given = _query_parameters(*ORDER, *_EXPORT)
@@ -105,7 +105,7 @@ def _context(source: Source, path: str, given: Arguments, service: str | None = 
 
 
 def _conditional_response(context: Context, answer: Callable[[], Response]) -> Response:
-    """Return what *answer* makes, or that the asker has it already."""
+    """Return the response of *answer*, or 304 for a current ETag."""
     tag = _tag(context)
     if request.if_none_match.contains_weak(tag):
         response = Response(status=304)
@@ -119,7 +119,7 @@ def _conditional_response(context: Context, answer: Callable[[], Response]) -> R
 
 
 def _check_names(context: Context) -> None:
-    """Refuse an environment or a service that no request came from: a mistyped name would look like a service at rest."""
+    """Reject an unknown environment or service; a mistyped name would look like an idle service."""
     environment, source = context.view.text("env"), context.source
     known: list[str] = source.ask(source.read.environments)
     if environment and environment not in known:
@@ -238,12 +238,12 @@ def _unknown_path(rest: str) -> Response:
 
 
 def _endpoint(method: str) -> str:
-    """Return who answers *method* at the address that is asked for now."""
+    """Return the endpoint that handles *method* at the requested address."""
     return str(current_app.url_map.bind("").match(request.path, method)[0])
 
 
 def add_trace_route(server: Flask, source: Source) -> None:
-    """Answer with kept requests on *server*."""
+    """Add the route that exports retained requests to *server*."""
 
     def trace(name: str) -> Response:
         found = source.ask(source.read.trace, name)
@@ -327,7 +327,7 @@ def _value(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ApiQuery:
-    """One question.
+    """Query of `GET /api/v1/query/<name>`.
 
     Args:
         keys: The parameters it takes.
@@ -343,7 +343,7 @@ class ApiQuery:
 
 
 def table_json(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return *frame* as the API writes tables: columns, rows."""
+    """Return *frame* as columns and rows, the form of API tables."""
     return {"columns": columns(frame), "rows": rows(frame)}
 
 

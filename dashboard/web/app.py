@@ -62,13 +62,13 @@ _MAX_OF_ONE_ADDRESS = 64
 
 
 class Dashboard:
-    """Serves the pages in background threads.
+    """Dashboard server in background threads.
 
     Args:
         config: Where to listen and who may read.
         store: The data; it stays open when the dashboard stops.
-        alerts: What answers for objectives and incidents, such as `Alerts(...).reader`; None shows none.
-        clock: Unix seconds.
+        alerts: Reader of objectives and incidents, such as `Alerts(...).reader`; None shows none.
+        clock: Current time. [Unix seconds]
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Dashboard:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port it listens on; before `start`, those it was told to."""
+        """Host and port it listens on; before `start`, the configured ones."""
         return self._address
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class Dashboard:
             most_of_one=_MAX_OF_ONE_ADDRESS if is_direct else _MAX_CONNECTIONS,
         )
         self._address = (config.host, int(listening.getsockname()[1]))
-        # A proxy's headers are left to `identity`, which knows whose to believe.
+        # Proxy headers are evaluated in `auth`, which knows the trusted proxies.
         self._server = HttpServer(
             Front(self.app.server), limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
         )
@@ -121,7 +121,7 @@ class Dashboard:
 
 
 def add_figure_routes(server: Flask, source: Source) -> None:
-    """Answer `GET /figures/<chart>?path=<path of the page>&<its query>` on *server*."""
+    """Add `GET /figures/<chart>?path=<path of the page>&<its query>` to *server*."""
 
     def figure(name: str) -> Response:
         build = CHARTS.get(name)
@@ -185,7 +185,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
 
 
 def _connect_browser(app: Dash) -> None:
-    """Say what the browser does by itself: put what came in its place, and ask for more."""
+    """Register the browser's own callbacks: insert received parts, and request updates."""
     browser = "stagelens"
     app.clientside_callback(ClientsideFunction(browser, "arrived"), Output("arrived", "data"), Input("made", "data"))
     app.clientside_callback(
@@ -198,7 +198,7 @@ def _connect_browser(app: Dash) -> None:
 
 
 def _connect_server(app: Application, source: Source) -> None:
-    """Say what the server is asked: pages. Single charts come another way, see `redraw`.
+    """Register the page callback.
 
     A page comes as HTML, by the element it goes into, and not as components: each of those listens to all that Dash's renderer
     does, and a page of two thousand took five seconds to change.

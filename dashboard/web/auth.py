@@ -36,11 +36,11 @@ _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who may read.
+    """Authenticated reader.
 
     Args:
-        name: Who it is, "" where readers have no names.
-        bound_to: What their proofs are bound to.
+        name: Name of the reader, "" where readers have no names.
+        bound_to: What the CSRF tokens of the reader are bound to.
         by_token: Whether the token came in the request's own header, which no browser adds by itself.
     """
 
@@ -50,10 +50,10 @@ class Principal:
 
 
 class TooManyAttemptsError(Exception):
-    """Too many wrong guesses came from this address, or too many secrets are being looked at.
+    """Too many failed logins from one address, or too many concurrent password checks.
 
     Args:
-        wait_seconds: How long it has to wait.
+        wait_seconds: Time until the next attempt. [seconds]
     """
 
     def __init__(self, wait_seconds: float) -> None:
@@ -62,12 +62,12 @@ class TooManyAttemptsError(Exception):
 
 
 class Authenticator:
-    """Lets in who may read. Thread-safe.
+    """Authentication of readers. Thread-safe.
 
     Args:
-        config: Who may.
-        signed_out: The sessions that were ended.
-        clock: Unix seconds.
+        config: Access rules.
+        signed_out: Revoked sessions.
+        clock: Current time. [Unix seconds]
 
     Raises:
         ConfigError: The file of users cannot be read.
@@ -87,39 +87,39 @@ class Authenticator:
         self._lock = Lock()
         self._hashing = BoundedSemaphore(_MAX_HASHING)
 
-    def asker(self, request: Request) -> Principal | None:
-        """Return who asks, None where they have to sign in.
+    def authenticate(self, request: Request) -> Principal | None:
+        """Return the principal of *request*; None where the reader has to sign in.
 
         Raises:
-            TooManyError: The request shows a secret, from an address that has to wait.
+            TooManyAttemptsError: The request shows a secret, from an address that has to wait.
         """
         if not self._config.signs_in:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 
-    def enter(self, request: Request, name: str, secret: str) -> str | None:
-        """Return a session for who shows the token, or the password of *name*; None where it is wrong.
+    def sign_in(self, request: Request, name: str, secret: str) -> str | None:
+        """Return a session for the holder of the token, or of the password of *name*; None for a wrong secret.
 
         Raises:
-            TooManyError: The address has to wait.
+            TooManyAttemptsError: The address has to wait.
         """
         signer = self._proved(request, name, secret)
         return session_of(name, signer, self._clock()) if signer else None
 
-    def leave(self, request: Request) -> None:
-        """End the session of *request* before its time; of one that is none there is nothing to end."""
+    def sign_out(self, request: Request) -> None:
+        """Revoke the session of *request*, if it has one."""
         if self._of_cookie(request) is not None:
             self._signed_out.add(request.cookies[COOKIE])
 
     def is_trusted_proxy(self, request: Request) -> bool:
-        """Say whether the request came through a proxy that is believed."""
-        address = parse_ip(request.remote_addr or "")
+        """Return whether *request* came through a trusted proxy."""
+        address = address_of(request.remote_addr or "")
         # A socket that listens on both kinds of addresses writes the old ones as new ones: ::ffff:10.0.0.5.
         address = getattr(address, "ipv4_mapped", None) or address
         return address is not None and any(address in network for network in self._config.trusted_proxies)
 
     def is_https(self, request: Request) -> bool:
-        """Say whether the reader's browser speaks https, be it to a proxy."""
+        """Return whether the reader's browser uses https, maybe to a proxy."""
         if self._config.behind_proxy or self.is_trusted_proxy(request):
             return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
         return request.is_secure
@@ -155,7 +155,7 @@ class Authenticator:
         return None
 
     def _signer(self, name: str) -> str | None:
-        """Return what sessions of *name* are signed with: the line of the user, or the token for who has no name."""
+        """Return the signing secret of sessions of *name*: the user's line, or the token without a name."""
         if not name:
             return self._config.token
         return self.users.line(name) if self.users else None

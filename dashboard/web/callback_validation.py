@@ -21,7 +21,7 @@ _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
 
 
 def reject_invalid_callbacks(server: Flask) -> None:
-    """Refuse what no page of ours sends to `PATH` on *server*: 400, with a sentence. Nothing larger is read anywhere."""
+    """Reject requests to `CALLBACK_PATH` on *server* that no page sends (400), and bodies that are too large."""
     server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     def refuse() -> Response | None:

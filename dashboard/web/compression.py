@@ -19,7 +19,7 @@ _TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
 
 
 def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
-    """Compress the answers of *server*; those under *static_prefixes* are compressed once."""
+    """Compress the responses of *server*; those under *static_prefixes* once."""
     kept: dict[bytes, bytes] = {}
     lock = Lock()
 

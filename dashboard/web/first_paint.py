@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Application(Dash):
-    """Dash, whose entry point shows the page and tells it how to prove where it came from.
+    """Dash application whose entry document contains the page and a CSRF token.
 
     Args:
         source: What pages read from.
@@ -43,7 +43,7 @@ class Application(Dash):
         super().__init__("stagelens", **settings)
 
     def interpolate_index(self, *_: Any, **parts: str) -> str:
-        """Return the entry point; see Dash."""
+        """Return the entry document; see Dash."""
         title, first = self._first()
         parts["metas"] += f'<meta name="stagelens-proof" content="{guard.csrf_token()}">'
         parts["title"] = escape(title)
@@ -65,28 +65,28 @@ def _not_found(response: flask.Response) -> flask.Response:
 
 
 def _path() -> str:
-    """Return the path as the browser wrote it: decoded, a slash in a service's name would end the name."""
+    """Return the path as the browser wrote it; decoded, a slash in a service name would end the name."""
     environ = flask.request.environ
     asked = str(environ.get("REQUEST_URI") or environ.get("RAW_URI") or "").partition("?")[0]
     return asked if asked.startswith("/") else quote(flask.request.path)
 
 
 class Handover:
-    """Keeps a page from its first paint until its scripts ask for it, some hundred milliseconds later. Thread-safe."""
+    """Rendered pages between their first paint and the request of their scripts. Thread-safe."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[tuple[Any, ...], Page] = OrderedDict()
         self._lock = Lock()
 
     def put(self, context: Context, made: Page) -> None:
-        """Keep *made*, the page of *context*; the oldest of too many goes."""
+        """Store *made*, the page of *context*; the oldest page is dropped when there are too many."""
         with self._lock:
             self._pages[_handover_key(context)] = made
             if len(self._pages) > _MAX_WAITING:
                 self._pages.popitem(last=False)
 
     def take(self, context: Context) -> Page | None:
-        """Return the page that was kept for *context*, once: who asks again gets a fresh one."""
+        """Return the stored page of *context* once; later calls return None."""
         with self._lock:
             return self._pages.pop(_handover_key(context), None)
 
@@ -104,7 +104,7 @@ def _handover_key(context: Context) -> tuple[Any, ...]:
 
 
 def first_paint(source: Source, handover: Handover, path: str, search: str) -> tuple[str, str]:
-    """Return the title and the HTML of an address, the frame around it included."""
+    """Return title and HTML of an address, including the frame."""
     context = context_of(view_of(source, path, search), source)
     made = render_page(context)
     if not made.is_there:

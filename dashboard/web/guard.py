@@ -26,15 +26,15 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions, script_hashes: Sequence[str]) -> None:
-    """Put the checks in front of every request to *server* and the headers on every answer.
+    """Check every request to *server*, and add security headers to every response.
 
     Raises:
         ConfigError: The file of users cannot be read.
     """
     policy = _policy(script_hashes)
-    door = Authenticator(config, signed_out)
-    server.extensions["stagelens door"] = door
-    server.extensions["stagelens proofs"] = CsrfTokens()
+    authenticator = Authenticator(config, signed_out)
+    server.extensions["stagelens authenticator"] = authenticator
+    server.extensions["stagelens csrf"] = CsrfTokens()
 
     def check() -> AnyResponse | None:
         if not _is_allowed_host(request.host, config):
@@ -53,7 +53,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         # What Slack and PagerDuty send is proved by its signature.
         if request.method == "POST" and request.path in signed_endpoints.HOOK_PATHS:
             return None
-        return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, door)
+        return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, authenticator)
 
     def add_headers(response: Response) -> Response:
         response.headers.setdefault("Content-Security-Policy", policy)
@@ -67,24 +67,24 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         return response
 
     if config.takes_secrets:
-        signin.add_signin_routes(server, config, door)
+        signin.add_signin_routes(server, config, authenticator)
     server.before_request(check)
     server.after_request(add_headers)
 
 
 def current_principal() -> Principal:
-    """Return who sent the request that is being answered."""
+    """Return the principal of the current request."""
     return flask.g.stagelens_asker
 
 
 def dashboard_url() -> str:
-    """Return where the reader who asks now finds the dashboard, such as `https://stagelens.example.com`."""
-    scheme = "https" if flask.current_app.extensions["stagelens door"].is_https(request) else "http"
+    """Return the base URL of the dashboard as the reader sees it, such as `https://stagelens.example.com`."""
+    scheme = "https" if flask.current_app.extensions["stagelens authenticator"].is_https(request) else "http"
     return f"{scheme}://{request.host}"
 
 
 def has_session() -> bool:
-    """Say whether the reader signed in here, and so may sign out here."""
+    """Return whether the reader has a session here, and so may sign out."""
     return (
         flask.has_request_context()
         and bool(current_principal().bound_to)
@@ -93,19 +93,19 @@ def has_session() -> bool:
 
 
 def csrf_token() -> str:
-    """Return what a page must send as `PROOF_HEADER` when it writes, for the reader who asks now."""
-    return _csrf_tokens().proof(current_principal().bound_to)
+    """Return the value of `CSRF_HEADER` that a write of the current reader needs."""
+    return _csrf_tokens().token(current_principal().bound_to)
 
 
 def is_trusted_write() -> bool:
-    """Say whether the request came from one of our pages, or from a program that showed the token itself."""
+    """Return whether the request came from one of our pages, or from a program with the token."""
     return current_principal().by_token or _csrf_tokens().accepts(
         request.headers.get(CSRF_HEADER, ""), current_principal().bound_to
     )
 
 
 def is_own_host(host: str) -> bool:
-    """Say whether the `Host` header *host*, with or without a port, names this machine itself.
+    """Return whether the `Host` header *host*, with or without a port, names this machine.
 
     >>> is_own_host("127.0.0.1:8600"), is_own_host("[::1]:8600"), is_own_host("evil.example")
     (True, True, False)
@@ -113,16 +113,16 @@ def is_own_host(host: str) -> bool:
     return is_loopback(_name(host))
 
 
-def _authenticate(config: DashboardConfig, door: Authenticator) -> AnyResponse | None:
+def _authenticate(config: DashboardConfig, authenticator: Authenticator) -> AnyResponse | None:
     try:
-        entered = signin.signin_from_url(door) if config.token else None
+        entered = signin.signin_from_url(authenticator) if config.token else None
         if entered is not None:
             return entered
-        found = door.asker(request)
+        found = authenticator.authenticate(request)
     except TooManyAttemptsError as error:
         return signin.too_many_response(error)
     if found is None:
-        return signin.unauthenticated_response(config, door)
+        return signin.unauthenticated_response(config, authenticator)
     flask.g.stagelens_asker = found
     return None
 
@@ -136,7 +136,7 @@ def _is_allowed_host(host: str, config: DashboardConfig) -> bool:
 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
-    """Return the answer to what a browser, if it was one, sent for a page that is not ours; None for what came from ours."""
+    """Return the refusal of a request from a page of another site; None for other requests."""
     refused = signin.refused_response(403, "This request came from a page of another site.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return refused
@@ -162,7 +162,7 @@ def _name(host: str) -> str:
 
 
 def _csrf_tokens() -> Any:
-    return flask.current_app.extensions["stagelens proofs"]
+    return flask.current_app.extensions["stagelens csrf"]
 
 
 def _policy(script_hashes: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ BAD_REQUEST, NOT_FOUND = 400, 404
 
 
 class BadRequestError(StagelensError):
-    """A request to the API that cannot be answered as it stands.
+    """API request that cannot be served as it is.
 
     Args:
         error: What is wrong.
@@ -28,10 +28,10 @@ class BadRequestError(StagelensError):
 
 
 def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
-    """Refuse keys that mean nothing, and times that cannot be read.
+    """Reject unknown parameters and invalid times.
 
     Raises:
-        AskError: It names the first such key.
+        BadRequestError: It names the first such key.
     """
     known = sorted(allowed)
     for key in given:
@@ -49,10 +49,10 @@ def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
 
 
 def percentiles(text: str) -> tuple[float, ...]:
-    """Read percentiles as people write them: `50,99,99.9`.
+    """Parse percentiles such as `50,99,99.9`.
 
     Raises:
-        AskError: One of them is not a number from 0 to below 100.
+        BadRequestError: One of them is not a number from 0 to below 100.
 
     >>> percentiles("50,99.9")
     (0.5, 0.999)
@@ -73,7 +73,7 @@ def required(given: Mapping[str, str], key: str) -> str:
     """Return the value of *key*.
 
     Raises:
-        AskError: It is not given.
+        BadRequestError: It is not given.
     """
     value = given.get(key, "")
     if not value:

@@ -40,7 +40,7 @@ def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
         context: What the page was rendered from.
         made: The page.
         made_at: When.
-        live: Where the dashboard is, such as `https://stagelens.example.com`, for its links; "" leaves links out.
+        live: Base URL of the dashboard, such as `https://stagelens.example.com`, for its links; "" leaves links out.
     """
     body = as_html(made.body, "report", lambda address: live + address if live else None)
     scripts = "".join(f"<script>{text}</script>" for text in _scripts())
@@ -55,7 +55,7 @@ def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
 
 
 def add_report_route(server: Flask, source: Source) -> None:
-    """Answer `PATH` on *server*: `?path=/s/x` and the query of the view; `download=1` makes the browser keep it."""
+    """Add `PATH` to *server*: `?path=/s/x` and the query of the view; `download=1` saves it as a file."""
 
     def answer() -> Response:
         given = {key: value for key, value in request.args.items() if key in ORDER}
@@ -75,7 +75,7 @@ def add_report_route(server: Flask, source: Source) -> None:
 
 @cache
 def policy() -> str:
-    """Return the policy a report is held to: it runs the scripts it brings along and reaches nobody."""
+    """Return the Content-Security-Policy of a report: its own inline scripts, no requests."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in _scripts()]
     scripts = " ".join(f"'sha256-{each}'" for each in hashes)
     return (

@@ -62,13 +62,13 @@ _log = logging.getLogger(__name__)
 
 
 def view_of(source: Source, path: str | None, search: str | None) -> View:
-    """Return the view of an address, its times in the zone of the reader who asks now."""
+    """Return the view of an address, in the time zone of the reader."""
     zone = unquote(flask.request.cookies.get(ZONE_COOKIE, ""))
     return source.whole(parse(path, search, source.now(), zone))
 
 
 def page_state(context: Context) -> dict[str, Any]:
-    """Return what a page was made from: while it is the same the page is, too.
+    """Return the inputs of a page; equal states give equal pages.
 
     `revision` is of all data, `own` of the service that the page is about, "" where it is about more than one; `stale`
     names the state of the flow of data as far as a page shows it: nothing while data flows, else the minute; on the page of
@@ -86,7 +86,7 @@ def page_state(context: Context) -> dict[str, Any]:
 
 
 def render_page(context: Context) -> Page:
-    """Return the page of an address; one that cannot be made says so and leaves the frame standing."""
+    """Return the page of an address, or an error page that leaves the frame intact."""
     try:
         found = page_of(context)
     except Exception as error:  # noqa: BLE001 - whatever a page meets, the frame stays
@@ -105,7 +105,7 @@ def render_page(context: Context) -> Page:
 
 
 def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
-    """Return what fills the frame, by the id of the element it goes into."""
+    """Return the content of the frame, by element id."""
     return {
         "root": _body(context, made),
         **navigation_parts(context, made.place),
@@ -115,12 +115,12 @@ def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
 
 
 def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
-    """Return what stands beside a page whose entry in the navigation is *place*."""
+    """Return side bar and mobile navigation with the entry *place* selected."""
     return {"side": side(context, place, context.source.state()), "mobnav": mobile_nav(context, place)}
 
 
 def _body(context: Context, made: Page) -> Component:
-    """Return *made*, below the warning that no data comes where that is so."""
+    """Return the body of *made*, below the stale data warning if there is one."""
     shown = [stale_banner(context, context.source.state()), *made.body]
     return html.Div(
         [each for each in shown if each is not None], className="page", **attributes({"data-title": made.title})
@@ -128,7 +128,7 @@ def _body(context: Context, made: Page) -> Component:
 
 
 def context_of(view: View, source: Source) -> Context:
-    """Return what the page of *view* is rendered from; the service is in the path or in `svc`."""
+    """Return the context of *view*; the service is in the path or in `svc`."""
     match view.parts:
         case (str(first), str(name), *_) if first == _SERVICE:
             return Context(view, source, name)
@@ -139,7 +139,7 @@ def context_of(view: View, source: Source) -> Context:
 
 
 def page_of(context: Context) -> Page | None:
-    """Return the page, or None for an address that leads nowhere."""
+    """Return the page; None for an unknown address."""
     match context.view.parts:
         case ("slo", name):
             return slo.render(context, name)

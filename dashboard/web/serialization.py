@@ -32,7 +32,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @singledispatch
 def to_plain(value: Any) -> Any:
-    """Return *value* as JSON knows it: times in ISO 8601 UTC, lengths of time in seconds, what is no number as null."""
+    """Return *value* as JSON types: times in ISO 8601 UTC, durations in seconds, NaN as null."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
     return str(value)
@@ -82,7 +82,7 @@ def _several(value: Iterable[Any]) -> list[Any]:
 
 
 def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the columns of *frame*: the name of each, and its unit where it says one."""
+    """Return name and, where known, unit of the columns of *frame*."""
     return [_column(str(each)) for each in frame.columns]
 
 
@@ -92,12 +92,12 @@ def rows(frame: pd.DataFrame) -> list[list[Any]]:
 
 
 def as_json(value: Any) -> str:
-    """Return *value* as JSON without a needless letter."""
+    """Return *value* as compact JSON."""
     return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def file_name(parts: Iterable[str], kind: str) -> str:
-    """Return the name of a file about *parts* that any system takes.
+    """Return a portable file name made of *parts*.
 
     >>> file_name(["s", "ocr/5&api"], "csv")
     'stagelens-s-ocr-5-api.csv'
@@ -106,7 +106,7 @@ def file_name(parts: Iterable[str], kind: str) -> str:
 
 
 def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    r"""Return a table as RFC 4180 has it; text that a spreadsheet would run gets a quote in front.
+    r"""Return a table as CSV (RFC 4180), with text that a spreadsheet would run as a formula quoted.
 
     >>> as_csv(["service", "p99"], [["=1+1", -0.5]])
     "service,p99\r\n'=1+1,-0.5\r\n"
@@ -133,12 +133,12 @@ def _column(name: str) -> dict[str, str]:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return *value* as the answer."""
+    """Return *value* as a JSON response."""
     return Response(as_json(value), status, mimetype="application/json")
 
 
 def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]:
-    """Return *answer* so that what goes wrong is said in JSON: what, where, and what to do."""
+    """Return *answer* with errors as JSON: what is wrong, where, and the fix."""
 
     def safely(**values: str) -> Response:
         try:
@@ -155,5 +155,5 @@ def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]
 
 
 def error_response(error: str, key: str, fix: str, status: int) -> Response:
-    """Return the answer that says what is wrong."""
+    """Return the JSON response for an error."""
     return json_response({"error": error, "key": key, "cure": fix}, status)

@@ -28,7 +28,7 @@ LENGTH_SECONDS = 30 * 86_400
 
 
 def session_of(name: str, secret: str, now: float) -> str:
-    """Return the cookie of *name*, who showed *secret*, from *now* on, in Unix seconds."""
+    """Return the session cookie of *name*, signed with *secret*, from *now* on [Unix seconds]."""
     until = str(int(now) + LENGTH_SECONDS)
     who = urlsafe_b64encode(name.encode()).decode()
     # Without it two sessions that begin in one second would be one, and end together.
@@ -37,7 +37,7 @@ def session_of(name: str, secret: str, now: float) -> str:
 
 
 def name_in(cookie: str) -> str | None:
-    """Return whose session *cookie* claims to be, to find the secret it must be signed with."""
+    """Return the claimed name of *cookie*, to find the secret of its signature."""
     try:
         return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
     except ValueError:
@@ -45,25 +45,25 @@ def name_in(cookie: str) -> str | None:
 
 
 def is_session(cookie: str, secret: str, now: float) -> bool:
-    """Say whether *cookie* was made by `session_of` with *secret* and has not ended by *now*."""
+    """Return whether *cookie* is signed with *secret* and valid at *now*."""
     who, until, which, signature = cookie.split(".")
     genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until, which).encode())
     return genuine and until.isdigit() and int(until) > now
 
 
 class CsrfTokens:
-    """Makes and checks what a page must send along to write: only our own pages can know it."""
+    """CSRF tokens of pages, bound to their reader."""
 
     def __init__(self) -> None:
         self._key = secrets.token_hex(32)
 
-    def proof(self, bound_to: str) -> str:
-        """Return the proof for a reader; *bound_to* is the reader's session, or name."""
+    def token(self, bound_to: str) -> str:
+        """Return the token of a reader; *bound_to* is the session or name."""
         return _signed(self._key, "write", bound_to)
 
-    def accepts(self, proof: str, bound_to: str) -> bool:
-        """Say whether *proof* is that of the reader."""
-        return hmac.compare_digest(proof.encode(), self.proof(bound_to).encode())
+    def accepts(self, token: str, bound_to: str) -> bool:
+        """Return whether *token* is that of the reader."""
+        return hmac.compare_digest(token.encode(), self.token(bound_to).encode())
 
 
 def _signed(secret: str, *parts: str) -> str:

@@ -63,7 +63,7 @@ _NAV = (
 
 
 def layout() -> Component:
-    """Return what never changes: the frame, its stores and an empty page."""
+    """Return the fixed frame: its stores and an empty page."""
     return html.Div(
         [
             html.A("Skip to content", href="#root", className="skip"),
@@ -137,7 +137,7 @@ def _button(action: str, icon: str, name: str, more: list[Node], css: str) -> Co
 
 
 def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
-    """Return the way to this page as links, the page itself last."""
+    """Return the breadcrumb as links, the page itself last."""
     shown: list[Node] = []
     for text, href in steps[:-1]:
         shown += [link(text, href=href) if href else html.Span(text), html.Span("/", className="sep")]
@@ -145,7 +145,7 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
 
 
 def side(context: Context, place: str, state: StoreState) -> Component:
-    """Return the side bar: pages, services with their p99, and how the collector is."""
+    """Return the side bar: pages, services with their p99, and collector state."""
     logo = html.Span(
         [html.I(className=f"st-{key}") for key in ("queue", "prefill", "postprocess", "decode")], className="logo"
     )
@@ -166,7 +166,7 @@ def side(context: Context, place: str, state: StoreState) -> Component:
 
 
 def mobile_nav(context: Context, place: str) -> list[Node]:
-    """Return the bar at the bottom of a phone."""
+    """Return the bottom navigation of narrow screens."""
     return [
         link(
             [html.I(className=f"ic ic-{icon}"), text],
@@ -179,7 +179,7 @@ def mobile_nav(context: Context, place: str) -> list[Node]:
 
 
 def stale_banner(context: Context, state: StoreState) -> Node:
-    """Return the warning that nothing arrives any more, with its age; nothing while data flows or before the first."""
+    """Return the warning that data stopped arriving, with its age; None while data flows or before the first."""
     last = last_data(context, state)
     if last is None or not context.view.live:
         return None
@@ -195,7 +195,7 @@ def stale_banner(context: Context, state: StoreState) -> Node:
 
 
 def last_data(context: Context, state: StoreState) -> datetime | None:
-    """Return when data last came: the last batch, or the newest request where batches are forgotten by now."""
+    """Return the time of the last data: the last batch, or the newest request once batches are forgotten."""
     if state.last_received is not None:
         return state.last_received
     services = context.source.all_services()
@@ -300,7 +300,7 @@ def _side_footer(context: Context, state: StoreState) -> Component:
 
 
 def _store_limits(context: Context, state: StoreState) -> list[Node]:
-    """Return what the store has left out to keep within its bounds: detail for its budget, values for their caps."""
+    """Return notes on data that the store dropped for its budget and its cardinality limits."""
     said = [
         f"{span(timedelta(seconds=width))} detail goes back to {day(since.astimezone(context.view.zone))} only: "
         f"the store is at its budget of {size(state.budget_bytes)}"
@@ -320,13 +320,13 @@ def _skeleton() -> Component:
 
 
 def menus(context: Context) -> list[Component]:
-    """Return the menus of a page."""
+    """Return the menus of the top bar."""
     shown = [environment_menu(context), time_menu(context.view, compared_time(context))]
     return [each for each in shown if each is not None]
 
 
 def environment_menu(context: Context) -> Component | None:
-    """Return the menu of environments with how the objectives of the chosen one are; None where there is one only."""
+    """Return the environment menu with the state of its objectives; None with a single environment."""
     chosen = context.view.text("env") or ""
     known: list[str] = context.source.ask(context.source.read.environments)
     if chosen and chosen not in known:
@@ -352,7 +352,7 @@ def compared_time(context: Context) -> str:
 
 
 def time_menu(view: View, label: str = "") -> Component:
-    """Return the menu of time ranges, open on demand; it carries the window for the keys that move it.
+    """Return the time range menu; it carries the window for the keyboard shortcuts.
 
     What is typed, the calendar and the last ranges are fields of the browser's own: `assets/shell_time.js` makes them.
 
@@ -383,7 +383,7 @@ def time_menu(view: View, label: str = "") -> Component:
 
 
 def _choices(name: str, key: str, options: Mapping[str, str], chosen: str) -> Component:
-    """Return a group of buttons that set *key* of the address; the first value is its default and left out."""
+    """Return a group of buttons that set *key* of the address, the default value first."""
     default = next(iter(options))
     buttons = [
         _choice(text, key, "" if value == default else value, on=value == chosen) for value, text in options.items()
@@ -398,7 +398,7 @@ def _choice(text: str, key: str, value: str, *, on: bool) -> Component:
 
 
 def _worst(context: Context, environment: str) -> str:
-    """Return the worst state of the objectives that *environment* has a part in; "" where it has none."""
+    """Return the worst state of the objectives in *environment*; "" without objectives."""
     states: Sequence[str] = [
         each.state for each in context.slos if not environment or each.slo.environment in (None, environment)
     ]
@@ -406,12 +406,12 @@ def _worst(context: Context, environment: str) -> str:
 
 
 def palette(pages: Sequence[tuple[str, str]]) -> Component:
-    """Return the box to jump from; the browser fills it with *pages*, name and path, and asks for the rest."""
+    """Return the command palette; the browser fills it with *pages* (name, path) and requests the rest."""
     return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", "data-pages": json.dumps(pages)}))
 
 
 def help_sheet() -> Component:
-    """Return the list of keys, and the switches of what a reader likes to see."""
+    """Return the list of keyboard shortcuts, and the display preferences."""
     rows: list[Node] = [html.H2("Keys")]
     for keys, meaning in _KEYS:
         rows += [html.Span([html.Kbd(key, className="kbd") for key in keys.split(", ")]), html.Span(meaning)]

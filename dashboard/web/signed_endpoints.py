@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_hook_routes(server: Flask, source: Source) -> None:
-    """Answer on *server*."""
+    """Add the Slack and PagerDuty webhooks to *server*."""
 
     def slack() -> Response:
         timestamp, signature = (
@@ -101,7 +101,7 @@ def _text_response(text: str, status: int) -> Response:
 
 
 def add_chart_route(server: Flask, care: IncidentActions) -> None:
-    """Answer on *server*: 404 where the signature is not ours, or there is nothing to draw."""
+    """Add the incident chart to *server*: 404 for an invalid signature or without data."""
 
     def chart(incident: str, signature: str) -> Response:
         png = care.chart(incident, signature)

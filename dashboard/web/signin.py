@@ -24,8 +24,8 @@ _WRONG = 401
 _WRONG_TOKEN = "That token is not the one of this dashboard."  # noqa: S105 - a message
 
 
-def add_signin_routes(server: Flask, config: DashboardConfig, door: Authenticator) -> None:
-    """Answer `SIGN_IN` and `SIGN_OUT` on *server*."""
+def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Authenticator) -> None:
+    """Add `SIGN_IN` and `SIGN_OUT` to *server*."""
 
     def sign_in() -> AnyResponse:
         try:
@@ -35,15 +35,17 @@ def add_signin_routes(server: Flask, config: DashboardConfig, door: Authenticato
         if request.method == "GET":
             return signin_form(config, to)
         try:
-            session = door.enter(request, request.form.get("name", "").strip(), request.form.get("secret", ""))
+            session = authenticator.sign_in(
+                request, request.form.get("name", "").strip(), request.form.get("secret", "")
+            )
         except TooManyAttemptsError as error:
             return too_many_response(error)
         if session is None:
             return signin_form(config, to, "That is not right. Try again.", _WRONG)
-        return _with_session(redirect(to, 303), session, door)
+        return _with_session(redirect(to, 303), session, authenticator)
 
     def sign_out() -> AnyResponse:
-        door.leave(request)
+        authenticator.sign_out(request)
         response = redirect(SIGN_IN, 303)
         response.delete_cookie(COOKIE)
         return response
@@ -52,32 +54,32 @@ def add_signin_routes(server: Flask, config: DashboardConfig, door: Authenticato
     server.add_url_rule(SIGN_OUT, "sign out", sign_out, methods=["POST"])
 
 
-def signin_from_url(door: Authenticator) -> AnyResponse | None:
-    """Sign in with the token in the address, if there is one that fits, and leave it out of the history.
+def signin_from_url(authenticator: Authenticator) -> AnyResponse | None:
+    """Sign in with a valid token in the URL, and redirect to the URL without it.
 
     One that a page of another site leads to is not looked at: its wrong ones would lock the reader out.
     """
     offered = None if _is_cross_site() else request.args.get("token")
-    session = None if offered is None else door.enter(request, "", offered)
+    session = None if offered is None else authenticator.sign_in(request, "", offered)
     if session is None:
         return None
     left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
     path = _local_path(request.path)
-    return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, door)
+    return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, authenticator)
 
 
 def _is_cross_site() -> bool:
     return request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
-def unauthenticated_response(config: DashboardConfig, door: Authenticator) -> Response:
-    """Answer who may not read: people with the form, programs with how to show who they are."""
+def unauthenticated_response(config: DashboardConfig, authenticator: Authenticator) -> Response:
+    """Return the sign-in form to people, and a JSON error with the fix to programs."""
     if not config.takes_secrets:
         return refused_response(_WRONG, f"Nobody is signed in: the proxy in front sent no {config.proxy_header}.")
     if request.path.startswith(API_PREFIX):
         response = error_response("nobody is signed in", "Authorization", _how_to_authenticate(config), _WRONG)
         # Browsers would ask for a password in a window of their own.
-        if door.users and "Sec-Fetch-Mode" not in request.headers:
+        if authenticator.users and "Sec-Fetch-Mode" not in request.headers:
             response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
         return response
     wrong = ""
@@ -88,7 +90,7 @@ def unauthenticated_response(config: DashboardConfig, door: Authenticator) -> Re
 
 
 def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
-    """Return the page that asks for the name and password, or for the token."""
+    """Return the page with the form for name and password, or for the token."""
     name = '<label>Name<input name="name" autocomplete="username" autofocus></label>' if config.users else ""
     word = "Password" if config.users else "Token"
     secret = f'<label>{word}<input name="secret" type="password" autocomplete="current-password" required></label>'
@@ -99,14 +101,14 @@ def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int =
 
 
 def refused_response(status: int, reason: str) -> Response:
-    """Return the page, or the JSON for a program, that says why a request is not served."""
+    """Return why a request is not served, as a page or as JSON for programs."""
     if request.path.startswith(API_PREFIX):
         return error_response(reason, "", "", status)
     return _page(f"<p>{escape(reason)}</p>", status, "Not signed in" if status == _WRONG else "Refused")
 
 
 def too_many_response(error: TooManyAttemptsError) -> Response:
-    """Return the answer to who guessed too often."""
+    """Return the response to too many failed logins."""
     seconds = str(int(error.wait_seconds) + 1)
     response = refused_response(429, f"Too many attempts to sign in. Try again in {seconds} s.")
     response.headers["Retry-After"] = seconds
@@ -123,10 +125,10 @@ def _page(inside: str, status: int, name: str) -> Response:
     return response
 
 
-def _with_session(response: AnyResponse, session: str, door: Authenticator) -> AnyResponse:
+def _with_session(response: AnyResponse, session: str, authenticator: Authenticator) -> AnyResponse:
     # Lax: a link from a message must find its reader signed in; what writes asks for more than the cookie.
     response.set_cookie(
-        COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=door.is_https(request)
+        COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=authenticator.is_https(request)
     )
     return response
 
@@ -137,7 +139,7 @@ def _how_to_authenticate(config: DashboardConfig) -> str:
 
 
 def _local_path(address: str) -> str:
-    """Return *address* if it leads to this dashboard and nowhere else.
+    """Return *address* if it is a path of this dashboard, else "/".
 
     Raises:
         ValueError: It is no address.

@@ -32,7 +32,7 @@ _MIN_LETTERS = 8
 
 
 class Users:
-    """Who may read, by name and password. Thread-safe.
+    """Readers with names and passwords. Thread-safe.
 
     Args:
         path: The file.
@@ -51,7 +51,7 @@ class Users:
         self._reread()
 
     def line(self, name: str) -> str | None:
-        """Return what stands behind *name*, to bind a session to it; None where nobody is called so."""
+        """Return the secret of *name*, to bind a session to it; None for an unknown name."""
         with self._lock:
             # A file that is being edited: those who were known still are.
             with suppress(ConfigError):
@@ -59,7 +59,7 @@ class Users:
             return self._lines.get(name)
 
     def accept(self, name: str, password: str) -> bool:
-        """Say whether *password* is that of *name*; it takes as long for a name that nobody has."""
+        """Return whether *password* is that of *name*, in the same time for an unknown name."""
         secret = _parse(self.line(name) or "") or _NOBODY
         with self._one_by_one:
             return secret.fits(password) and secret is not _NOBODY
@@ -125,7 +125,7 @@ def _parse(text: str) -> _Secret | None:
 
 
 def _can_be_checked(secret: _Secret) -> bool:
-    """Say whether scrypt takes the numbers, and at a cost that one sign-in may have."""
+    """Return whether scrypt accepts the parameters, at a bounded cost."""
     is_power_of_two = secret.n > 1 and secret.n & (secret.n - 1) == 0
     is_bounded = 0 < 128 * secret.n * secret.r <= _MAX_MEMORY_BYTES and 0 < secret.p <= _MAX_P
     return is_power_of_two and is_bounded and len(secret.hash) == _HASH_BYTES

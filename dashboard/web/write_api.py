@@ -42,23 +42,23 @@ _READ_ONLY = ("readonly", "read-only", "permission denied")
 
 
 def add_event_routes(server: Flask, source: Source) -> None:
-    """Answer `PATH` on *server*."""
+    """Add `EVENTS_PATH` to *server*."""
 
     def add() -> Response:
-        check_proof()
+        check_csrf()
         event = _signed(_read(source))
         with storing("POST /v1/events at the collector"):
-            source.tell(event)
+            source.add_event(event)
         return json_response(event, 201)
 
     server.add_url_rule(EVENTS_PATH, "api events", with_json_errors(add), methods=["POST"])
 
 
-def check_proof() -> None:
-    """Refuse what neither one of our pages sent, nor a program that shows the token.
+def check_csrf() -> None:
+    """Reject writes that came neither from one of our pages nor with the token.
 
     Raises:
-        AskError: It did not.
+        BadRequestError: It did not.
     """
     if not guard.is_trusted_write():
         msg = "this request did not come from a page of this dashboard, or from one that is older than it"
@@ -82,7 +82,7 @@ def _read(source: Source) -> Event:
 
 
 def _signed(event: Event) -> Event:
-    """Return *event* with who told it, where readers have names; the text of advice is for the page to read."""
+    """Return *event* with its author, where readers have names."""
     name = "".join(each for each in guard.current_principal().name if each.isprintable())
     if not name or event.kind == "advice":
         return event
@@ -92,7 +92,7 @@ def _signed(event: Event) -> Event:
 
 @contextmanager
 def storing(otherwise: str) -> Generator[None]:
-    """Explain why a database cannot be written to where it may only be read; *otherwise* is how else it can be told."""
+    """Convert the error of a read-only database to a response; *otherwise* is the alternative for the user."""
     try:
         yield
     except StoreError as error:
@@ -104,35 +104,37 @@ def storing(otherwise: str) -> Generator[None]:
 
 
 def add_incident_routes(server: Flask, care: IncidentActions) -> None:
-    """Answer on *server*."""
+    """Add the incident and silence actions to *server*."""
 
     def acknowledge(name: str) -> Response:
-        check_proof()
+        check_csrf()
         with storing("stagelens alerts ack"):
-            _known(lambda: care.acknowledge(name, asker()))
-        return json_response({"id": name, "acked_by": asker()})
+            _with_incident_errors(lambda: care.acknowledge(name, author_name()))
+        return json_response({"id": name, "acked_by": author_name()})
 
     def accept(name: str) -> Response:
-        check_proof()
+        check_csrf()
         why = _given("why").get("why", "")
         with storing("stagelens alerts accept"):
             status = NOT_FOUND if care.incident(name) is None else 409
-            by = _known(lambda: care.accept(name, asker(), why), status=status)
+            by = _with_incident_errors(lambda: care.accept(name, author_name(), why), status=status)
         return json_response({"id": name, "acked_by": by})
 
     def silence() -> Response:
-        check_proof()
+        check_csrf()
         given = _given(*MATCHERS, "for", "comment")
         length = _length(given.pop("for", _DEFAULT))
         comment = given.pop("comment", "")
         with storing("stagelens alerts silence"):
-            made = _known(lambda: care.silence(given, length, by=asker(), comment=comment), status=400)
+            made = _with_incident_errors(
+                lambda: care.silence(given, length, by=author_name(), comment=comment), status=400
+            )
         return json_response(made, 201)
 
     def end(name: str) -> Response:
-        check_proof()
+        check_csrf()
         with storing("stagelens alerts unsilence"):
-            _known(lambda: care.unsilence(name))
+            _with_incident_errors(lambda: care.unsilence(name))
         return json_response({"id": name})
 
     server.add_url_rule(
@@ -143,12 +145,12 @@ def add_incident_routes(server: Flask, care: IncidentActions) -> None:
     server.add_url_rule(f"{SILENCES_API}/<name>/end", "api unsilence", with_json_errors(end), methods=["POST"])
 
 
-def asker() -> str:
-    """Return who asks, as far as the dashboard knows its readers by name."""
+def author_name() -> str:
+    """Return the name of the reader; a generic one where readers have no names."""
     return "".join(each for each in guard.current_principal().name if each.isprintable()) or "somebody at the dashboard"
 
 
-def _known(act: Any, status: int = NOT_FOUND) -> Any:
+def _with_incident_errors(act: Any, status: int = NOT_FOUND) -> Any:
     try:
         return act()
     except IncidentError as error:

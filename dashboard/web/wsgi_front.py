@@ -215,7 +215,7 @@ def _error_response(error: Exception) -> PlainTextResponse:
 
 
 def add_health_routes(server: Flask, source: Source) -> None:
-    """Answer `PATHS` on *server*."""
+    """Add `PROBE_PATHS` to *server*."""
 
     def readyz() -> Response:
         try:
@@ -237,4 +237,4 @@ def _status_response(text: str, status: int) -> Response:
 
 
 class TooLargeError(Exception):
-    """The request body exceeds `calls.MAX_BODY_BYTES`."""
+    """Request body larger than `callback_validation.MAX_BODY_BYTES`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.dashboard.pages.collectors import greedy_line, judge
+from stagelens.dashboard.pages.collectors import collector_status, service_quota_line
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
@@ -45,7 +45,7 @@ def shown(store: Store, now: datetime = NOW) -> str:
 
 def test_a_collector_that_works_is_ok() -> None:
     """Nothing to look at."""
-    judged = judge(WELL, NOW)
+    judged = collector_status(WELL, NOW)
 
     assert (judged.state, judged.troubles) == ("ok", ())
 
@@ -70,7 +70,7 @@ def test_a_collector_that_works_is_ok() -> None:
 )
 def test_what_is_to_be_mended_is_said_with_the_cure(vitals: dict[str, Any], words: tuple[str, ...]) -> None:
     """While it still works."""
-    judged = judge(with_vitals(**vitals), NOW)
+    judged = collector_status(with_vitals(**vitals), NOW)
     (trouble,) = judged.troubles
 
     assert judged.state == "look"
@@ -80,7 +80,7 @@ def test_what_is_to_be_mended_is_said_with_the_cure(vitals: dict[str, Any], word
 
 def test_what_fails_comes_first_and_since_when() -> None:
     """It is graver than anything to be mended."""
-    judged = judge(with_vitals(failing=(("committing", "disk full", AT - 300),), file_errors=("x",)), NOW)
+    judged = collector_status(with_vitals(failing=(("committing", "disk full", AT - 300),), file_errors=("x",)), NOW)
 
     assert judged.state == "failing"
     assert judged.troubles[0].text == "Committing fails: disk full"
@@ -91,7 +91,7 @@ def test_what_fails_comes_first_and_since_when() -> None:
 def test_silence_is_all_that_is_said_of_the_dead() -> None:
     """Their last numbers are of no use, and whatever failed then is not what fails now."""
     dead = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), seen=AT - 700)
-    judged = judge(dead, NOW)
+    judged = collector_status(dead, NOW)
     (trouble,) = judged.troubles
 
     assert judged.state == "silent"
@@ -100,7 +100,7 @@ def test_silence_is_all_that_is_said_of_the_dead() -> None:
 
 def test_a_clock_that_is_ahead_is_told() -> None:
     """It would hide a silence, and shift data."""
-    judged = judge(replace(WELL, seen=AT + 60), NOW)
+    judged = collector_status(replace(WELL, seen=AT + 60), NOW)
 
     assert judged.state == "look"
     assert "NTP" in judged.troubles[0].fix
@@ -163,10 +163,10 @@ def test_the_overview_names_who_takes_too_many_places(store: Store) -> None:
     """In a line, whichever collector it sent to; without anybody there is none."""
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
-    assert greedy_line(context) is None
+    assert service_quota_line(context) is None
 
     write(store, WELL, replace(with_vitals(greedy=("token a", "address 10.0.0.7")), id="b", name="pod-b:4318"))
-    line = greedy_line(context)
+    line = service_quota_line(context)
 
     assert line is not None
     assert "address 10.0.0.7 and 1 more named more than 250 within a day" in as_html(line)

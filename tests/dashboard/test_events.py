@@ -10,7 +10,7 @@ import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.pages.events import KINDS, Happening, happenings
+from stagelens.dashboard.pages.events import KINDS, TimelineEvent, timeline_events
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import page_data
 from stagelens.dashboard.view import parse
@@ -27,9 +27,9 @@ def source(burning_folder: Path, burning_store: Store) -> Source:
     return Source(burning_store, alerts, NOW.timestamp)
 
 
-def found(source: Source, search: str = "from=now-2h") -> list[Happening]:
+def found(source: Source, search: str = "from=now-2h") -> list[TimelineEvent]:
     """What happened."""
-    return happenings(context_of(parse("/events", search, NOW), source))
+    return timeline_events(context_of(parse("/events", search, NOW), source))
 
 
 def test_everything_is_there_newest_first(source: Source) -> None:

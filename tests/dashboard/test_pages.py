@@ -470,7 +470,7 @@ def test_a_control_redraws_one_chart_from_the_address(source: Source, name: str)
 
 def test_no_graph_may_send_its_data_away() -> None:
     """Plotly's defaults would."""
-    text = (Path(build.__code__.co_filename).parent / "assets" / "figure.js").read_text()
+    text = (Path(build.__code__.co_filename).parents[1] / "assets" / "figure.js").read_text()
 
     assert 'displayModeBar: false, showSendToCloud: false, plotlyServerURL: ""' in text
 

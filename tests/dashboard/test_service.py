@@ -20,7 +20,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.service import around, mixtures, slow_of_each_cause
+from stagelens.dashboard.pages.service import mixtures, nearest_in_rank, slow_of_each_cause
 from stagelens.dashboard.pages.service_charts import CHARTS
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import THIN, UNKNOWN, duration, interval, money
@@ -375,8 +375,8 @@ def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
     """In nines, as the chart has them: p99.9 is as far from p99 as p90 is."""
     kept = pd.DataFrame({"rank": [0.2, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0, float("nan")], "trace_id": list("abcdefgh")})
 
-    assert "".join(around(kept, 0.99, limit=3)["trace_id"]) == "fed"
-    assert "".join(around(kept, 0.5, limit=1)["trace_id"]) == "a"
+    assert "".join(nearest_in_rank(kept, 0.99, limit=3)["trace_id"]) == "fed"
+    assert "".join(nearest_in_rank(kept, 0.5, limit=1)["trace_id"]) == "a"
 
 
 def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> None:

@@ -16,7 +16,7 @@ from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTime
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.events import happenings
+from stagelens.dashboard.pages.events import timeline_events
 from stagelens.dashboard.pages.incidents import history_card, rules_card
 from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.slo import time_to_exhaustion
@@ -264,7 +264,7 @@ def test_an_incident_nobody_knows_the_end_of_is_closed_and_not_resolved(
     source = Source(burning_store, Told(reader, gone), NOW.timestamp)
     context = context_of(parse("/slo/hot-latency", "", NOW), source)
     row = page_data([history_card(context, status_of(source, "hot-latency"))]).tables[0].rows[0]
-    over = next(each for each in happenings(context) if each.at == gone.resolved_at)
+    over = next(each for each in timeline_events(context) if each.at == gone.resolved_at)
     badge, title = ENDINGS[ending]
 
     assert row[0] == badge
