@@ -24,19 +24,19 @@ Floats = NDArray[np.float64]
 # What a fit needs.
 MIN_STEPS = 20
 MIN_RATE_RANGE = 1.5
-# Further than that beyond the highest rate that was seen, a value is an extrapolation and is called one.
+# Values further than this beyond the highest observed rate count as extrapolation.
 SEEN_TIMES = 1.5
-# F(2, 17) at 1 %: so much better than a constant the fit has to be, for two more parameters and the fewest steps.
+# F(2, 17) at 1 %: how much better than a constant the fit has to be, for two more parameters and the fewest steps.
 _MIN_F = 6.11
 _PARAMETERS = 3
 # Saturation rates that are tried: from just above the highest rate seen to where the curve is all but straight.
 _SATURATIONS = 1 + np.geomspace(0.005, 19.0, 80)
 _REWEIGHTED = 2
 _RESAMPLED = 100
-# One step may stay inside by luck; what the median of so many neighbours in rate does is no luck.
+# A single step may be fast by chance; the median of this many neighbours in rate is not.
 _NEIGHBOURS = 5
 _LEVEL = (0.025, 0.975)
-# The ends of what the steps allow for a knee that is told are at most so many times apart.
+# A knee is reported when the ends of its confidence interval differ by at most this factor.
 _SURE_TIMES = 1.5
 
 
@@ -214,7 +214,7 @@ def _least_squares(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats
     Returns:
         Three arrays of shape (draws, curves).
     """
-    # Not `@`: for tables this small the threads of BLAS wait for each other longer than they count.
+    # Not `@`: for tables this small the BLAS threads cost more than they save.
     s, sy, syy = (np.einsum("dn,n->d", weight, each)[:, None] for each in (np.ones_like(y), y, y**2))
     sx, sxx, sxy = (np.einsum("dn,nk->dk", weight, each) for each in (x, x**2, x * y[:, None]))
     b = (s * sxy - sx * sy) / np.maximum(s * sxx - sx**2, 1e-300)

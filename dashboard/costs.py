@@ -28,7 +28,7 @@ from ..core.settings.yaml_fields import Fields
 from ..core.stages import BY_KEY
 
 HOUR_SECONDS = 3600.0
-# What requests are priced by: one of them costs too little to read.
+# Unit of request prices; the price of a single request is too small to read.
 MILLION = 1e6
 
 _EXAMPLE = """\

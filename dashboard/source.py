@@ -28,14 +28,14 @@ from .costs import Costs
 from .incident_actions import IncidentActions
 from .view import BUCKET_SECONDS, View
 
-# What an answer that is no table is taken to need, or each of many in one: a histogram, what is said of one service. [bytes]
+# Assumed size of a result that is not a table, or of each element of a list. [bytes]
 _SMALL_BYTES = 10_000
 P = ParamSpec("P")
 T = TypeVar("T")
-# Windows move on by one bucket every 10 s: most answers are of windows nobody asks for again.
+# Windows move on by one bucket every 10 s, so most cached results are never requested again.
 _MAX_BYTES = 64_000_000
 _HISTORY = timedelta(days=3650)
-# How long an answer about the past is kept.
+# Cache time of results about the past. [seconds]
 _PAST_SECONDS = 3600
 
 
@@ -121,7 +121,7 @@ class Source:
         For what is asked of many services at every refresh and what late data hardly changes.
         """
         question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
-        # Each question has its own hour: they are not all asked again at once.
+        # Each query has its own hour, so that not all expire at once.
         hour = (self.clock() + hash(question) % _PAST_SECONDS) // _PAST_SECONDS
         return self._answers.get(question, hour, lambda: query(*args, **kwargs))
 
@@ -158,7 +158,7 @@ class Source:
         """Return every objective as it stands, or stood *at*, the most urgent first; none where alerts do not run."""
         if self._alerts is None:
             return []
-        # By the step of the data: an objective changes with time alone when its data stops.
+        # In steps of the data: with time alone an objective changes only when its data stops.
         now = datetime.fromtimestamp(self.clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
         found = list(self.ask(self._alerts.slos, at or now))
         return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
@@ -224,7 +224,7 @@ def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
     """Return pairs of the objective's and the selection's value, by dimension; None means all."""
     promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
     pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
-    # Who looks at all environments at once is shown the promise of one.
+    # A view of all environments shows the objective of one.
     return [*pairs, (slo.environment, about.environment or slo.environment)]
 
 

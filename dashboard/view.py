@@ -34,16 +34,16 @@ from ..store.texts import name as stored
 from .ui.format import span
 
 DEFAULT_WINDOW = timedelta(hours=6)
-# What the time menu offers; the keys are the values of `from`.
+# Presets of the time menu; the keys are values of `from`.
 WINDOWS = {f"now-{text}": parse_duration(text, "window") for text in ("15m", "1h", "6h", "24h", "7d", "30d")}
 # Paths of the API that are not pages.
 API_PREFIX = "/api/"
 INCIDENTS_API, SILENCES_API = f"{API_PREFIX}v1/incidents", f"{API_PREFIX}v1/silences"
 # Agents export every 10 s: the newest whole bucket is the last one worth showing.
 BUCKET_SECONDS = 10
-# Kept from page to page; everything else belongs to the page it was set on.
+# Query keys that links between pages keep; all others belong to their page.
 COMMON = ("env", "from", "to", "vs", "tz", "refresh")
-# What says which part of a service a page is about; kept on the pages of that service. Key to field of `store.Selection`.
+# Scope within a service, kept on its pages: key to field of `store.Selection`.
 PART = {"v": "version", "m": "model", "r": "route", "cold": "cold"}
 # The values of `cold`: without the requests in which something was loaded, or only those.
 WITHOUT_COLD, ONLY_COLD = "0", "1"
@@ -57,7 +57,7 @@ ORDER = (
     *COMMON,
 )
 _MAX_WINDOW = timedelta(days=400)
-# Nobody measured anything outside; stores and charts cannot count as far as dates can.
+# Valid times; stores and charts cannot represent all dates.
 _MOMENTS = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 

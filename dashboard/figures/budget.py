@@ -33,19 +33,19 @@ from .time_axis import TimeAxis, release_marks
 
 UNEXPLAINED = "unexplained"
 SPENT_COLUMNS = ("at", "bad", UNEXPLAINED)
-# Of a bar's step; the rest is the gap.
+# Bar width as part of the step; the rest is the gap.
 _FILL = 0.82
-# What no stage explains.
+# Colour of bad requests that no stage explains.
 _GREY = "$deco@.6"
-# Time to the end of the budget is drawn when it is at most this part of the shown time away.
+# The projection is drawn when exhaustion is at most this part of the shown time away.
 _NEAR = 0.35
 _LOWEST, _DEEPEST = -8.0, -120.0
-# Above it the axis does not start at zero: the course of a young budget would be a flat line.
+# Above this value the axis does not start at zero, or the line of a young budget would be flat.
 _MOSTLY_THERE = 60.0
 _NEARLY_ALL = 0.99
-# How far along the sustainable pace its name begins above it, or ends below it: it never runs into a line that falls. [ratio]
+# Positions of the label along the sustainable pace, above and below the line. [ratio]
 _ABOVE_FROM, _BELOW_TO = 0.22, 0.5
-# The room that the name of a threshold takes of the height of the burn rates. [ratio]
+# Height of a threshold name, as part of the plot. [ratio]
 _NAME_HEIGHT = 0.09
 
 
@@ -59,7 +59,7 @@ def budget_figure(
     bad_before: float = 0.0,
     exhausted_in: timedelta | None = None,
     versions: Mapping[datetime, str] | None = None,
-    told: Mapping[datetime, str] | None = None,
+    reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
     """Return the error budget over the shown time, with the sustainable pace and the projection.
 
@@ -72,15 +72,15 @@ def budget_figure(
         bad_before: What of it was spent before the shown time. [count]
         exhausted_in: When it is gone at this pace; None when it never is.
         versions: Releases in the shown time: time when first seen to version.
-        told: Reported events in the shown time: time to short name.
+        reported: Reported events in the shown time: time to short name.
     """
     ends = axis.place(axis.start), axis.place(axis.end)
     x = [ends[0], *axis.places(series["at"])]
     y = 100 * np.array([1 - bad_before / max(allowed_bad, 1e-9), *budget_left(series, allowed_bad, bad_before)])
-    # What a service younger than its window may have spent so far.
+    # Budget that a service younger than its window may have spent so far.
     first, last = (100 * (1 - min((at - (since or axis.start)) / window, 1.0)) for at in (axis.start, axis.end))
     data = _course(x, y, ends, (first, last))
-    shapes, notes, room = markers(axis, versions, told)
+    shapes, notes, room = markers(axis, versions, reported)
     notes.append(_pace_note(x, y, ends, (first, last)))
     right, low = ends[1], _floor(min(float(y.min()), last)) if len(series) else _LOWEST
     if exhausted_in is not None and exhausted_in > timedelta() and y[-1] > 0 and low == _LOWEST and len(series):
@@ -116,10 +116,10 @@ def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.
 
 
 def markers(
-    axis: TimeAxis, versions: Mapping[datetime, str] | None, told: Mapping[datetime, str] | None
+    axis: TimeAxis, versions: Mapping[datetime, str] | None, reported: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation], int]:
     """Return lines and names of releases (dotted) and reported events (solid), and the height of the names in pixels."""
-    shapes, names = release_marks(axis, versions, told)
+    shapes, names = release_marks(axis, versions, reported)
     notes, rows = marker_rows(names, axis.place(axis.start), axis.place(axis.end))
     return shapes, notes, 8 + MARKER_ROW * max(rows, 1)
 
@@ -174,7 +174,7 @@ def burn_figure(
     long: timedelta,
     short: timedelta,
     versions: Mapping[datetime, str] | None = None,
-    told: Mapping[datetime, str] | None = None,
+    reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
     """Return the burn rate over a long (ink) and a short (grey) window against the policy's thresholds.
 
@@ -186,14 +186,14 @@ def burn_figure(
         long: The window of the ink line.
         short: The window of the grey line.
         versions: Releases in the shown time: time when first seen to version.
-        told: Reported events in the shown time: time to short name.
+        reported: Reported events in the shown time: time to short name.
     """
     x = f8(axis.places(series["at"]))
     data: list[Trace] = []
     tops = [1.3]
     for window, width, colour in ((short, 1.2, "$deco"), (long, 2.0, "$ink")):
         burn = burn_rates(series, window, objective)
-        # Where only hours are left, the burn rate of five minutes is that of an hour.
+        # With hourly data the burn rate of five minutes is that of an hour.
         name = span(max(window, axis.step))
         tops.append(float(np.nanmax(burn)) if len(burn) and np.isfinite(burn).any() else 0.0)
         hover = f"{name}: <b>%{{y:.1f}}\u00d7</b><extra></extra>"
@@ -205,7 +205,7 @@ def burn_figure(
         | {"font": {"size": 11, "color": each.colour}, "bgcolor": "$surface@.7"}
         for each in _named(shown, top)
     ]
-    version_shapes, version_notes, room = markers(axis, versions, told)
+    version_shapes, version_notes, room = markers(axis, versions, reported)
     layout = {
         "margin": {"l": 40, "r": 12, "t": room, "b": 24},
         "hovermode": "x",
@@ -235,12 +235,12 @@ def left_parts(ratio: float | None) -> tuple[str, str]:
     True
     """
     if ratio is not None and ratio <= -1:
-        # Whole budgets: nobody reads a share of 1848 %.
+        # Written as a number of budgets, as 1848 % is hard to read.
         return f"{1 - ratio:.1f}{TIMES}", "spent"
     if ratio is not None and ratio < 0:
         return percent(-ratio), "overspent"
     if ratio is not None and _NEARLY_ALL < ratio < 1:
-        # Something was spent: cut, not rounded, because 99.98 % is not 100 %.
+        # Truncated, not rounded: 99.98 % is not 100 %.
         return percent(np.floor(ratio * 1000) / 1000, 1), "left"
     return percent(ratio), "left"
 
@@ -259,7 +259,7 @@ def spent_figure(
     address: Callable[[str, datetime], str],
     *,
     versions: Mapping[datetime, str] | None = None,
-    told: Mapping[datetime, str] | None = None,
+    reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
     """Return bars of bad requests, one a step, stacked by stage.
 
@@ -268,7 +268,7 @@ def spent_figure(
         axis: The shown time and its step.
         address: Returns where a click on a stage of a step leads; "" for what no stage explains.
         versions: Releases in the shown time: time when first seen to version.
-        told: Reported events in the shown time: time to short name.
+        reported: Reported events in the shown time: time to short name.
     """
     starts = [pd.Timestamp(each).to_pydatetime() for each in frame["at"]]
     x = f8(axis.places(frame["at"]))
@@ -282,7 +282,7 @@ def spent_figure(
     if rest.any():
         places = [address("", at) if some else "" for at, some in zip(starts, rest, strict=True)]
         data.append(_bars("", x, rest, width, places))
-    shapes, notes, room = markers(axis, versions, told)
+    shapes, notes, room = markers(axis, versions, reported)
     top = float(frame["bad"].max() * 1.12) or 1.0
     layout = {
         "margin": {"l": 40, "r": 12, "t": room, "b": 24},

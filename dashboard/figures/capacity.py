@@ -11,7 +11,7 @@ from ..capacity import Capacity, Curve, Floats
 from ..ui.format import axis_duration, count, duration
 from .elements import Annotation, Figure, Shape, Trace, f4, level, line, note, safe, ticks, upright
 
-# Steps that lie further above the rest end outside the plot rather than flatten it.
+# Steps above this quantile lie outside the plot rather than flatten it.
 _CEILING_QUANTILE = 0.98
 _POINTS = 120
 _INK, _GREY = "$ink", "$deco"

@@ -31,10 +31,10 @@ from .percentile import COLUMNS, place
 
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 _LABELLED = (0.95, 0.99)
-# A change this large is worth the colour of trouble.
+# Changes from here on are red.
 _WORSE = 1.05
 _MIN_LABEL_SHARE = 0.06
-# How many stages a hover names, and how many letters of a version stand beside the plot.
+# Number of stages in a hover text, and of letters of a version beside the plot.
 _CAUSES, _NAME_ROOM = 2, 9
 
 
@@ -55,8 +55,8 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
     x = f4(places)
     data: list[Trace] = [band(x, each, stage, group="more") for stage, each in gains.items()]
     data += [band(x, each, stage, group="less") for stage, each in losses.items()]
-    told = _delta_words(a, b, change, total)
-    data.append(line(x, f4(total), width=1.8, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=told))
+    texts = _delta_words(a, b, change, total)
+    data.append(line(x, f4(total), width=1.8, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=texts))
     stacked, saved = _stacked(gains, len(total)), _stacked(losses, len(total))
     high = max(float(stacked.max()) * 1.12, 1e-6)
     low = min(float(saved.min()) * 1.12, -high * 0.04)
@@ -84,8 +84,8 @@ def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarr
         causes = sorted(change, key=lambda stage: -abs(float(change[stage][index])))[:_CAUSES]
         parts = [f"{safe(label(stage))} {duration(float(change[stage][index]), sign=True)}" for stage in causes]
         head = f"<b>{percentile(float(quantile))}</b> {duration(float(total[index]), sign=True)}"
-        told = f"stages of {int(a['n'].iloc[index])} and {int(b['n'].iloc[index])} requests"
-        said.append("<br>".join([head, ", ".join(parts), told]))
+        counts = f"stages of {int(a['n'].iloc[index])} and {int(b['n'].iloc[index])} requests"
+        said.append("<br>".join([head, ", ".join(parts), counts]))
     return said
 
 
@@ -116,7 +116,7 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
     ]
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, (0.5, 0.9, 0.95, 0.99, 0.999)).any()]
     notes = [_change_note(places[i], float(first[i]), float(second[i])) for i in marks]
-    # Names at the right edge, apart even where the lines meet.
+    # Names at the right edge, kept apart where the lines meet.
     ends = np.log10([max(float(second[-1]), 1e-9), max(float(first[-1]), 1e-9)])
     nudge = 0.05 if ends[0] >= ends[1] else -0.05
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 6}
@@ -132,7 +132,7 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
         | {"range": [float(np.log10(max(low, 1e-9))), float(np.log10(max(high, 1e-8)))]},
         "annotations": notes,
     }
-    # A phone has no room for p95 between its neighbours.
+    # A narrow screen has no room for p95 between its neighbours.
     crowded = place(0.95, even=False)
     narrow = {
         "xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999)),

@@ -26,7 +26,7 @@ BAND = 0.92
 MIN_LABEL_SHARE = 0.033
 # Two labels at the right edge stand at least this part of the height apart.
 LABEL_GAP = 0.055
-# A name above a marker: its height [px], and the room it takes of the width of a chart of half a page. [ratio]
+# Name above a marker: height [px], width of a letter and margin as part of a half-width chart. [ratio]
 MARKER_ROW = 14
 _NAME_SHARE, _NAME_EDGE = 0.0125, -0.06
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -103,7 +103,7 @@ def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") 
         "fillcolor": stage_colour(stage, solid=BAND),
         "line": {"width": 0.8, "color": "$surface"},
         "name": safe(label(stage)),
-        # What the browser makes a pattern of.
+        # Pattern that the browser draws.
         "meta": {"family": family(stage)},
         "hoverinfo": "none",
     }
@@ -169,14 +169,14 @@ def upright(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, y
     }
 
 
-def releases(markers: Mapping[float, str], *, told: bool = False) -> tuple[list[Shape], list[Annotation]]:
+def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[list[Shape], list[Annotation]]:
     """Return a line with a name above the plot for every release.
 
     Args:
         markers: The moment a version was first seen [milliseconds] to its name.
-        told: Whether somebody said that it happened then, which is a solid line; what was only seen is a dotted one.
+        reported: Whether the events were reported (solid line) or only observed (dotted line).
     """
-    shapes = [upright(at, 0, 1, "$ink", "solid" if told else "2px,3px", yref="paper") for at in markers]
+    shapes = [upright(at, 0, 1, "$ink", "solid" if reported else "2px,3px", yref="paper") for at in markers]
     style: Annotation = {"font": {"size": 11, "color": "$ink"}, "bgcolor": "$surface", "borderpad": 1, "xshift": -3}
     notes = [
         note(f"<b>▾ {safe(name)}</b>", at, 1, yref="paper", xanchor="left", yanchor="bottom", **style)

@@ -22,10 +22,10 @@ from ..view import trace_name
 from .elements import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, marker_rows, note, raw, safe
 from .time_axis import TimeAxis, gaps_filled, release_marks, rough
 
-# More are slow to draw and smaller than a pointer.
+# More cells are slow to draw and smaller than a pointer.
 _MAX_CELLS = 8_000
 _TWO_BYTES = 65_535
-# The row of requests that took no time, where there are no others.
+# Row of zero latencies, where there are no others.
 _SHORTEST_SECONDS = 1e-7
 
 
@@ -37,7 +37,7 @@ def heat_figure(
     by_stage: bool = True,
     exemplars: Sequence[Mapping[str, Any]] = (),
     versions: Mapping[datetime, str] | None = None,
-    told: Mapping[datetime, str] | None = None,
+    reported: Mapping[datetime, str] | None = None,
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
@@ -50,7 +50,7 @@ def heat_figure(
         by_stage: Tint by dominating stage; otherwise ink by count.
         exemplars: Retained traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
         versions: Releases in the window: time when first seen to version.
-        told: Reported events, such as a deployment: time to short name.
+        reported: Reported events, such as a deployment: time to short name.
         threshold_seconds: Latency threshold of the objective. [seconds]
         hidden: Stages whose requests are left out: those they dominate.
     """
@@ -58,7 +58,7 @@ def heat_figure(
     data: list[Trace] = [_cells_trace(grid, axis, by_stage=by_stage)]
     data += _quantile_lines(quantiles, axis)
     data += _diamonds(exemplars, axis)
-    shapes, notes = release_marks(axis, versions, told)
+    shapes, notes = release_marks(axis, versions, reported)
     notes, _ = marker_rows(notes, axis.place(axis.start), axis.place(axis.end), rows=1)
     low, high = float(grid.edges[0]), float(grid.edges[-1])
     notes += _quantile_names(quantiles, high / low)
@@ -104,7 +104,7 @@ class _Grid:
 
 
 def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid:
-    # The first step begins where the window does, which may be between two.
+    # The first step begins with the window, which may be between two steps.
     first = axis.begin(cells["at"].min().to_pydatetime())
     starts = list(pd.date_range(first, cells["at"].max(), freq=axis.step))
     column = ((cells["at"] - first) // axis.step).astype(int).to_numpy()
@@ -133,11 +133,11 @@ def _rows(cells: pd.DataFrame, columns: int) -> tuple[np.ndarray, np.ndarray]:
     Bands that are a doubling divided by a power of two stay whole in any such row, so that no row gets more than its share.
     """
     low, high = (cells[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
-    # What took no time that can be measured stands in the lowest row: no row shows how far below it was.
+    # Zero latencies stand in the lowest row.
     known = low > 0
     high = np.where(known, high, high[known].min() if known.any() else _SHORTEST_SECONDS)
     width = float(np.log2(high[known] / low[known]).min()) if known.any() else 1.0
-    # The upper border belongs to the band: it counts the row, and dust must not put it into the next one.
+    # Buckets include their upper border; rounding keeps float noise out of the next row.
     top = np.round(np.log2(high) / width).astype(int)
     while (top.max() - top.min() + 3) * columns > _MAX_CELLS and top.max() > top.min():
         top, width = -(-top // 2), width * 2
@@ -169,7 +169,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
             "dominant": raw(grid.first, "u1"),
             "shares": raw(np.round(grid.share * 100), "u1"),
             "second": raw(np.where(grid.second_share > 0, grid.second, 0), "u1"),
-            # Nearly always nothing, which costs nothing to send.
+            # Nearly always zero, which compresses to nothing.
             "others": raw(np.clip(100 - np.round(grid.share * 100) - np.round(grid.second_share * 100), 0, 100), "u1"),
             "labels": [safe(label(stage)) for stage in grid.stages],
             "rows": [f"{low} to {high}" for low, high in pairwise(names)],

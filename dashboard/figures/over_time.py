@@ -36,7 +36,7 @@ def over_time_figure(
     *,
     quantile: float | None = None,
     versions: Mapping[datetime, str] | None = None,
-    told: Mapping[datetime, str] | None = None,
+    reported: Mapping[datetime, str] | None = None,
     alerts: Sequence[Alert] = (),
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
@@ -48,7 +48,7 @@ def over_time_figure(
         axis: The window and its step.
         quantile: Which percentile it is about; None for the mean, for which every step has enough requests.
         versions: Releases in the window: time when first seen to version.
-        told: Reported events, such as a deployment: time to short name.
+        reported: Reported events, such as a deployment: time to short name.
         alerts: Alerts of the service that reach into the window.
         threshold_seconds: Latency threshold of the objective, drawn as a line when it fits. [seconds]
         hidden: Stages to leave out; the axis then fits the others, and the line of the whole latency is not drawn.
@@ -69,7 +69,7 @@ def over_time_figure(
     data.append(line(x, f4(_taken(drawn, rows, np.nan)), width=0 if part else 1.3, connectgaps=False, **hover))
     strip = {"type": "bar", "x": f8(axis.places(steps["at"])), "y": f4(np.nan_to_num(rate)), "yaxis": "y2"}
     data.append({**strip, "hoverinfo": "none", "marker": {"color": "$deco@.55"}})
-    (shapes, notes), (fields, names) = release_marks(axis, versions, told), alert_marks(alerts, axis)
+    (shapes, notes), (fields, names) = release_marks(axis, versions, reported), alert_marks(alerts, axis)
     notes, _ = marker_rows(notes, axis.place(axis.start), axis.place(axis.end), rows=1)
     shapes, notes = [*shapes, *fields, *veils(steps, axis, quantile, _FLOOR)], [*notes, *names]
     if threshold_seconds is not None and threshold_seconds < top and not part:
@@ -222,8 +222,8 @@ def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     stages = stages_of(frame, OVER_TIME_COLUMNS)
     steps = gaps_filled(frame, axis)
     rate = steps["n"].fillna(0).to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
-    told = steps[stages].fillna(0.0).to_numpy(dtype=float) * rate[:, None]
-    return pd.concat([steps[["at"]].reset_index(drop=True), pd.DataFrame(told, columns=stages)], axis=1)
+    busy = steps[stages].fillna(0.0).to_numpy(dtype=float) * rate[:, None]
+    return pd.concat([steps[["at"]].reset_index(drop=True), pd.DataFrame(busy, columns=stages)], axis=1)
 
 
 def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:

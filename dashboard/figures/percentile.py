@@ -33,9 +33,9 @@ from .elements import (
     without_side_labels,
 )
 
-# The SLO's sentence needs this part of the height above the curve, in the left half, to stand clear of it.
+# Free height above the curve that the objective label needs, in the left half.
 _CLEAR = 0.86
-# An attained share known less well than this is written as an interval. [ratio]
+# An attainment less precise than this is written as an interval. [ratio]
 _CERTAIN = 0.0005
 COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 MARKS = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -44,7 +44,7 @@ _EVEN_TICKS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
 # Three nines: the axis ends at p99.9.
 MAX_NINES = 3.0
 _STEPS_A_NINE = 40
-# Our own buckets are 2.2 % wide; a latency known less well comes from a source with fixed buckets.
+# Our buckets are 2.2 % wide; a less precise latency comes from a source with fixed buckets.
 _FINE = 1.025
 # A pinned percentile takes the place of named ones nearer than this. [nines]
 _CROWDED = 0.12

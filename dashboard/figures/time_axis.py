@@ -15,9 +15,9 @@ from ..ui.format import enough
 from ..view import BUCKET_SECONDS
 from .elements import Annotation, Shape, note, releases, safe, span_of
 
-# An alert that begins later has its name at its end, where it does not run out of the plot. [ratio of the window]
+# Alerts that begin after this part of the window have their name at their end.
 _LATE = 0.7
-# Names of alerts that would stand nearer to each other are left out; their shapes stay. [ratio of the window]
+# Alert names closer than this are left out; their shapes stay.
 _NAME_WIDTH = 0.2
 # A chart has 30 to 120 steps; the store's finest bucket is 10 s.
 MAX_STEPS = 120
@@ -106,7 +106,7 @@ def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
         return frame
     at = pd.to_datetime(frame["at"], utc=True)
     whole = pd.date_range(axis.begin(at.min().to_pydatetime()), at.max(), freq=axis.step)
-    # The first step begins where the window does, which may be between two.
+    # The first step begins with the window, which may be between two steps.
     whole, known = whole[whole >= at.min()], pd.DatetimeIndex(at)
     return frame.assign(at=at).set_index("at").reindex(whole.union(known)).rename_axis("at").reset_index()
 
@@ -133,16 +133,16 @@ class Alert:
 
 
 def release_marks(
-    axis: TimeAxis, versions: Mapping[datetime, str] | None, told: Mapping[datetime, str] | None
+    axis: TimeAxis, versions: Mapping[datetime, str] | None, reported: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation]]:
     """Return lines and names: dotted for versions when first seen, solid for reported events.
 
     A version whose deployment was reported is marked once, where that was.
     """
-    reported = told or {}
+    reported = reported or {}
     unreported = {at: name for at, name in (versions or {}).items() if name not in reported.values()}
     seen = releases({axis.place(at): name for at, name in unreported.items()})
-    said = releases({axis.place(at): name for at, name in reported.items()}, told=True)
+    said = releases({axis.place(at): name for at, name in reported.items()}, reported=True)
     return seen[0] + said[0], seen[1] + said[1]
 
 
@@ -152,7 +152,7 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
     notes: list[Annotation] = []
     length = axis.end - axis.start
     named: list[float] = []
-    # Where there is room for one name, it is that of the alert that woke somebody.
+    # Paging alerts get the first name where only one fits.
     for each in sorted(alerts, key=lambda alert: (not alert.urgent, alert.start)):
         start, end = max(each.start, axis.start), min(each.end or axis.end, axis.end)
         if start >= end:

@@ -41,7 +41,7 @@ def first_token_figure(frame: pd.DataFrame) -> Figure:
     places = [place(float(each), even=False) for each in frame["percentile"]]
     hover = _hover(_hover_lines(frame))
     figure["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
-    # Half as wide as the page: p90 and p95 would stand on each other.
+    # At half width p90 and p95 would overlap.
     crowded = place(0.9, even=False)
     layout = figure["layout"]
     layout["annotations"] = [each for each in layout["annotations"] if each["xref"] == "paper" or each["x"] != crowded]
@@ -141,7 +141,7 @@ def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
         line(f4(x), f4(usual), width=2, colour=colour, mode="lines+markers", marker={"size": 6}, **hover),
     ]
     top = float(np.nanmax([*usual, *slow]) * 1.1)
-    # Each band by where it begins: its whole name would not fit below.
+    # Bucket names are cut to their lower end, as whole names do not fit.
     starts = [str(each).partition("-")[0].rstrip("+") for each in frame["band"]]
     layout = {
         "margin": {"l": 50, "r": 40, "t": 12, "b": 42},

@@ -42,8 +42,8 @@ _MATRIX = (
     ("source", "Source"),
 )
 _NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
-# What stands further down is not looked into by version and route.
-_LOOKED_INTO = 3
+# Number of cards with notes on version and route, which cost queries.
+_MAX_NOTED = 3
 
 
 def render(context: Context) -> Page:
@@ -71,7 +71,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     found = of_service(context, rank)
     cards: list[Node] = [_first(found, rank)] if found else []
     for place, each in enumerate(_shown(context, found)):
-        notes = only_where(context, each.finding) if place < _LOOKED_INTO else []
+        notes = only_where(context, each.finding) if place < _MAX_NOTED else []
         cards.append(
             panel(
                 each.finding.stage, lambda each=each, notes=notes: advice_card(context, each, rank, notes, alone=True)

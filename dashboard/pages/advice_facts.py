@@ -31,16 +31,16 @@ from .trace_rows import records
 SNOOZE = timedelta(days=7)
 _KEPT = timedelta(days=400)
 _SNOOZED = "snoozed until "
-# A comparison of less says nothing.
+# Shortest time for a comparison.
 _SHORTEST = timedelta(minutes=10)
 State = Literal["open", "dismissed", "snoozed", "done"]
-# Of all services the list has what takes at least this part of what it is ranked by, one piece each.
+# The list of all services contains findings with at least this part of the ranked quantity, one each.
 WORTH = 0.2
-# More are asked what-if about than anybody reads.
+# Limit of what-if queries.
 MOST = 20
-# So many times the others', and it is of one version or route alone.
+# Factor from which a stage is slow in one version or route alone.
 _ALONE = 2.0
-# A percentile that falls by less if nobody spends more than the median in a stage is not raised by some requests only. [ratio]
+# If limiting a stage to its median gains less, the percentile is not raised by some requests only. [ratio]
 _EVEN = 0.01
 _MAX_ROUTES = 3
 
@@ -128,8 +128,8 @@ def _tops(context: Context, rank: str) -> list[Finding]:
     """Return the largest finding of each service with a large one, largest first."""
     found: list[Finding] = []
     for service, seen in measures_in_window(context).items():
-        told = enough(seen.measures.requests, quantile_of(rank))
-        own = findings(Facts(service, seen.measures), rank) if told else []
+        has_enough = enough(seen.measures.requests, quantile_of(rank))
+        own = findings(Facts(service, seen.measures), rank) if has_enough else []
         if own:
             found.append(own[0])
     worth = [each for each in found if each.expected(rank) >= WORTH]
@@ -188,7 +188,7 @@ class Mark:
 
 def marks(context: Context) -> dict[tuple[str, str], Mark]:
     """Return the newest marks, by service and key of the advice."""
-    # By the day, so that the answer is asked for once a revision and not once a moment.
+    # Rounded to the day, so that the query is cached per revision.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
     found = context.source.ask(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
@@ -230,8 +230,8 @@ def _mark(text: str, at: datetime) -> Mark:
 
 
 def _button(words: str, text: str, finding: Finding, name: str) -> Component:
-    told = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
-    said = {"data-post": json.dumps(told), "aria-label": f"{words}: {name}"}
+    event = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
+    said = {"data-post": json.dumps(event), "aria-label": f"{words}: {name}"}
     return html.Button(words, className="btn", type="button", **attributes(said))
 
 

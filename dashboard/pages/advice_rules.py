@@ -20,15 +20,15 @@ from ..ui.format import count, duration, percent, times
 from .measures import Measures
 
 _FILE = Path(__file__).parents[1] / "advice.yaml"
-# What can bring less than this part of the ranked quantity is not worth a card.
+# Findings below this part of the ranked quantity are left out.
 MIN_GAIN = 0.03
-# From here on the time between stages is itself the finding: docs of the partition call it a gap.
+# Unattributed share that is a finding of its own.
 MUCH_OVERHEAD = 0.15
-# Below this share of the median hardly anybody meets the stage: it is the tail's.
+# Below this share of the median a stage occurs in the tail only.
 _RARE = 0.10
-# So many times the median, and the stage is slow for some requests rather than for all.
+# Ratio of p99 to p50 from which a stage is slow for some requests only.
 _UNEVEN = 3.0
-# Two lengths or times this much alike have one cause.
+# Two ratios this similar have one cause.
 _ALIKE = 1.35
 RANKS = ("p99", "p50", "cost")
 _TITLES = {

@@ -39,12 +39,12 @@ from .scope_filter import part_words
 from .service_frame import service_page
 from .spending import cost_card, cost_tile
 
-# In a step that another version shares, this one's requests are not the load.
+# Steps shared with another version do not show this version's load.
 _ALONE = 0.9
-# A step that the window cuts is shorter than it says.
+# Steps that the window cuts are shorter than their nominal length.
 _WHOLE = 0.95
 _BUCKET = timedelta(seconds=10)
-# A band with fewer runs than that says little of itself.
+# Buckets with fewer runs are left out.
 _MIN_RUNS = 20
 _MODEL = ("forward", "prefill")
 
@@ -342,7 +342,7 @@ def _load(
 
 def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
     """Return the finest step with at most 120 in *length* and usually enough requests for the percentile."""
-    # Half as many again: at night there are fewer than on average.
+    # Half as many again, because there are fewer requests at night.
     wanted = 1.5 * needed(quantile) / max(requests / length.total_seconds(), 1e-9)
     enough = next((step for step in STEPS if step.total_seconds() >= wanted), STEPS[-1])
     return max(step_for(length), enough)

@@ -19,15 +19,15 @@ from ..ui.format import UNKNOWN, count, day, duration, percent, several, size, s
 from .page import Context, Page, panel
 
 State = Literal["silent", "failing", "look", "ok"]
-# The gravest first.
+# Most severe first.
 ORDER: tuple[State, ...] = ("silent", "failing", "look", "ok")
-# By then exports wait longer than a client's usual 10 s.
+# From here on exports wait longer than a client's usual 10 s.
 SLOW_COMMIT_SECONDS = 1.0
-# Requests are folded within a second or two of their last span, and wait at most a minute or two for a late one.
+# Requests are aggregated within a second or two of their last span, and wait at most a minute or two for a late one.
 LONG_WAIT = timedelta(minutes=10)
-# A clock that goes wrong by more shifts data into other buckets.
+# A larger clock error shifts data into other buckets.
 CLOCK_AHEAD = timedelta(seconds=10)
-# Why requests are refused, by their HTTP status, and what to do.
+# Reasons for rejected requests by HTTP status, with the fix.
 _REFUSALS = {
     "401": "they show no token or certificate, or a wrong one: compare the agents' settings with the collector's",
     "403": "their certificate is not on the list: add it under access.certificates",
@@ -45,7 +45,7 @@ _LOOKS: dict[State, tuple[str, str]] = {
     "look": ("Look", "warn"),
     "ok": ("OK", "good"),
 }
-# Each number, what it is, and when to worry.
+# Numbers of a collector: title, meaning, and critical values.
 _MEANINGS = (
     (
         "State",
@@ -78,7 +78,7 @@ _MEANINGS = (
 def render(context: Context) -> Page:
     """Return the page of all collectors, the most severe state first."""
     now = context.source.now()
-    # Past the memory of answers, which knows of new data and not of new reports.
+    # Not through the cache, which expires with new data and not with new reports.
     found = sorted(
         (collector_status(report, now) for report in context.source.read.collectors()),
         key=lambda each: (ORDER.index(each.state), each.report.name),
@@ -139,7 +139,7 @@ def _numbers(vitals: Vitals) -> list[Component]:
     exports, refused = sum(vitals.exports_per_second.values()), sum(vitals.refused_per_second.values())
     targets = vitals.targets_up + len(vitals.targets_down)
     queue = f"{whole(int(vitals.queue_batches))} ({size(vitals.queue_bytes)})" if vitals.queue_batches else "empty"
-    told: list[tuple[str, str]] = [
+    cells: list[tuple[str, str]] = [
         (count(exports), _split(vitals.exports_per_second)),
         (count(refused), _split(vitals.refused_per_second)),
         (queue, f"being received: {size(vitals.receiving_bytes)}"),
@@ -148,7 +148,7 @@ def _numbers(vitals: Vitals) -> list[Component]:
         (percent(vitals.cpu_ratio), "of one core"),
         (f"{vitals.targets_up} of {targets}" if targets else "none", ""),
     ]
-    return [html.Td(text, className="r", title=title or None) for text, title in told]
+    return [html.Td(text, className="r", title=title or None) for text, title in cells]
 
 
 def _split(rates: Mapping[str, float]) -> str:

@@ -47,13 +47,13 @@ from .regressions import Release, judge_releases
 from .scope_filter import chips, field, leave_out_cold_link, part_menu, part_words, remove_filter_links
 from .service_frame import service_tabs
 
-# The tail beyond holds too few requests for a difference to mean anything.
+# Beyond this percentile too few requests remain for a difference.
 _LAST_DELTA = 0.995
 _MEDIAN = 0.5
-# A stage with less of the change is not spoken of.
+# Stages with less of the change are not in the description.
 _SAID = 0.05
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
-# A menu is no history: the newest versions, the others can be typed.
+# A menu lists the newest versions; others can be typed.
 _MAX_VERSIONS = 20
 _PLACE = "/regressions"
 _REPORT = "report"
@@ -101,8 +101,8 @@ def _verdict(context: Context, judged: Comparison) -> Component:
     chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed_stages(judged)]
     title = "Blame" if judged.verdict.kind == "regression" else "Thanks to"
     causes = html.Div([html.Div(title, className="muted"), html.Div(chips, className="chips")]) if chips else None
-    told = attributes({"data-copies": _REPORT})
-    copy = html.Button("Copy report", type="button", className="btn pri copies", **told)
+    copies = attributes({"data-copies": _REPORT})
+    copy = html.Button("Copy report", type="button", className="btn pri copies", **copies)
     return html.Div([pill(word, kind), html.Div(parts, className="say"), causes, copy], className="verdict")
 
 
@@ -206,7 +206,7 @@ def both_card(context: Context, pair: Pair) -> Component:
         return card("Latency by percentile", _few(context, pair), size="c7")
     a, b = frames
     name_a, name_b = side_names(context, pair)
-    # The time of a window is too long for the room beside the plot, the pickers say it.
+    # The time of a window does not fit beside the plot; the pickers show it.
     known = lives_of(context)
     beside = (name_a if pair.a_name in known else "", name_b if pair.b_name in known else "")
     figure = both_figure(a, b, names=beside)

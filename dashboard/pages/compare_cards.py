@@ -21,20 +21,20 @@ from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_his
 from .page import Context
 from .trace_rows import records
 
-# A tenth of a percent of requests, and what chance alone hardly makes.
+# Smallest change of a share, and its significance.
 _FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0
 _HEAD = (("Signal", ""), ("A", "r"), ("B", "r"), ("Change", "r"))
 _DIMENSIONS = {"route": "Route", "model": "Model", "device": "Device", "batch": "Batch of"}
 _LITTLE = "Requests inside the service at once, on average: their rate times their mean latency (Little's law)."
 _MIXED = "The value whose share of the requests differs most."
-# Value in the address to quantile; p90 is offered where fewer requests bear no more.
+# Value in the address to quantile; p90 is offered where fewer requests suffice for no more.
 QUANTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 _OFFERED = ("50", "95", "99", "99.9")
-# The fullest bar takes this part of its cell; the number stands beside it.
+# Width of the longest bar in its cell; the number stands beside it. [percent]
 _BAR_ROOM = 30.0
-# Half a percent shows as zero; a fifth of the change is set bold.
+# Shares below the first show as zero; from the second on a share is bold. [ratio]
 _HALF_PERCENT, _CAUSE = 0.005, 0.2
-# A change this much smaller than the largest is none.
+# Changes below this part of the largest count as none. [ratio]
 _NOTHING = 0.01
 
 
@@ -49,7 +49,7 @@ def blame_card(context: Context, judged: Comparison) -> Component:
     frame = judged.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
-    # Zero stands so far in that the longest bar to the left has room.
+    # The zero line leaves room for the longest bar to the left.
     zero = min(_BAR_ROOM, abs(lowest) / widest * _BAR_ROOM)
     rows = [_stage_row(record, widest, zero) for record in records(frame)]
     head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(judged.quantile)}", ""))

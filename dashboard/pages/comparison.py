@@ -27,19 +27,19 @@ _EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 P = ParamSpec("P")
 T = TypeVar("T")
-# The percentile everybody asks for.
+# Default percentile.
 WANTED = 0.99
-# A version is judged by what it does now: at most its last week.
+# A version is compared by at most its last week.
 LIFETIME = timedelta(days=7)
 BUCKET = timedelta(seconds=10)
-# Agents send every 10 s, and again after an outage: a version of which something came within this time still serves.
+# A version with data within this time still serves: agents send every 10 s, and again after an outage.
 SERVING = timedelta(minutes=5)
-# After this time the agents that run have sent everything.
+# After this time running agents have sent everything.
 LATE = timedelta(minutes=1)
-# What a serving version is like moves ever more slowly: it is asked so many times in its life, not at every refresh.
-_LOOKS = 50
-# The versions of a service that have a name, the oldest first.
-Lives = Mapping[str, ServingPeriod]
+# A serving version changes ever more slowly: it is queried this often in its lifetime, not at every refresh.
+_MAX_QUERIES = 50
+# Named versions of a service, oldest first.
+Lives = Mapping[str, Life]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def asked_pair(context: Context) -> Pair | None:
         return chosen_pair(context, a, b)
     usual = default_pair(context)
     if b:
-        # The version before it, or what stands there already.
+        # The version before it, or the existing choice.
         earlier = names[max(names.index(b) - 1, 0)] if b in names else usual.a_name if usual else b
         return chosen_pair(context, earlier, b) if earlier != b else window_before(context, b)
     if a:
@@ -234,7 +234,7 @@ def _served(context: Context, name: str, life: Life) -> Selection:
     """Return the requests of version *name* in *life*, at most a week, in whole fiftieths while it goes on."""
     end = life.end
     if end > context.source.now() - SERVING:
-        step = max((end - life.start) // _LOOKS // BUCKET, 1) * BUCKET.total_seconds()
+        step = max((end - life.start) // _MAX_QUERIES // BUCKET, 1) * BUCKET.total_seconds()
         end = max(end - timedelta(seconds=end.timestamp() % step), life.start + BUCKET)
     return replace(_base(context), version=name, start=max(life.start, end - LIFETIME), end=end)
 
@@ -270,7 +270,7 @@ def window_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
     >>> window_of("2026-11-21T12:00/yesterday", datetime(2026, 11, 22, tzinfo=UTC)) is None
     True
     """
-    # A plus in an address that was typed by hand comes as a space.
+    # A plus in a typed address arrives as a space.
     begin, _, length = text.strip().replace(" ", "+").partition("/")
     try:
         start = datetime.fromisoformat(begin)

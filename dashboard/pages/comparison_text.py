@@ -21,11 +21,11 @@ from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, v
 from .page import Context
 from .trace_rows import records
 
-# What senders and the place decide. Batches and failures follow from the version as well, so they are told, not blamed.
+# Dimensions set by clients and hosts. Batches and failures can follow from the version, so they are no confounders.
 _CONFOUNDERS = {"route": "the traffic changed", "model": "the models changed", "device": "the devices changed"}
 _LONGER_PROMPTS = "the traffic changed"
 _DIMENSION_NAMES = {"route": "route", "model": "model", "status": "status", "device": "device", "batch": "batch of"}
-# Traffic moves by a tenth without a reason.
+# Traffic varies by a tenth without a cause.
 TRAFFIC_NOISE = 0.1
 VERDICT_WORDS: dict[Kind, tuple[str, str]] = {
     "regression": ("Regression", "bad"),
@@ -33,10 +33,10 @@ VERDICT_WORDS: dict[Kind, tuple[str, str]] = {
     "same": ("No difference", ""),
     "not_enough": ("Not enough data", "warn"),
 }
-# A stage with less of the change is no cause worth naming.
+# Stages with less of the change are not named.
 _MIN_BLAME = 0.05
 _MAX_BLAMED = 2
-# From here on an end of an interval says nothing.
+# Interval ends from here on are written as unknown.
 _UNKNOWN_END = 1000
 _MEDIAN = 0.5
 # Longer names of versions are cut.
@@ -85,7 +85,7 @@ def interval_words(judgement: Comparison) -> str:
         return ""
     low, high = found.ratio_low, found.ratio_high
     if found.kind == "improvement":
-        # Two times faster is said, not half as slow.
+        # "Two times faster", not "half as slow".
         low, high = 1 / high, 1 / low if low > 0 else math.inf
     last = f"{count(high)}{TIMES}" if high < _UNKNOWN_END else "unknown"
     return f"95{THIN}% interval {count(low)} to {last}"

@@ -18,9 +18,9 @@ from .page import Context, Page, panel
 
 _PLACE = "/engines"
 _QUANTILES = (0.5, 0.95, 0.99)
-# More cards than this nobody reads; the table has every model.
+# Limit of cards; the table lists every model.
 _MOST_CARDS = 12
-# Edges are kept in buckets a thirty-second of a doubling wide: the roundest number in one is what the engine wrote.
+# Edges are stored in buckets a thirty-second of a doubling wide: the roundest number in one is the original.
 _BUCKET = 2 ** (1 / 32)
 _MOST_DIGITS = 4
 _ROUND = (1.0, 0.5, 0.25, 0.2)
@@ -119,13 +119,13 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
         _time(f"Run of {band.replace('-', UNKNOWN)} at once", Distribution(each, each), only_mean=True)
         for band, each in model.batches.items()
     ]
-    told = [
+    counts = [
         f"{_tokens(context, model, kind)} {words}"
         for kind, words in ((TOKENS_IN, "in"), (TOKENS_OUT, "out"))
         if model.tokens.get(kind)
     ]
     foot = "What the engine does not split is Overhead in the bar above." if OVERHEAD in _split(model) else None
-    return card(name, table(head, rows, f"Times of {name}"), sub=", ".join(told) or None, foot=foot, flush=True)
+    return card(name, table(head, rows, f"Times of {name}"), sub=", ".join(counts) or None, foot=foot, flush=True)
 
 
 def _time(what: Node, found: Distribution, *, only_mean: bool = False) -> Component:

@@ -29,14 +29,14 @@ KINDS = {
     "advice": "Advice",
     "note": "Notes",
 }
-# How an incident ended that did not simply go away: title, badge, shape.
+# Endings other than resolved: title, badge, shape.
 _ENDINGS = {
     "removed": ("not watched any more", "Closed", "out"),
     "no_data": ("no data any more", "Closed", "out"),
     "accepted": ("accepted as the new normal", "Accepted", "out"),
 }
 _PLACE = "/events"
-# More than anybody reads; a shorter window or a filter shows the rest.
+# Limit of listed events; a shorter window or a filter shows the rest.
 _MOST = 500
 _TELL = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
 
@@ -185,7 +185,7 @@ def _releases(context: Context) -> Iterator[TimelineEvent]:
 
 def _incidents(context: Context) -> Iterator[TimelineEvent]:
     for each in context.source.incidents():
-        # What became slower, or silent, is no objective's; what was taken out of its file is none any more.
+        # Regressions and silences have no objective; a removed objective has none any more.
         of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
         href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)
         shape = "bad" if each.severity == "page" else "warn"
@@ -204,7 +204,7 @@ def _incidents(context: Context) -> Iterator[TimelineEvent]:
 
 
 def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
-    """Yield when something other than its beginning and end was told of an incident: once, however many were told."""
+    """Yield updates of an incident between its opening and its end, once for all channels."""
     said: dict[tuple[str, int], datetime] = {}
     number = 0
     for each in found.deliveries:

@@ -16,12 +16,12 @@ from ..ui.components import Node, card, chart, empty, spark, table
 from ..ui.format import SPACE, UNKNOWN, count, duration, enough, percent, percentile, size, span
 from .page import Context
 
-# The slowest of the steps are compared with the others; with fewer in all, chance decides.
+# Part of steps that count as slow, and the number of steps needed.
 SLOW_SHARE, MIN_STEPS = 0.1, 20
-# More lines than these nobody tells apart, and more rows nobody reads.
+# Limits of lines and of rows.
 _MOST_LINES, _MOST_ROWS = 12, 24
 _QUANTILES = (0.99, 0.95, 0.9, 0.5)
-# A share that differs by less is the same, for a sentence. [ratio]
+# Smaller differences of a share count as equal. [ratio]
 _MORE = 0.05
 _Write = Callable[[float], str]
 _Columns = Mapping[Measure, tuple[str, str, _Write]]
@@ -45,7 +45,7 @@ _TORCH: _Columns = {
     measures.TORCH_ALLOCATED: ("Allocated", "most", size),
     measures.TORCH_RESERVED: ("Reserved", "most", size),
 }
-# What may hold requests up while the service itself is not busy, before its share then and otherwise, and after it.
+# Measures that may delay requests of an idle service, with the words before and after their shares.
 _OTHERS = {
     measures.HOST_CPU: ("Then the CPUs of the whole machine were", "busy"),
     measures.THROTTLED: ("Then the container was stopped at its CPU limit in", "of the scheduler's periods"),
@@ -137,7 +137,7 @@ def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | Non
     own = frame[frame["measure"].isin([each.key for each in columns])]
     if own.empty:
         return None
-    shown = {each: told for each, told in columns.items() if (own["measure"] == each.key).any()}
+    shown = {each: title for each, title in columns.items() if (own["measure"] == each.key).any()}
     first = next(iter(shown)).key
     means = own[own["measure"] == first].groupby("place")["mean"].mean()
     places = sorted({str(each) for each in own["place"]}, key=lambda each: (-float(means.get(each, 0.0)), each))

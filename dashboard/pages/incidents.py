@@ -26,20 +26,20 @@ from .page import Context, Page, nothing, panel
 from .slo_spent import requests_path
 
 _MAX_INCIDENTS = 20
-# What rules of an objective say that is not judged: word, shape, why.
+# Rule states of an objective that is not evaluated: word, shape, reason.
 _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
     "no_data": ("No data", "none", "No request came in the last hour"),
     "stale": ("Not judged", "stale", "The collector does not work; these are the last burn rates that are known"),
     "maintenance": ("Paused", "paused", "Nobody is told during planned work, whose requests do not count"),
 }
-# How an incident ended that did not simply go away: word, why.
+# Endings other than resolved: word, reason.
 _ENDING_WORDS = {
     "removed": ("Closed", "It is not watched any more"),
     "no_data": ("Closed", "No data came any more"),
     "accepted": ("Accepted", "Somebody accepted it as the new normal"),
 }
 _DELIVERY_WORDS = {"waiting": "waits", "sending": "is being sent", "dead": "given up", "superseded": "overtaken"}
-# For how long a button silences: a look, and a working day.
+# Lengths of silence buttons.
 _LENGTHS = ("1h", "8h")
 _PLACE = "/incidents"
 _TITLE = "Incidents · Stagelens"
@@ -51,7 +51,7 @@ _DELIVERY_STATES = {
     "waiting": "Waits",
     "sending": "Being sent",
 }
-# How an incident ended that did not simply go away.
+# Endings other than resolved: word, badge kind.
 _ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
 
 

@@ -29,16 +29,16 @@ from .service_status import ServiceStatus, incidents_of, service_status, slos_of
 
 Floats: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.int64]
-# Neighbours fewer steps away than this tell of a percentile too: an eighth of a nine on both sides.
+# Neighbouring percentiles within this distance are averaged: an eighth of a nine on both sides.
 _NEIGHBOURS = 6
-# So many requests at a percentile speak for themselves; with more of them the neighbours count less and less.
+# From this many requests on, neighbours count less and less.
 _PLENTY = 50
 AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
-# Where the percentiles stand that tell of p50 and p99: all it takes where nothing else of a service is shown.
+# Positions of the percentiles needed for p50 and p99 alone.
 TELLING = tuple(
     place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
 )
-# What a service that generates tokens does; speech decodes too, and has no prompt.
+# Stages of token generation; speech models decode too, and have no prefill.
 _TOKEN_STAGES = {"prefill", "decode"}
 KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 

@@ -41,13 +41,13 @@ from .slo import unwatched_line
 from .slo_spent import blamed_stage
 
 _MOST = 3
-# Behind "more" there are so many at most: each costs a few questions.
+# Limit of findings behind "more": each costs a few queries.
 _MOST_MORE = 9
-# A second cause is worth a word from this share of the growth on.
+# A second cause is named from this share of the growth on.
 _NAMED = 0.1
-# A tail is one when a stage that only waits is most of p99, hardly any of p50, and makes p99 many times as long.
+# Tail finding: a waiting stage with this share of p99, at most this share of p50, and this ratio of p99 to p50.
 _TAIL_SHARE, _USUAL_SHARE, _TAIL_RATIO = 0.4, 0.15, 4.0
-# Silence is told when it is this long, and so many requests would have come meanwhile: fewer may be chance.
+# Silence is reported after this time, if this many requests were expected meanwhile.
 _SILENT, _MISSED = timedelta(minutes=5), 20
 _TONES = {**COLOURS, "stale": "warn"}
 

@@ -44,7 +44,7 @@ from .service_status import COLOURS
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8
 _BUSY_HINT = "All services together: how many requests are in a stage at a time, on average."
-# More services than this are grouped and can be filtered.
+# Services from which the table is grouped and gets a filter.
 MANY = 30
 _A_PAGE = 50
 _MAX_BUSIEST = 6
@@ -327,7 +327,7 @@ def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
 
 def events_card(context: Context, size: str) -> Component:
     """Return releases, incidents and reported events, newest first."""
-    # What was done with advice changes no service.
+    # Advice marks do not change a service.
     found = [each for each in timeline_events(context) if each.kind != "advice"]
     more = link("All events", href=context.view.link("/events"), className="link")
     if not found:
@@ -346,16 +346,16 @@ def released(context: Context) -> pd.DataFrame:
     return later[(later["first_seen"] >= view.start) & (later["first_seen"] < view.end)]
 
 
-def _event_line(context: Context, told: TimelineEvent) -> Component:
+def _event_line(context: Context, event: TimelineEvent) -> Component:
     zone = context.view.zone
-    at = told.at.astimezone(zone)
+    at = event.at.astimezone(zone)
     clock = f"{at:%H:%M}" if at.date() == context.view.end.astimezone(zone).date() else f"{at:%-d %b}"
-    what: list[Node] = [html.B(told.service, className="b"), " ", told.title] if told.service else [told.title]
+    what: list[Node] = [html.B(event.service, className="b"), " ", event.title] if event.service else [event.title]
     return html.Li(
         [
             html.Time(clock, title=f"{at:%-d %b %Y %H:%M:%S}"),
-            link(what, href=told.href, className="t", title=told.text or told.title),
-            pill(told.badge, told.shape),
+            link(what, href=event.href, className="t", title=event.text or event.title),
+            pill(event.badge, event.shape),
         ]
     )
 

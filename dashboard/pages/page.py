@@ -34,7 +34,7 @@ _MAX_MARKERS = 4
 _BUCKET = timedelta(seconds=10)
 # Agents send every 10 s, and again when that failed.
 _SILENT = timedelta(minutes=2)
-# Longer names of events are cut on charts; the page of events has them whole.
+# Longer event names are cut on charts; the events page shows them in full.
 _MAX_NAME = 24
 _INSTALL = "pip install stagelens"
 _RUN = "stagelens run -- uvicorn app:app"
@@ -46,7 +46,7 @@ with stagelens.request("classify"):
     with stagelens.stage("forward"):
         scores = model(batch)"""
 _DEMO = "make demo"
-# Where agents send by default.
+# Default OTLP port of agents.
 _PORT = 4318
 
 
@@ -192,16 +192,16 @@ class Context:
         return dict(shown[-_MAX_MARKERS:])
 
     @cached_property
-    def told(self) -> pd.DataFrame:
-        """What people and pipelines told that happened in the shown time, to the service and to all; newest first."""
+    def reported_events(self) -> pd.DataFrame:
+        """Events that people and pipelines reported in the shown time, for the service and for all, newest first."""
         read = self.source.read
         return self.source.ask(read.events, self.axis.start, self.axis.end, service=self.service)
 
     @cached_property
     def events(self) -> dict[datetime, str]:
         """Short names of reported events by time: deployments first, then the newest; without advice marks."""
-        told = self.told[self.told["kind"] != "advice"]
-        rows = told.iloc[(told["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKERS)
+        reported = self.reported_events[self.reported_events["kind"] != "advice"]
+        rows = reported.iloc[(reported["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKERS)
         names = [_short(str(key) or str(text)) for key, text in zip(rows["key"], rows["text"], strict=True)]
         return dict(zip(map(_python, rows["at"]), names, strict=True))
 

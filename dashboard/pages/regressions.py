@@ -21,7 +21,7 @@ from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, lives, n
 from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .page import Context, Page, no_data, nothing, panel
 
-# A release that is surely slower by less is listed, and nothing turns red or amber for it. [ratio]
+# Releases slower by less are listed, without a warning colour. [ratio]
 MATERIAL = 1.1
 _ORDER = {"regression": 0, "improvement": 1, "same": 2, "not_enough": 3}
 _NO_STAGES = pd.DataFrame(columns=["stage", "a_seconds", "b_seconds", "delta_seconds", "share"])
@@ -36,9 +36,9 @@ _HEAD: tuple[tuple[str, str], ...] = (
     ("Traffic", "hide"),
     ("Incident", "hide"),
 )
-# A list of what did not change is read by nobody to its end.
+# Limit of the list of unchanged services.
 _MAX_REST = 100
-# From here on an end of an interval says nothing.
+# Interval ends from here on are written as unknown.
 _UNKNOWN_END = 1000
 
 

@@ -17,9 +17,9 @@ from .page import Context, Page, panel
 from .service_frame import service_page
 from .trace_rows import records
 
-# Agents send every ten seconds, and try again.
+# Agents send every ten seconds, and retry.
 _SILENT = timedelta(seconds=60)
-# The newest; a rollout of more is read in the first of them.
+# Limit of listed replicas, newest first.
 _MAX_REPLICAS, _MAX_LOADS = 50, 100
 _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_START)
 
@@ -75,8 +75,8 @@ def _body(context: Context) -> list[Node]:
 
 def replicas(found: pd.DataFrame) -> list[Replica]:
     """Return the replicas that reported *found*, the last started first."""
-    told = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
-    return sorted(told, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
+    found_replicas = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
+    return sorted(found_replicas, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
 
 
 def _replica(rows: Sequence[dict[str, object]]) -> Replica:
@@ -133,9 +133,9 @@ def _replica_row(context: Context, found: Replica) -> Component:
         html.Td(day(began.astimezone(context.view.zone)) if began else UNKNOWN, className="r"),
         html.Td(span(now - began) if began and sends else UNKNOWN, className="r"),
     ]
-    phases = (LOAD_START, *_LOADING)
-    told = (found.seconds.get(phase.key) for phase in phases)
-    cells += [html.Td(UNKNOWN if each is None else duration(each), className="r") for each in told]
+    phases = (START, *_LOADING)
+    seconds = (found.seconds.get(phase.key) for phase in phases)
+    cells += [html.Td(UNKNOWN if each is None else duration(each), className="r") for each in seconds]
     return html.Tr(cells)
 
 

@@ -16,10 +16,10 @@ from ..ui.format import TIMES, count
 from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
 from .page import Context, nothing
 
-# What the address says of them, after "request of".
+# Words for the values of `cold`, after "request of".
 WORDS = {WITHOUT_COLD: "what was warm", ONLY_COLD: "what was cold"}
 WAY_OUT = "Cold and warm"
-# A menu is no list of all: the busiest, any other can be typed.
+# A menu lists the busiest values; others can be typed.
 _MOST = 40
 
 
@@ -32,7 +32,7 @@ def part_menu(context: Context, key: str) -> Component | None:
     options = {"": (f"Any {name}", view.here(**{key: None}))}
     options |= {each: (each, view.here(**{key: each})) for each in names[:_MOST]}
     more = field(key, chosen, names[0]) if len(names) > _MOST else None
-    # What is chosen says its chip.
+    # The selected value is in its chip.
     shown = f"{'Another' if chosen else 'Any'} {name}"
     return menu([shown], options, chosen, more, title=f"{name.capitalize()}: {chosen or 'any'}", css="menu side-menu")
 
@@ -85,12 +85,12 @@ def slo_scope_note(slo: Slo, shown: Selection) -> str:
     """Return the scope of *slo* where it differs from *shown*: `all routes`, `route /v1`; else ""."""
     names = (*(name for key, name in PART.items() if key != "cold"), "environment")
     pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in names}
-    told = [
+    scopes = [
         f"{name} {promised}" if promised else f"all {name}s"
         for name, (promised, chosen) in pairs.items()
         if promised != chosen
     ]
-    return ", ".join(told if shown.cold is None else [*told, WAY_OUT.lower()])
+    return ", ".join(scopes if shown.cold is None else [*scopes, WAY_OUT.lower()])
 
 
 def matches_selection(where: Mapping[str, str], shown: Selection) -> bool:

@@ -63,20 +63,20 @@ from .stall_text import stall_sentence
 from .trace_rows import are_ranked, records, traces_table
 
 _MIN_BAR = 0.6
-# One cause is no mixture: what dominates more requests than this speaks for all, and fewer than this are noise. [ratio]
+# Above the first share one cause explains all requests, below the second a cause is noise. [ratio]
 _ONE_CAUSE, _NO_CAUSE = 0.85, 0.1
 _FIXED = "the source has fixed buckets"
 _BAND = "Requests there, and the band their latency is certain to lie in"
-# Of each percentile the two stages that dominate most requests, with their shares; None where one dominates nearly all.
+# Two stages that dominate most requests of a percentile, with shares; None where one dominates nearly all.
 Mixture = tuple[str, float, str, float] | None
 _EXEMPLARS, _ADVICE = 6, 3
-# How many retained requests are looked through for those around a pinned percentile.
+# Number of retained requests to search for those around a pinned percentile.
 _LOOKED_THROUGH = 400
-# So many steps of the percentile axis away on both sides: a fifth of a nine.
+# Distance on the percentile axis, on both sides: a fifth of a nine.
 _NEAR = 8
-# From this share on, what nobody claimed is worth a word: time between stages is not instrumented. [ratio]
+# Unattributed share from which a note is shown: time between stages is not instrumented. [ratio]
 _MUCH_OVERHEAD = 0.15
-# Below it nobody calls a request slow. [ratio]
+# Lowest rank of a slow request. [ratio]
 _SLOW_RANK = 0.9
 
 
@@ -148,9 +148,9 @@ def _latency_tile(
 
 
 def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
-    told = f"{count(now.errors)} of {count(now.requests)}"
+    counts = f"{count(now.errors)} of {count(now.requests)}"
     moved = ratio_of(now.error_ratio, before.error_ratio)
-    return html.Span(_against(context, moved), title=told) if moved is not None else told
+    return html.Span(_against(context, moved), title=counts) if moved is not None else counts
 
 
 def _against(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
@@ -247,7 +247,7 @@ def _exemplars(context: Context, size: str) -> Component:
     slow = f"one per cause{least}"
     sub = slow if pinned is None else "nearest in rank"
     retention = source.read.retention
-    # In the page of a run they are kept as long as all else.
+    # In a run report traces are retained as long as all other data.
     lasting = f", for {span(retention.traces)}" if retention.traces < retention.hours else ""
     rule = f"Kept: {frame.attrs['rule']}{lasting}."
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
@@ -388,8 +388,8 @@ def _stall_sentences(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     """Return a sentence about stalls for each percentile of *frame*; "" without stalls."""
     known = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
     seconds = records(known.reindex(frame["percentile"], fill_value=0.0))
-    told = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
-    return [stall_sentence(each, float(value), _percentile_name(float(quantile))) for each, value, quantile in told]
+    rows = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
+    return [stall_sentence(each, float(value), _percentile_name(float(quantile))) for each, value, quantile in rows]
 
 
 def _percentile_name(quantile: float) -> str:

@@ -26,7 +26,7 @@ from .trace_rows import records
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}
 _HEAT_QUANTILES = (0.5, 0.99)
 _EXEMPLARS = 24
-# Events that may explain a change; what people note about advice does not.
+# Event kinds that may explain a change.
 _MARKED = ("deploy", "config")
 _MAX_MARKS = 4
 _MAX_MARK_CHARS = 24
@@ -42,8 +42,8 @@ _RULE = (
 def grid_frame(context: Context) -> pd.DataFrame:
     """Return the breakdown at the percentiles with enough requests in the window."""
     frame = breakdown(context.source, context.selection)
-    told = percentile_grid(int(frame.attrs.get("requests", 0)))
-    return frame[frame["percentile"].isin(told)].reset_index(drop=True)
+    percentiles = percentile_grid(int(frame.attrs.get("requests", 0)))
+    return frame[frame["percentile"].isin(percentiles)].reset_index(drop=True)
 
 
 def percentile_card(context: Context, size: str = "c8 fill") -> Component:
@@ -100,8 +100,8 @@ def population(frame: pd.DataFrame) -> str:
     missing = next((each for each in MARKS if not enough(requests, each)), None)
     if missing is not None:
         shown = [each for each in MARKS if enough(requests, each)]
-        told = f"{percentile(shown[-1])} shown, " if shown else ""
-        return f"{whole(requests)} requests: {told}{percentile(missing)} needs {whole(needed(missing))}"
+        highest = f"{percentile(shown[-1])} shown, " if shown else ""
+        return f"{whole(requests)} requests: {highest}{percentile(missing)} needs {whole(needed(missing))}"
     how = "intervals: fixed buckets" if coarse(frame).any() else "exact, not sampled"
     return f"{count(requests)} requests · {how}"
 
@@ -132,7 +132,7 @@ def _objective(context: Context) -> Objective | None:
     status, threshold = context.promise, context.threshold_seconds
     if status is None or threshold is None:
         return None
-    # As the objective counts them: what failed at once is not inside.
+    # As the objective counts: fast failures are bad.
     counted = context.source.ask(context.source.read.slo_counts, context.selection, threshold)
     value, between = None, None
     if counted.total:
@@ -156,7 +156,7 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     """Return the card of the breakdown over time."""
     figure = over_time_chart(context)
     frame, chosen = _over_time(context), context.view.choice("t", *OVER_TIME)
-    # On screen from the mean to the tail; the tail is the default.
+    # Shown from the mean to the tail; the tail is the default.
     options = {value: OVER_TIME[value][0] for value in reversed(OVER_TIME)}
     tools = switch("Percentile", "t", options, chosen, chart_name="over", default="99")
     drawn = chart("over", figure, _over_time_words(frame, figure["subtitle"]), 290, frame=over_time_table(frame))
@@ -173,7 +173,7 @@ def over_time_chart(context: Context) -> Figure:
         axis,
         quantile=quantile,
         versions=context.releases,
-        told=_marked_events(context),
+        reported=_marked_events(context),
         alerts=_alerts(context),
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
@@ -212,7 +212,7 @@ def heat_chart(context: Context) -> Figure:
         by_stage=by_stage,
         exemplars=[{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in kept],
         versions=context.releases,
-        told=_marked_events(context),
+        reported=_marked_events(context),
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
     )
@@ -267,7 +267,7 @@ def _marked_events(context: Context) -> dict[datetime, str]:
     axis, source = context.axis, context.source
     frame = source.ask(source.read.events, axis.start, axis.end, service=context.service)
     marked = frame[frame["kind"].isin(_MARKED)]
-    # Where there is no room for all, deploys stay.
+    # Deployments come first where not all fit.
     shown = marked.iloc[(marked["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKS)
     return {
         pd.Timestamp(at).to_pydatetime(warn=False): (str(key) or str(text))[:_MAX_MARK_CHARS]
@@ -302,7 +302,7 @@ def _heat_words(cells: pd.DataFrame) -> str:
     return f"Every request by time and latency, tinted by the stage that dominates; requests by it: {stages}."
 
 
-# What a control of the page may redraw.
+# Charts that a control may redraw.
 CHARTS: dict[str, Callable[[Context], Figure]] = {
     "percentile": percentile_chart,
     "over": over_time_chart,

@@ -32,7 +32,7 @@ _MISSING_AT = {
 }
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
-# That a service has some model its model says.
+# A model name is shown already as the model of the service.
 _TELLING_KINDS = ("llm",)
 _TITLES = {
     "": "Breakdown",

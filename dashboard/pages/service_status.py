@@ -20,7 +20,7 @@ from .comparison_text import short_name
 from .page import Context
 from .regressions import Release, regressions
 
-# Numbers are coloured where somebody has to do something about them.
+# Colours of states that need action.
 COLOURS = {"burning": "bad", "at_risk": "warn"}
 
 

@@ -107,7 +107,7 @@ def _objectives(context: Context) -> Component:
     if file is None:
         text = "No SLO file: set STAGELENS_SLO_FILE, or write slo.yaml where Stagelens starts."
         return card("Objectives", html.P(text, className="muted"), size="c6")
-    # Nobody may have asked for an objective yet.
+    # The SLO file may not have been read yet.
     file.refresh(source.now())
     found = file.current
     facts = {
@@ -187,11 +187,11 @@ def _tier(found: TierStorage) -> Component:
 def _limits(context: Context) -> Component:
     read = context.source.read
     folds = context.source.ask(read.folds)
-    told: Sequence[Component] = [
+    limits: Sequence[Component] = [
         html.P([pill("Folded", "warn"), f" {each}: the rest counts as other."]) for each in folds
     ]
     caps = {words: whole(value) for name, value in asdict(read.caps).items() if (words := _CAPS.get(name))}
-    body: list[Node] = [*told, _facts(caps)]
+    body: list[Node] = [*limits, _facts(caps)]
     return card("Limits", body, sub="how many are told apart; what is beyond folds into one", size="c6")
 
 

@@ -54,7 +54,7 @@ _PLACE = "/slo"
 def render(context: Context, name: str | None) -> Page:
     """Return the page of the objective called *name*, the most urgent one where the address names none."""
     view, source = context.view, context.source
-    # A link of a message is about the past: the objectives as they stood then.
+    # Links in messages are about the past and show the objectives as of then.
     found = context.slos
     broken = _file_problems(source.slo_problems(), in_force=bool(found))
     trail: list[tuple[str, str | None]] = [("SLOs", view.link(_PLACE) if name else None)]
@@ -181,7 +181,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     axis, series = _series(context, found, since)
     if not len(series):
         return card(title, _no_requests(found), sub=_bad_words(found))
-    # A budget is one of requests, also where their time is what is counted.
+    # A budget counts requests, also where time is measured.
     series = series.assign(bad=series["bad"] * (series["requests"].sum() / series["total"].sum()))
     allowed = found.bad + found.bad_left
     before = max(found.bad - float(series["bad"].sum()), 0.0) if axis.start > since else 0.0
@@ -194,7 +194,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
         bad_before=before,
         exhausted_in=time_to_exhaustion(found),
         versions=_budget_markers(context, found, axis),
-        told=_shown_events(context, axis),
+        reported=_shown_events(context, axis),
     )
     spoken = f"Of the error budget of {slo.name}, {' is '.join(left_parts(found.budget_left))}."
     frame = pd.DataFrame(
@@ -215,7 +215,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
 def burn_card(context: Context, found: SloStatus) -> Component:
     """Return the burn rate over the page's window, against the alert rules."""
     slo, axis = found.slo, context.axis
-    # Five minutes must be whole steps, or their line would count six.
+    # The step must divide five minutes, or that line would cover six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
     series = context.source.ask(over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
     title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
@@ -229,7 +229,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
         long=RECENT,
         short=FAST,
         versions=context.releases,
-        told=context.events,
+        reported=context.events,
     )
     spoken = (
         f"Burn rate of {slo.name}: {times(found.burn_1h)} over the last hour, {times(found.burn_5m)} over five minutes."
@@ -393,7 +393,7 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
                 [
                     link(slo.name, href=href, className="n"),
                     html.Div(objective_words(slo), className="s"),
-                    # Healthy ones are many: for those who see the circle it says enough.
+                    # For healthy objectives the circle suffices; screen readers get the word.
                     html.Div(state_line(found, context.view), className="sr" if found.state == "healthy" else "s why"),
                 ]
             ),

@@ -48,10 +48,10 @@ from .trace_rows import records
 
 _BUDGETS_TITLE = "Stage budgets"
 _MAX_VERSIONS = 4
-# So many broken budgets are named in a sentence.
+# Number of broken budgets named in a sentence.
 _MAX_NAMED = 3
 _SPENT_TITLE = "What spent the budget"
-# A bar a click can hit: a third of the steps other charts have.
+# Wide bars for clicks: a third of the steps of other charts.
 _COARSER = 3
 _LEGEND, _MIN_SHARE = 4, 0.02
 
@@ -91,7 +91,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         context.axis_of(frame),
         lambda stage, at: _traces_path(context, slo, stage, at, context.axis_of(frame).step),
         versions=context.releases,
-        told=context.events,
+        reported=context.events,
     )
     drawn = chart("spent", figure, _spent_words(spent, bad), 220, frame=_spent_table(frame))
     return card(
@@ -119,7 +119,7 @@ def _window_words(context: Context) -> str:
 def _traces_path(context: Context, slo: Slo, stage: str, at: datetime, step: timedelta) -> str:
     start, end = max(at, context.axis.start), min(at + step, context.axis.end)
     moments = {"from_": str(int(start.timestamp() * 1000)), "to": str(int(end.timestamp() * 1000))}
-    # What no stage explains has failed.
+    # Bad requests without a stage have failed.
     why = {"dom": stage} if stage else {"err": "1"}
     return context.view.link("/traces", svc=context.service, **part_of(slo), **why, **moments)
 
@@ -249,7 +249,7 @@ def _unassigned(split: Split, threshold: float) -> float:
 
 
 def _budget_table(split: Split, threshold: float, at: str) -> Component:
-    # A mark at the very end would be cut in half.
+    # Leaves room for a mark at the end.
     widest = 1.01 * max(max(use.seconds, use.budget_seconds) for use in split.uses)
     head: Sequence[tuple[Node, str]] = (
         ("Stage", "w1"),

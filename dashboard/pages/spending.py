@@ -48,7 +48,7 @@ def spending(context: Context) -> Spending | None:
     """Return the cost of the requests of the window; None without a price."""
     costs, source = context.source.costs, context.source
     per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
-    # A price is of all that a service serves: the requests of one version, model or route alone do not pay for it.
+    # A price covers all requests of a service, not those of one version, model or route.
     if costs is None or per_hour is None or context.view.part:
         return None
     counted = source.ask(source.read.slo_counts, context.selection, context.threshold_seconds)

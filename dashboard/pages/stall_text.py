@@ -9,7 +9,7 @@ from ...core.stages import label, position
 from ..ui.format import duration
 
 _NS = 1e9
-# Less than this share of the latency explains nothing. [ratio]
+# Stalls below this share of the latency are left out. [ratio]
 _NOTICED = 0.01
 
 
@@ -66,7 +66,7 @@ def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
-# Of `names.AROUND`, without the length.
+# Labels of `names.AROUND`, without the length.
 _HAPPENED = ("Switches", "Page faults", "Allocator retries")
 
 
@@ -79,8 +79,8 @@ def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
     length, *counts = (attributes.get(key) for key in AROUND)
     if not isinstance(length, int):
         return {}
-    told = zip(_HAPPENED, counts, strict=True)
-    return {name: f"{n} of the process in {duration(length / _NS)}" for name, n in told if isinstance(n, int)}
+    pairs = zip(_HAPPENED, counts, strict=True)
+    return {name: f"{n} of the process in {duration(length / _NS)}" for name, n in pairs if isinstance(n, int)}
 
 
 def span_stalls(attributes: Mapping[str, object]) -> list[str]:

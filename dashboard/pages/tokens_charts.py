@@ -32,15 +32,15 @@ from .measures import smoothed, stages_at
 from .page import Context
 from .service_charts import percentile_table, population
 
-# What tables call the columns of times.
+# Column titles of time columns.
 TIME_COLUMNS = {"n": "requests", "p50_seconds": "p50 (s)", "p99_seconds": "p99 (s)"}
 NO_COUNTS = (
     "Agents read token counts from generate of transformers and from what model servers answer; "
     "who sends inference.tokens over OTLP is counted too."
 )
-# One decimal shows no less. [ratio]
+# Smallest share that one decimal shows. [ratio]
 _SMALL_SHARE = 0.001
-# A group of steps tells p99; with fewer requests in all, groups tell the median only.
+# Requests in a group of steps: enough for p99, or with fewer in all for the median only.
 _GROUP, _MEDIAN_GROUP = 1200, 40
 _MOST_GROUPS, _MOST_MEDIAN_GROUPS = 12, 6
 _LEAST_STEPS, _LEAST_GROUPS = 8, 3

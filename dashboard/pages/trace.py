@@ -137,7 +137,7 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
 def _export_links(context: Context, found: KeptTrace) -> list[Node]:
     """Return links to the same request elsewhere: an OTLP file, and the reader's own tracing backend."""
     name = trace_name(found.trace_id, found.span_id)
-    # Not a page: the browser fetches it as it is.
+    # A file, which the browser downloads directly.
     ways: list[Node] = [html.A("OTLP JSON", href=f"/api/v1/traces/{name}", className="btn", download="")]
     tracer = context.source.tracer
     if tracer:

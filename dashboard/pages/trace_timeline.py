@@ -26,14 +26,14 @@ from .stall_text import span_stalls
 _GPU, _CPU, _WIRE, _WAITING, _ELSEWHERE = "GPU", "CPU", "Network", "Waiting", "Other services"
 _ORDER = (_WIRE, _WAITING, _CPU, _GPU, _ELSEWHERE)
 _BY_STAGE = {"network": _WIRE, "queue": _WAITING, "dependency": _ELSEWHERE}
-# Stages that run where the model does; the others of a request run on the CPU whatever its device is.
+# Stages on the device of the model; all others run on the CPU.
 _ON_THE_DEVICE = {"forward", "prefill", "decode", "h2d", "d2h"}
 NS = 1e9
 _BASELINE_RANGE = timedelta(hours=6)
 _MIN_REQUESTS = 20
-# From here on a rank is worth the colour of trouble.
+# Ranks from here on are red.
 RARE = 0.99
-# A note stands right of a bar that ends before it, left of one that begins behind its mirror, else on it. [percent]
+# A note stands right of a bar that ends before this position, left of one that begins after its mirror, else on it. [percent]
 _MIDDLE = 60
 _TIMED = {"reported": "as its server says", "averaged": "as its server says, on average", "launch": "its launch only"}
 _PARTS = {"body": "reading the answer", "rest": "what its server leaves of the call"}

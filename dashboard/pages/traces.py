@@ -27,7 +27,7 @@ _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _MOST = 40
 _LIMIT = 50
 _RANK_QUANTILES = (0.5, 0.99)
-# The keys of the address that leave requests out.
+# Query keys that filter requests.
 _FILTERS = ("svc", *PART, "dom", "err", "min", "max", "at")
 _BECAUSE = {
     "forced": "asked for",
@@ -151,7 +151,7 @@ def filters(context: Context) -> Component:
     items: list[Node] = [
         None if on_service else _services(context),
         _versions(context),
-        # The pages of a service have these in their head.
+        # Pages of a service have these filters in their header.
         *([] if on_service or not context.service else _parts(context)),
         _stages(context),
         _slower(context),
@@ -195,8 +195,8 @@ def _slower(context: Context) -> Component:
     """Return the latency filter: percentiles of the window, the objective, and a text field."""
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
     latency = source.ask(source.read.latency, context.selection)
-    told = {percentile(each): latency.quantile(each) for each in _QUANTILES}
-    bounds = {f"slower than {name}": found.value for name, found in told.items() if found}
+    latencies = {percentile(each): latency.quantile(each) for each in _QUANTILES}
+    bounds = {f"slower than {name}": found.value for name, found in latencies.items() if found}
     if context.threshold_seconds is not None:
         bounds["slower than promised"] = context.threshold_seconds
     options = {"": ("Any latency", view.here(min=None))}

@@ -18,7 +18,7 @@ from .format import SMALL_CHANGE, change, duration, percent, split_duration
 Node = Component | str | None
 Nodes = Node | Sequence[Node]
 
-# How many stages of a bar are spoken.
+# Number of stages in the description of a bar.
 _SPOKEN = 3
 _FLAT = 0.15
 _SPARK_POINTS = 40
@@ -111,7 +111,7 @@ def _gradient(shown: Sequence[tuple[str, float]]) -> str:
         end += share * 100
         stops.append(f"var(--st-{hue(stage)}) 0 calc({end:.2f}% - 1px)")
         stops.append(f"var(--surface) 0 {end:.2f}%")
-    # After the last part comes no hairline.
+    # No hairline after the last part.
     return (
         f"linear-gradient(to right, {', '.join([*stops[:-2], stops[-2].replace(' - 1px', '')])})" if stops else "none"
     )
@@ -164,7 +164,7 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
     if len(known) < 3:  # noqa: PLR2004 - two points are no course
         return None
     low, high = min(known), max(known)
-    # A course that hardly moves must not look like a mountain range.
+    # An almost constant series must not look volatile.
     reach = max(high - low, abs(high) * _FLAT) or 1.0
     low -= (reach - (high - low)) / 2
     width = 100 / (len(known) - 1)

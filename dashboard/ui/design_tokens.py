@@ -16,7 +16,7 @@ import zlib
 
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
 
-# What a pattern tells apart for those who do not see the hues: copies, and the CPU's work on data. Waiting is a stage's own mark.
+# Stages with a pattern for readers who cannot distinguish the hues: copies, and CPU work on data. Waiting has its own mark.
 _FAMILIES = {
     **dict.fromkeys(("h2d", "d2h"), "copy"),
     **dict.fromkeys(("preprocess", "tokenize", "postprocess", "serialize"), "cpu"),

@@ -21,15 +21,15 @@ TIMES = "\u00d7"
 
 # A change smaller than this is noise to a reader and stays grey.
 SMALL_CHANGE = 0.03
-# From ten times on, percent are no longer read.
+# Factors replace percentages from here on.
 _TENFOLD = 9.0
 # A percentile is shown when at least this many requests stand above it.
 MIN_REQUESTS_ABOVE = 10
 
 MILLI = 1e-3
-# From here on a share is written as 100 %, and more of a change than all of it says nothing to anybody.
+# Shares from here on are written as 100 %, and portions above all of a change have no meaning.
 _NEARLY_ALL = 0.995
-# Two decimals end here; p100 would say that nothing can be slower.
+# Highest rank with two decimals; p100 would claim that nothing can be slower.
 _HIGHEST_RANK = 99.99
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -20,11 +20,11 @@ from plotly.io.json import to_json_plotly
 
 from .components import Chart, Nodes
 
-# Words of one of these run on, everything else stands apart from what is beside it.
+# Inline elements, whose text joins its neighbours without a space.
 _RUNNING = (html.B, html.Em, html.Small, html.Strong)
 _HTML = "dash_html_components"
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-# What runs, loads or sends something, and what only Dash can fill.
+# Elements that run, load or send something, and those that only Dash can fill.
 _LEFT_OUT = {
     "base",
     "embed",

@@ -113,7 +113,7 @@ def _conditional_response(context: Context, answer: Callable[[], Response]) -> R
         _check_names(context)
         response = answer()
     response.set_etag(tag, weak=True)
-    # May be kept, but asked for each time; by nobody in between, because it is for who may read it.
+    # Browsers may store it and must revalidate; shared caches must not, because access is per reader.
     response.headers["Cache-Control"] = "private, no-cache"
     return response
 
@@ -201,8 +201,8 @@ def _table(context: Context, found: PageData, name: str, form: str) -> Response:
 
 
 def _available_exports(found: PageData) -> str:
-    told = [name for name, drawn in found.charts.items() if drawn.frame is not None]
-    return f"charts: {', '.join(told) or 'none'}; tables: {', '.join(each.name for each in found.tables) or 'none'}"
+    names = [name for name, drawn in found.charts.items() if drawn.frame is not None]
+    return f"charts: {', '.join(names) or 'none'}; tables: {', '.join(each.name for each in found.tables) or 'none'}"
 
 
 def _window(context: Context) -> dict[str, Any]:
@@ -361,8 +361,8 @@ def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
 def _latency(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
     counted = context.source.ask(context.source.read.latency, context.selection)
-    told = [_quantile(counted, each) for each in wanted]
-    return {"requests": counted.count, **table_json(pd.DataFrame(told, columns=_LATENCY))}
+    values = [_quantile(counted, each) for each in wanted]
+    return {"requests": counted.count, **table_json(pd.DataFrame(values, columns=_LATENCY))}
 
 
 def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None, float | None, float | None, bool]:
@@ -415,14 +415,14 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
         fix = "write some into the SLO file, such as budgets: {queue: 50ms}"
         raise BadRequestError(msg, key="name", fix=fix, status=NOT_FOUND)
     split = split_of(Context(context.view, context.source, slo.service), slo)
-    told = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
+    objective = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
     if split is None:
-        return told | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
+        return objective | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
     uses = [
         (each.stage, each.budget_seconds, each.seconds, each.mean_seconds, each.over_seconds) for each in split.uses
     ]
     return {
-        **told,
+        **objective,
         "requests": split.requests,
         "enough": enough(split.requests, slo.objective),
         "value_seconds": split.seconds,

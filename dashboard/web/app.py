@@ -54,10 +54,10 @@ _INDEX = """<!doctype html>
 </html>"""
 _PORT_FIX = "Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
 _DRAIN_SECONDS = 10
-# Longer than proxies in front keep a connection: one that ended just when they send would be an error to a reader.
+# Longer than the keep-alive of proxies: a connection that closes while they send is an error for a reader.
 _KEEP_ALIVE_SECONDS = 75
 _MAX_CONNECTIONS = 300
-# A browser has six at a time; as many readers as ten may come from one address.
+# A browser opens six connections; ten readers may share one address.
 _MAX_OF_ONE_ADDRESS = 64
 
 
@@ -96,8 +96,8 @@ class Dashboard:
             StagelensError: The port is taken or the address is not of this machine.
         """
         config = self.config
-        listening = open_listener(config.host, config.port, "dashboard", _PORT_FIX)
-        # All readers may come through one proxy.
+        listening = listen(config.host, config.port, "dashboard", _PORT_FIX)
+        # A proxy may carry all readers on one address.
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(
             "dashboard",
@@ -150,7 +150,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     app = Application(
         source,
         assets_folder=str(ASSETS),
-        # Licences are for people, boot.js is in the head already, and report.js is for files that stand alone.
+        # Licences are not served as assets, boot.js is in the head already, and report.js is for report files.
         assets_ignore=r"^(boot|report)\.js$",
         assets_path_ignore=["licenses"],
         index_string=_INDEX.replace("BASE", "/"),
@@ -179,7 +179,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     api.add_trace_route(server, source)
     compression.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes())
-    # After the doors: who may not come in is told that.
+    # After the guard, so that unauthenticated requests get its response.
     callback_validation.reject_invalid_callbacks(server)
     return app
 
@@ -214,16 +214,16 @@ def _connect_server(app: Application, source: Source) -> None:
     )
     def show(path: str | None, search: str | None, tick: dict[str, Any] | None, seen: dict[str, Any] | None) -> Any:
         ticked = ctx.triggered_id == "tick" and tick is not None
-        # Controls write the address without telling dcc.Location; a tick brings it as it is.
+        # Controls change the address without dcc.Location; a tick carries the current one.
         search = str(tick.get("search", "")) if ticked and tick else search
         context = context_of(view_of(source, path, search), source)
         now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **page_state(context)}
-        # Another address was seen where a tick has overtaken the page of this one: what comes last is all that is shown.
+        # The address differs where a tick has overtaken the page of this one; then the whole page is sent.
         if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
             if seen.get("revision") == now["revision"]:
                 return no_update, {**seen, **now}
             if now["own"] and seen.get("own") == now["own"]:
-                # Others have new data: what stands beside the page may have changed, the page has not.
+                # Other services have new data: the navigation may have changed, the page has not.
                 return _written(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
         made = app.handover.take(context) or render_page(context)
         return _written(frame_parts(context, made)), {**now, "place": made.place}

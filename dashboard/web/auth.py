@@ -30,7 +30,7 @@ _MAX_ADDRESSES = 4096
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
 _MAX_NAME = 128
-# Of the threads that answer pages, so many may look at secrets; one of them hashes. [seconds until one is free]
+# Limit of page threads that check a secret at a time [count], and the wait that others are told. [seconds]
 _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 
@@ -81,7 +81,7 @@ class Authenticator:
         self._clock = clock
         self._throttle = LoginThrottle()
         self.users = Users(config.users) if config.users else None
-        # A password costs most of a core for a moment: programs that send it each time pay once.
+        # Hashing a password takes most of a core: programs that send it with each request pay once.
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._remember_key = secrets.token_bytes(32)
         self._lock = Lock()
@@ -114,7 +114,7 @@ class Authenticator:
     def is_trusted_proxy(self, request: Request) -> bool:
         """Return whether *request* came through a trusted proxy."""
         address = address_of(request.remote_addr or "")
-        # A socket that listens on both kinds of addresses writes the old ones as new ones: ::ffff:10.0.0.5.
+        # A dual-stack socket writes IPv4 addresses as ::ffff:10.0.0.5.
         address = getattr(address, "ipv4_mapped", None) or address
         return address is not None and any(address in network for network in self._config.trusted_proxies)
 
@@ -168,7 +168,7 @@ class Authenticator:
             if mark in self._remembered:
                 return signer
         address = self._address(request)
-        # Hashing takes a thread: guessers must leave most of them to readers.
+        # Hashing occupies a thread: failed logins must leave most threads to readers.
         if not self._hashing.acquire(blocking=False):
             raise TooManyAttemptsError(_BUSY_SECONDS)
         try:
@@ -190,7 +190,7 @@ class Authenticator:
         return token is not None and hmac.compare_digest(secret.encode(), token.encode())
 
     def _mark(self, name: str, secret: str, signer: str) -> str:
-        # With the signer in it, so that a changed password is not remembered.
+        # Includes the signer, so that a changed password is not accepted from memory.
         text = f"{name}\n{signer}\n{secret}"
         return hmac.new(self._remember_key, text.encode(), hashlib.sha256).hexdigest()
 
@@ -202,7 +202,7 @@ class Authenticator:
 
     def _address(self, request: Request) -> str:
         if self.is_trusted_proxy(request):
-            # The last one is who spoke to the proxy; those before it are hearsay.
+            # The last entry is the client of the proxy; earlier entries can be forged.
             last = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
             return without_port(last) or str(request.remote_addr)
         return str(request.remote_addr)

@@ -8,10 +8,10 @@ from typing import Any
 from flask import Flask, Response, request
 
 CALLBACK_PATH = "/_dash-update-component"
-# An address has at most a few kB, and so has what was seen.
+# Addresses and the `seen` state have at most a few kB.
 MAX_BODY_BYTES = 1024 * 1024
 
-# What the one callback is about, as `app` connects it: the ends that it takes, and the kinds of their values.
+# Signature of the one callback, as `app` registers it: outputs, inputs and state with their value types.
 _OUTPUT = "..made.data...seen.data.."
 _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
     "outputs": [("made", "data", object), ("seen", "data", object)],

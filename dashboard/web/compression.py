@@ -13,7 +13,7 @@ from threading import Lock
 from flask import Flask, Response, request
 
 _FAST, _SMALL = 5, 9
-# Below this the header costs more than it saves.
+# Below this size compression saves less than its header costs.
 _MIN_BYTES = 700
 _TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
 

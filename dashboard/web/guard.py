@@ -42,15 +42,15 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
             return signin.refused_response(
                 421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}"
             )
-        # Who watches over a process has no secret to bring, and learns nothing of the data.
+        # Health probes have no credentials, and their responses contain no data.
         if request.path in wsgi_front.PROBE_PATHS:
             return None
-        # Who fetches the chart of an incident shows a signature instead; by the view and not by the path: nothing else is open.
+        # Chart requests are signed. The check is by endpoint, not by path, so that nothing else is open.
         if request.endpoint == signed_endpoints.CHART_ENDPOINT:
             return None
         if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
             return foreign
-        # What Slack and PagerDuty send is proved by its signature.
+        # Slack and PagerDuty requests are signed.
         if request.method == "POST" and request.path in signed_endpoints.HOOK_PATHS:
             return None
         return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, authenticator)
@@ -58,7 +58,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
     def add_headers(response: Response) -> Response:
         response.headers.setdefault("Content-Security-Policy", policy)
         if response.mimetype == "text/html":
-            # It holds the finding of this moment, for this reader.
+            # The page contains current data of this reader.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "same-origin"
@@ -131,8 +131,8 @@ def _is_allowed_host(host: str, config: DashboardConfig) -> bool:
     name = _name(host)
     if config.is_private or is_loopback(name):
         return is_loopback(name)
-    # An address cannot be pointed elsewhere; a name can.
-    return not config.hosts or name in config.hosts or parse_ip(name) is not None
+    # DNS rebinding needs a name; an IP address is safe.
+    return not config.hosts or name in config.hosts or address_of(name) is not None
 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
@@ -166,7 +166,7 @@ def _csrf_tokens() -> Any:
 
 
 def _policy(script_hashes: Sequence[str]) -> str:
-    # Inline styles: Plotly and the widths of bars need them; a style can load nothing, the other rules see to that.
+    # Inline styles are needed by Plotly and bar widths; a style can load nothing because of the other rules.
     return "; ".join(
         (
             "default-src 'none'",

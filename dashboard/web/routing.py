@@ -76,7 +76,7 @@ def page_state(context: Context) -> dict[str, Any]:
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
-    # Collectors tell of themselves also while no data comes, and when one falls silent nothing is written at all.
+    # The collectors page changes without new data: collectors report on their own, and silence writes nothing.
     fresh = f"{source.now():%H:%M:%S}" if context.view.path == collectors.PLACE else ""
     return {
         "revision": source.revision(),

@@ -23,10 +23,10 @@ from ...core.errors import StagelensError
 from .query_params import BadRequestError
 
 _log = logging.getLogger(__name__)
-# `wait (ms)` and `wait [ms]` say their unit at the end, the store's own columns by how they are called.
+# `wait (ms)` and `wait [ms]` carry their unit; columns of the store have it as a suffix.
 _UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
 _NAMED_UNITS = {"_seconds": "s", "_bytes": "B", "_ratio": "ratio"}
-# A spreadsheet takes what begins so for a formula; tab and return because it trims them first.
+# Spreadsheets take text that begins with these as a formula; tab and return because they trim them first.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

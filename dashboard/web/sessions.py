@@ -31,7 +31,7 @@ def session_of(name: str, secret: str, now: float) -> str:
     """Return the session cookie of *name*, signed with *secret*, from *now* on [Unix seconds]."""
     until = str(int(now) + LENGTH_SECONDS)
     who = urlsafe_b64encode(name.encode()).decode()
-    # Without it two sessions that begin in one second would be one, and end together.
+    # Without it two sessions of the same second would be equal, and would be revoked together.
     which = secrets.token_hex(8)
     return f"{who}.{until}.{which}.{_signed(secret, 'session', who, until, which)}"
 

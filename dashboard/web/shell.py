@@ -40,10 +40,10 @@ _KEYS = (
     ("d", "light or dark"),
     ("?", "this help"),
 )
-# What buttons below the keys switch, and how it is called.
+# Display preferences in the help dialog, with their labels.
 _LIKES = (("theme", "Theme"), ("patterns", "Patterns on stages"), ("density", "Compact rows"))
 REFRESH_SECONDS = 15
-# Agents send every 10 s: three missed ones are no accident.
+# Agents send every 10 s: three missed exports are not chance.
 STALE = timedelta(seconds=45)
 BUCKET = timedelta(seconds=BUCKET_SECONDS)
 _MAX_SERVICES = 40
@@ -173,7 +173,7 @@ def mobile_nav(context: Context, place: str) -> list[Node]:
             href=context.view.link(path),
             className="on" if path == place else "",
         )
-        # A thumb has room for five; the palette leads to the rest.
+        # A narrow screen has room for five; the palette leads to the rest.
         for text, path, icon in _NAV[:_MOST_ON_PHONES]
     ]
 
@@ -250,7 +250,7 @@ def _services(context: Context, place: str) -> list[Node]:
     if not rows:
         return []
     shown = rows[:_MAX_SERVICES]
-    # The one whose page it is stands among them wherever it is in the order.
+    # The service of the current page is always listed.
     shown += [row for row in rows[_MAX_SERVICES:] if service_path(row.service) == place]
     links = [_service(context, row, place) for row in shown]
     if len(rows) > len(shown):

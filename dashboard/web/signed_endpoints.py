@@ -27,10 +27,10 @@ from ..source import Source
 from .report import PATH
 
 CHART_ENDPOINT = "chart of an incident"
-# An incident that goes on is drawn anew. [seconds]
+# Cache time of a chart, as an open incident changes. [seconds]
 _KEPT_SECONDS = 60
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
-# A payload of Slack carries the message that the button is in.
+# A Slack payload contains the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _respond(
         try:
             _apply(source, action)
         except IncidentError as error:
-            # The sender can do nothing about it, and would send it again.
+            # An error status would only make the sender retry.
             _log.info("%s: %s", kind, error)
     return _text_response("", 200)
 

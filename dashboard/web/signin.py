@@ -78,7 +78,7 @@ def unauthenticated_response(config: DashboardConfig, authenticator: Authenticat
         return refused_response(_WRONG, f"Nobody is signed in: the proxy in front sent no {config.proxy_header}.")
     if request.path.startswith(API_PREFIX):
         response = error_response("nobody is signed in", "Authorization", _how_to_authenticate(config), _WRONG)
-        # Browsers would ask for a password in a window of their own.
+        # Browsers would open their own password dialog.
         if authenticator.users and "Sec-Fetch-Mode" not in request.headers:
             response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
         return response
@@ -126,7 +126,7 @@ def _page(inside: str, status: int, name: str) -> Response:
 
 
 def _with_session(response: AnyResponse, session: str, authenticator: Authenticator) -> AnyResponse:
-    # Lax: a link from a message must find its reader signed in; what writes asks for more than the cookie.
+    # Lax: a link from a message must keep the reader signed in; writes need a CSRF token as well.
     response.set_cookie(
         COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=authenticator.is_https(request)
     )

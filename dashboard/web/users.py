@@ -25,7 +25,7 @@ from ...core.errors import ConfigError
 # OWASP Password Storage Cheat Sheet, scrypt: N = 2^14, r = 8, p = 5 (16 MiB).
 _N, _R, _P = 2**14, 8, 5
 _SALT_BYTES, _HASH_BYTES = 16, 32
-# What a line may ask for at most; scrypt takes 128 * N * r bytes.
+# Limits of the scrypt parameters in a line; scrypt takes 128 * N * r bytes.
 _MAX_MEMORY_BYTES, _MAX_P = 128 * 2**20, 16
 _NAME = re.compile(r"[\w.@+-]{1,64}")
 _MIN_LETTERS = 8
@@ -44,7 +44,7 @@ class Users:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
-        # Each check takes 16 MiB and most of a core: one after the other, however many ask.
+        # Each check takes 16 MiB and most of a core, so checks run one at a time.
         self._one_by_one = Lock()
         self._version: tuple[int, int] | None = None
         self._lines: dict[str, str] = {}
@@ -53,7 +53,7 @@ class Users:
     def line(self, name: str) -> str | None:
         """Return the secret of *name*, to bind a session to it; None for an unknown name."""
         with self._lock:
-            # A file that is being edited: those who were known still are.
+            # While the file is being edited, the known users stay valid.
             with suppress(ConfigError):
                 self._reread()
             return self._lines.get(name)
@@ -109,7 +109,7 @@ def _entries(text: str) -> list[tuple[int, str]]:
 def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
     name, _, secret = line.partition(":")
     if not _NAME.fullmatch(name) or _parse(secret) is None:
-        # What stands there may be a password: it is not repeated.
+        # The line may contain a password, so the message does not repeat it.
         msg = f"{path}, line {number}, is not NAME:scrypt$…; stagelens dashboard --add-user NAME writes such lines"
         raise ConfigError(msg)
     return name, secret

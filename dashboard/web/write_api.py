@@ -37,7 +37,7 @@ _DEFAULT = "1h"
 EVENTS_PATH = f"{API_PREFIX}v1/events"
 _MAX_BODY_BYTES = 16 * 1024
 _FIELDS = tuple(each.name for each in fields(Event))
-# What SQLite and PostgreSQL say where nothing may be written.
+# Error texts of SQLite and PostgreSQL for read-only databases.
 _READ_ONLY = ("readonly", "read-only", "permission denied")
 
 

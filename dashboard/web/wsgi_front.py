@@ -52,7 +52,7 @@ class Front:
 
     def __init__(self, pages: Any) -> None:
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
-        # Liveness waits for nothing: a slow store must not have the process restarted.
+        # Liveness has its own threads: a slow store must not restart the process.
         self._readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
         self._liveness = _Threads(pages, _PROBE_THREADS, "stagelens-live")
 
@@ -121,7 +121,7 @@ class _Threads:
                 outcome = self._respond(environ)
             except BaseException as error:  # noqa: BLE001 - it is raised where the response is awaited
                 outcome = error
-            # The event loop has ended where the process ends.
+            # The event loop is closed during shutdown.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(finish, outcome)
 

@@ -292,7 +292,7 @@ def test_a_version_of_the_user_is_text_and_not_html() -> None:
 def test_a_reported_release_is_marked_once() -> None:
     """That its version was first seen a minute later says nothing more."""
     seen, reported = {START + timedelta(minutes=5): "v2"}, {START + timedelta(minutes=4): "v2"}
-    figure = over_time_figure(over_time(), AXIS, versions=seen, told=reported)
+    figure = over_time_figure(over_time(), AXIS, versions=seen, reported=reported)
 
     assert [text for text in notes(figure) if "v2" in text] == ["<b>▾ v2</b>"]
     assert [each["x0"] for each in figure["layout"]["shapes"] if each["x0"] == each["x1"]] == [
