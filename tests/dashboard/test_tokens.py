@@ -1,0 +1,293 @@
+"""The page about tokens: what it finds, which definition it speaks of, and what it says while it knows too little."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.evaluation.burn_rate import Counts
+from stagelens.alerts.reader import AlertsReader
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import TOKENS as BANDS
+from stagelens.dashboard.pages.tokens_charts import (
+    first_token_frame,
+    measures_of_window,
+    requests_by_length,
+    tail_words,
+    token_measures,
+    value_at,
+)
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.components import Chart
+from stagelens.dashboard.ui.format import duration
+from stagelens.dashboard.ui.page_export import PageData, page_data
+from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.served_versions import NOW, shown
+
+MS = 1_000_000
+PAGE = "/s/chat-llm/tokens"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A request that answers token by token.
+
+    Args:
+        first_ms: When its first token came. [milliseconds after its start]
+        taken_in: Tokens of its prompt, 0 if nobody knows.
+        put_out: Tokens of its answer, 0 if nobody knows.
+        definition: How the first token was found.
+        route: Where it was asked.
+        ago: How long before now. [seconds]
+    """
+
+    first_ms: int = 100
+    taken_in: int = 500
+    put_out: int = 11
+    definition: str = names.BY_GENERATE
+    route: str = "/chat"
+    ago: int = 600
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store nothing was written to."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'tokens.db'}", clock=NOW.timestamp)
+    yield opened
+    opened.close()
+
+
+def written(store: Store, answers: Iterable[Answer]) -> Source:
+    """Write *answers* as an agent counts them: prefill up to the first token, then 20 ms a token of decode."""
+    points: list[Point] = []
+    for answer in answers:
+        counts, first = Counts(), answer.first_ms * MS
+        decode = 20 * MS * max(answer.put_out - 1, 10)
+        counts.add({"prefill": first, "decode": decode}, first + decode)
+        counts.add_first_token({"prefill": first}, first, answer.definition)
+        counts.add_stream(names.STREAM_GAP, answer.definition, 0.05)
+        if answer.taken_in:
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, BANDS.of(answer.taken_in), first / 1e9)
+            counts.add_stream(names.TOKENS, names.TOKENS_IN, answer.taken_in)
+        if answer.put_out:
+            counts.add_stream(names.OUTPUT_TOKEN, answer.definition, 0.02)
+            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, BANDS.of(answer.put_out), 0.02)
+            counts.add_stream(names.TOKENS, names.TOKENS_OUT, answer.put_out)
+        at = int(NOW.timestamp()) - answer.ago
+        series = Series("chat-llm", "1", route=answer.route)
+        points += [Point(series, metric, key, at, histogram) for metric, key, histogram in counts.histograms()]
+
+    assert store.write([Batch(f"tokens-{next(_numbers)}", points)]) == [True]
+
+    return Source(store, None, NOW.timestamp)
+
+
+@pytest.fixture(scope="module")
+def source(filled: Store, alerts: AlertsReader) -> Source:
+    """The data of the filled store."""
+    return Source(filled, alerts, NOW.timestamp)
+
+
+def outlined(source: Source, address: str = PAGE) -> PageData:
+    """Return charts and tables of a page."""
+    path, _, search = address.partition("?")
+    page = page_of(context_of(parse(path, search, NOW), source))
+    assert page is not None
+    return page_data(page.body)
+
+
+def waited(source: Source, address: str) -> str:
+    """Return the median time to the first token of a view, as pages write it."""
+    path, _, search = address.partition("?")
+    measures = measures_of_window(context_of(parse(path, search, NOW), source))
+    return duration(value_at(measures.first, 0.5)).replace("\u202f", " ")
+
+
+def test_the_page_begins_with_who_makes_readers_wait(source: Source) -> None:
+    """One sentence: the tail of the first token, how far it is from the median, and the stage that explains it."""
+    text = shown(source, PAGE)
+
+    assert "p99 of the first token is" in text
+    assert "Queue is" in text
+    assert "of what the tail adds" in text
+    assert "Timed until generate of transformers had the first new token" in text
+    assert "the tail is longer answers" in text
+
+
+def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
+    """They are asked in two ways and must be one number."""
+    context = context_of(parse(PAGE, "", NOW), source)
+    measures = measures_of_window(context)
+    frame = first_token_frame(context, measures)
+    p99 = float(frame[frame["percentile"] == 0.99]["value_seconds"].iloc[0])
+
+    assert value_at(measures.first, 0.99) == p99
+    assert duration(p99).replace("\u202f", " ") in shown(source, PAGE)
+
+
+def test_every_chart_tells_its_numbers(source: Source) -> None:
+    """Under names with units; the percentile of a band or a load that too few requests tell is left open."""
+    charts = outlined(source).charts
+    speed, prompt = charts["token-speed"].frame, charts["first-token-by-input"].frame
+
+    assert {"first-token", "token-speed", "percentile", "over", "output-token-by-output"} <= set(charts)
+    assert speed is not None
+    assert speed["requests decoding together"].is_monotonic_increasing
+    assert prompt is not None
+    assert list(prompt.columns) == ["prompt tokens", "requests", "p50 (s)", "p99 (s)"]
+    assert prompt["p99 (s)"].isna().tolist() == [n < 1000 for n in prompt["requests"]]
+
+
+def test_the_lengths_of_answers_are_all_answers(source: Source) -> None:
+    """The bars are of every request that told how many tokens it put out."""
+    rows = next(each.rows for each in outlined(source).tables if each.name == "Answers by their number of tokens")
+    n = measures_of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
+
+    assert len(rows) >= 5
+    assert n > 5000
+
+
+def test_a_service_that_does_not_stream_says_what_would_stand_here(source: Source) -> None:
+    """Reached by its address, for there is no tab to it."""
+    text = shown(source, "/s/vision-api/tokens")
+
+    assert "No request of this window answered token by token" in text
+    assert "agents see answers that a server sends in parts" in text
+    assert "Time to first token, by percentile" not in text
+
+
+def test_one_request_is_no_percentile(store: Store) -> None:
+    """Every card says what it is waiting for, and none is broken."""
+    text = shown(written(store, [Answer()]), PAGE)
+
+    assert "1 first token: too few to say how long readers wait" in text
+    assert "1 so far in this window; p50 needs 20" in text
+    assert "1 request so far; a band needs 20" in text
+    assert "1 of 1 000 needed" in text
+    assert "1 request in 1 step; it takes 120 in 8" in text
+    assert "could not be made" not in text
+
+
+def test_definitions_never_mix(store: Store) -> None:
+    """The commonest is shown, the switch names both, and those left out are counted; an unknown one is the default."""
+    generated = [Answer(ago=600 + step) for step in range(60)]
+    chunked = [Answer(900, 0, 0, names.BY_FIRST_CHUNK, "/proxy", 600 + step) for step in range(40)]
+    source = written(store, [*generated, *chunked])
+    usual, other = shown(source, PAGE), shown(source, f"{PAGE}?by=first_chunk")
+    wrong = shown(source, f"{PAGE}?by=<b>")
+
+    assert "Timed until generate of transformers had the first new token: 60 of 100 requests." in usual
+    assert "Left out, for times by two definitions do not compare: 40." in usual
+    assert f"Half of the readers wait up to {waited(source, PAGE)} for" in usual
+    assert f"Half of the readers wait up to {waited(source, f'{PAGE}?by=first_chunk')} for" in other
+    assert waited(source, PAGE) != waited(source, f"{PAGE}?by=first_chunk")
+    assert "Timed until the first part of the answer was handed to the server: 40 of 100 requests." in other
+    assert wrong == usual
+
+
+def test_a_series_of_two_definitions_has_no_stages(store: Store) -> None:
+    """Its times are known, the stages before them are not, and the card says what to do about it."""
+    both = [Answer(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]]
+    text = shown(written(store, both), PAGE)
+
+    assert "The stages cannot be told apart" in text
+    assert "Give each way of answering its own route" in text
+    assert "No length beside the time" in text
+
+
+def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None:
+    """First tokens are shown; what depends on counts says who counts."""
+    chunked = [Answer(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
+    text = shown(written(store, chunked), PAGE)
+
+    assert "Half of the readers wait up to" in text
+    assert text.count("No token counts") == 3
+    assert "no token counts" in text
+    assert "Agents read token counts from generate of transformers" in text
+
+
+def test_requests_that_are_not_timed_are_counted(store: Store) -> None:
+    """Those of the service that have no first token are said beside those that have."""
+    source = written(store, [Answer(ago=600 + step) for step in range(30)])
+    counts = Counts()
+    counts.add({"forward": 5 * MS}, 5 * MS)
+    points = [
+        Point(Series("chat-llm", "1"), *each[:2], int(NOW.timestamp()) - 600, each[2]) for each in counts.histograms()
+    ]
+
+    assert store.write([Batch("plain", points)]) == [True]
+    assert "30 of 31 requests. Without a first token: 1." in shown(source, PAGE)
+
+
+def test_nothing_to_compare_with_is_no_window(source: Source) -> None:
+    """With the comparison switched off tiles say how many requests there were."""
+    text = shown(source, f"{PAGE}?from=now-15m&vs=off")
+
+    assert "vs prev." not in text
+    assert token_measures(source, None, None).timed == 0
+
+
+@given(st.lists(st.integers(1, 200_000), min_size=1, max_size=60))
+def test_a_length_is_in_the_band_that_is_named_by_its_bounds(sizes: list[int]) -> None:
+    """A power of two ends a band, as it ends a bucket: the bars are exact."""
+    counted = Histogram()
+    for each in sizes:
+        counted.record(each)
+    expected: dict[str, int] = {}
+    for name in requests_by_length(counted):
+        low, _, high = name.partition("\N{EN DASH}")
+        expected[name] = sum(int(low) <= each <= int(high or low) for each in sizes)
+
+    assert requests_by_length(counted) == expected
+    assert sum(expected.values()) == len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("longest", "slowest", "cause"), [(3000, 0.021, "longer answers"), (105, 0.4, "slower tokens")]
+)
+def test_the_tail_is_longer_answers_or_slower_tokens(store: Store, longest: int, slowest: float, cause: str) -> None:
+    """Whichever grows more from the median to p99; without p99 there is no such sentence."""
+    usual = measures_of_window(context_of(parse(PAGE, "", NOW), written(store, [Answer()])))
+    length, pace = Histogram(), Histogram()
+    for share in np.linspace(0, 1, 2000):
+        length.record(100 if share < 0.98 else longest)
+        pace.record(0.02 if share < 0.98 else slowest)
+    known = type(usual)("", {}, Histogram(), pace, Histogram(), Histogram(), length)
+
+    assert tail_words(usual) is None
+    assert (tail_words(known) or "").endswith(f"the tail is {cause}.")
+
+
+def test_hovering_tells_value_band_and_stages(source: Source) -> None:
+    """Where no table stands beside the chart, the pointer's box says n, the error band and the largest stages."""
+    page = page_of(context_of(parse(PAGE, "", NOW), source))
+    assert page is not None
+    drawn = next(each for each in _charts(page.body) if "Stages before the first token" in str(each.to_plotly_json()))
+    trace = drawn.figure["data"][-1]
+    said = trace["text"][-1].replace("\u202f", " ")
+
+    assert said.startswith("<b>p99.")
+    assert "Queue" in said
+    assert trace["hovertemplate"] == "%{text}<extra></extra>"
+
+
+def _charts(node: Any) -> Iterator[Chart]:
+    for each in node if isinstance(node, list | tuple) else [node]:
+        if isinstance(each, Chart):
+            yield each
+        if hasattr(each, "children"):
+            yield from _charts(each.children)
