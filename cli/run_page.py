@@ -12,7 +12,7 @@ from pathlib import Path
 from dash import html
 from dash.development.base_component import Component
 
-from ..dashboard.pages.page import Context, Page, nothing
+from ..dashboard.pages.page import Context, Page, empty_page_card
 from ..dashboard.source import Source
 from ..dashboard.ui.components import Chart, Node
 from ..dashboard.ui.page_export import children
@@ -53,10 +53,14 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
     found = source.services(start, end).sort_values("requests", ascending=False)
     names = found["service"].tolist()
     if not names:
-        return [nothing("No request was seen", "Nothing was asked of it, or nothing in it is a request to Stagelens.")]
-    body: list[Node] = [*_page_nodes(source, "/", start, end)] if len(names) > 1 else []
-    for number, name in enumerate(names[:_MAX_SERVICES]):
-        body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)
+        return [
+            empty_page_card(
+                "No request was seen", "Nothing was asked of it, or nothing in it is a request to Stagelens."
+            )
+        ]
+    body: list[Node] = [*_page(source, "/", start, end)] if len(names) > 1 else []
+    for number, name in enumerate(names[:_MOST_SERVICES]):
+        body += _apart(_page(source, service_path(name), start, end), number)
         kept = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
         for ids in zip(kept["trace_id"], kept["span_id"], strict=True):
             # The last card of a trace page lists similar requests, which are above already.

@@ -61,7 +61,7 @@ class Source:
     Args:
         store: Where requests are counted.
         alerts: Reader of objectives and incidents; None where alerts do not run.
-        clock: Returns the present in Current time. [Unix seconds]
+        clock: Current time. [Unix seconds]
         tracer: The address of a trace in the reader's own tracing backend, `{trace_id}` in it; None where there is none.
         config: The settings, for the file of prices and to be shown; None for those of the default.
     """

@@ -64,7 +64,7 @@ def heat_figure(
     notes += _quantile_names(quantiles, high / low)
     if threshold_seconds is not None and low < threshold_seconds < high:
         shapes.append(level(threshold_seconds, "$bad"))
-        notes.append(_promise(threshold_seconds))
+        notes.append(_objective_label(threshold_seconds))
     return {"data": data, "layout": {**_layout(axis, low, high), "annotations": notes, "shapes": shapes}}
 
 
@@ -236,7 +236,7 @@ def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Tr
     ]
 
 
-def _promise(threshold_seconds: float) -> Annotation:
+def _objective_label(threshold_seconds: float) -> Annotation:
     style: Annotation = {"font": {"size": 11, "color": "$bad"}, "bgcolor": "$surface@.8", "borderpad": 1, "xshift": 4}
     place = float(np.log10(threshold_seconds))
     return {**note("SLO", 0, place, xref="paper"), "xanchor": "left", "yanchor": "bottom", **style}

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label
-from ..ui.format import count, duration, needed, percent, percentile, whole
+from ..ui.format import count, duration, percent, percentile, samples_needed, whole
 from .elements import Annotation, Figure, Trace, band, f4, f8, level, line, marker_rows, note, safe, stages_of, ticks
 from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, release_marks, rough, veils, without_alert_names
 
@@ -127,7 +127,7 @@ def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | N
         if not np.isfinite(value):
             said.append("")
             continue
-        few = f", needs {whole(needed(quantile))}" if unsure and quantile is not None else ""
+        few = f", needs {whole(samples_needed(quantile))}" if unsure and quantile is not None else ""
         said.append(
             f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br><b>{name} {duration(float(value))}</b> · n {count(float(n))}{few}{_mostly(stages, parts)}"
         )

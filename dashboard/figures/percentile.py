@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from ..ui.format import axis_duration, duration, enough, interval, percent, percentile, target
+from ..ui.format import axis_duration, duration, has_enough_samples, interval, percent, percentile, target
 from .elements import (
     Annotation,
     Figure,
@@ -95,10 +95,12 @@ def percentile_figure(
     else:
         shapes = []
     if objective is not None and not share and whole and objective.threshold_seconds < top:
-        data += crossing(places, total, objective.threshold_seconds)
+        data += crossing_marker(places, total, objective.threshold_seconds)
         shapes.append(level(objective.threshold_seconds, "$bad"))
-        notes = beside(objective.threshold_seconds, notes, top, [place(0.5, even=False), place(0.5, even=True)])
-        notes.append(promise(places, total, objective))
+        notes = values_beside_label(
+            objective.threshold_seconds, notes, top, [place(0.5, even=False), place(0.5, even=True)]
+        )
+        notes.append(objective_label(places, total, objective))
     shapes += _pin(places, quantiles, pinned)
     return _assembled(data, notes, shapes, quantiles, top, share=share, even=even)
 
@@ -230,7 +232,7 @@ class Objective:
     between: tuple[float, float] | None = None
 
 
-def crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
+def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
     """Return a marker where the latency crosses the objective, if it does within the axis."""
     if not total[0] <= threshold <= total[-1]:
         return []
@@ -239,7 +241,9 @@ def crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Tr
     return [{"type": "scatter", "mode": "markers", "x": [at], "y": [threshold], "marker": marker, "hoverinfo": "skip"}]
 
 
-def beside(threshold: float, notes: Sequence[Annotation], top: float, crowded: Sequence[float]) -> list[Annotation]:
+def values_beside_label(
+    threshold: float, notes: Sequence[Annotation], top: float, crowded: Sequence[float]
+) -> list[Annotation]:
     """Return *values* without those that the objective label at the left would cover."""
     return [
         each
@@ -248,7 +252,7 @@ def beside(threshold: float, notes: Sequence[Annotation], top: float, crowded: S
     ]
 
 
-def promise(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
+def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
     """Return the label of the objective line: share of good requests where it fits, else the threshold alone."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
     clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
@@ -275,7 +279,11 @@ def _percentiles() -> tuple[float, ...]:
 
 def percentile_grid(requests: int) -> tuple[float, ...]:
     """Return the `PERCENTILES` with at least ten of *requests* above them."""
-    return tuple(each for each in PERCENTILES if enough(requests, each)) if enough(requests, 0.0) else ()
+    return (
+        tuple(each for each in PERCENTILES if has_enough_samples(requests, each))
+        if has_enough_samples(requests, 0.0)
+        else ()
+    )
 
 
 def place(quantile: float, *, even: bool) -> float:

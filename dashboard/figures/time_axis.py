@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..ui.format import enough
+from ..ui.format import has_enough_samples
 from ..view import BUCKET_SECONDS
 from .elements import Annotation, Shape, note, releases, safe, span_of
 
@@ -182,7 +182,7 @@ def rough(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
     n = frame["n"].fillna(0).to_numpy(dtype=float)
     if quantile is None:
         return np.zeros(len(frame), dtype=bool)
-    return (n > 0) & ~np.array([enough(int(each), quantile) for each in n], dtype=bool)
+    return (n > 0) & ~np.array([has_enough_samples(int(each), quantile) for each in n], dtype=bool)
 
 
 def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: float) -> list[Shape]:

@@ -11,7 +11,7 @@ from ...core.stages import label
 from ..costs import MILLION
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..ui.design_tokens import hue
-from ..ui.format import MINUS, day, duration, enough, money, needed, percent, whole
+from ..ui.format import MINUS, day, duration, has_enough_samples, money, percent, samples_needed, whole
 from ..view import service_path
 from .advice_facts import (
     MOST,
@@ -28,7 +28,7 @@ from .advice_facts import (
 )
 from .advice_rules import RANKS, Option
 from .measures import measure, measures_in_window
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, empty_page_card, panel
 from .service_frame import service_page
 from .spending import spending
 
@@ -66,7 +66,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     requests = measure(context.source, context.selection).requests
     above: list[Node] = [] if bare else [_ranked(context)]
     quantile = quantile_of(rank)
-    if not enough(requests, quantile):
+    if not has_enough_samples(requests, quantile):
         return [*above, _too_few(context, requests, quantile)]
     found = of_service(context, rank)
     cards: list[Node] = [_first(found, rank)] if found else []
@@ -78,7 +78,9 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
             )
         )
     if not found:
-        cards.append(nothing("Nothing would help by 3 % or more", "No stage takes enough of what this is ranked by."))
+        cards.append(
+            empty_page_card("Nothing would help by 3 % or more", "No stage takes enough of what this is ranked by.")
+        )
     return [*above, *cards, _hidden_note(context, found)]
 
 
@@ -97,7 +99,10 @@ def _first(found: Sequence[Advice], rank: str) -> Component:
 def _of_all(context: Context) -> list[Node]:
     rank = context.view.choice("rank", *RANKS)
     if not measures_in_window(context):
-        return [_head(context, ""), nothing("No request in this window", "Advice comes from what was measured in it.")]
+        return [
+            _head(context, ""),
+            empty_page_card("No request in this window", "Advice comes from what was measured in it."),
+        ]
     found, candidates = of_all(context, rank)
     cards: list[Node] = [
         panel(
@@ -108,7 +113,7 @@ def _of_all(context: Context) -> list[Node]:
     ]
     if not found:
         cards.append(
-            nothing(
+            empty_page_card(
                 "Nothing stands out",
                 f"No stage takes a fifth of {_what(rank)} anywhere. A service's own page lists what is smaller.",
             )
@@ -123,7 +128,7 @@ def _of_all(context: Context) -> list[Node]:
 def _left_out(context: Context, rank: str) -> str:
     """Return the number of services with too few requests, as text; "" for none."""
     quantile = quantile_of(rank)
-    few = sum(not enough(seen.measures.requests, quantile) for seen in measures_in_window(context).values())
+    few = sum(not has_enough_samples(seen.measures.requests, quantile) for seen in measures_in_window(context).values())
     return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""
 
 
@@ -145,9 +150,9 @@ def _ranked(context: Context) -> Component:
 def _too_few(context: Context, requests: int, quantile: float) -> Component:
     name = "p50" if quantile == 0.5 else "p99"  # noqa: PLR2004 - the median
     actions = [link("Last 24 h", href=context.view.here(from_="now-24h", to=None), className="btn")]
-    if name == "p99" and enough(requests, 0.5):
+    if name == "p99" and has_enough_samples(requests, 0.5):
         actions.insert(0, link("Rank by p50", href=context.view.here(rank="p50"), className="btn pri"))
-    return nothing(f"Too few requests to advise on {name}", f"{whole(requests)} so far in this window, and {name} needs {whole(needed(quantile))}.", actions=actions)  # fmt: skip
+    return empty_page_card(f"Too few requests to advise on {name}", f"{whole(requests)} so far in this window, and {name} needs {whole(samples_needed(quantile))}.", actions=actions)  # fmt: skip
 
 
 def _everything(context: Context) -> bool:

@@ -19,7 +19,7 @@ from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
 from ...store import Selection
 from ..ui.components import attributes
-from ..ui.format import duration, enough, span
+from ..ui.format import duration, has_enough_samples, span
 from ..view import View
 from .advice_rules import MIN_GAIN, Facts, Finding, findings
 from .comparison import window_name
@@ -113,7 +113,7 @@ def _advice(context: Context, finding: Finding, rank: str, dealt: Mapping[tuple[
 
 
 def _reach(context: Context, finding: Finding, quantile: float) -> Reach | None:
-    if not enough(finding.facts.measures.requests, quantile):
+    if not has_enough_samples(finding.facts.measures.requests, quantile):
         return None
     frame = context.source.ask(context.source.read.whatif, context.selection, finding.stage, (quantile,))
     if not len(frame):
@@ -128,7 +128,7 @@ def _tops(context: Context, rank: str) -> list[Finding]:
     """Return the largest finding of each service with a large one, largest first."""
     found: list[Finding] = []
     for service, seen in measures_in_window(context).items():
-        has_enough = enough(seen.measures.requests, quantile_of(rank))
+        has_enough = has_enough_samples(seen.measures.requests, quantile_of(rank))
         own = findings(Facts(service, seen.measures), rank) if has_enough else []
         if own:
             found.append(own[0])
@@ -141,7 +141,7 @@ def _hidden(mark: Mark | None, now: datetime) -> bool:
 
 
 def _lengths(tokens: Histogram) -> tuple[float, float] | None:
-    if not enough(tokens.count, 0.99):
+    if not has_enough_samples(tokens.count, 0.99):
         return None
     median, tail = tokens.quantile(0.5), tokens.quantile(0.99)
     return (median.value, tail.value) if median and tail else None
@@ -163,7 +163,7 @@ def _routes(context: Context) -> list[str]:
 def _tail(context: Context, selection: Selection, stage: str) -> float | None:
     """Return p99 of the stage's own time; at p99 of the latency another stage may be slow."""
     spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
-    found = spent.quantile(0.99) if spent is not None and enough(spent.count, 0.99) else None
+    found = spent.quantile(0.99) if spent is not None and has_enough_samples(spent.count, 0.99) else None
     return found.value if found else None
 
 

@@ -24,11 +24,11 @@ from ..ui.format import (
     axis_duration,
     count,
     duration,
-    enough,
+    has_enough_samples,
     money,
-    needed,
     percent,
     percentile,
+    samples_needed,
     span,
     whole,
 )
@@ -285,7 +285,7 @@ class Loads:
 
 def loads_of(context: Context) -> Loads:
     """Return the observed load of the version of *context* and of the version before."""
-    promise, threshold = context.promise, context.threshold_seconds
+    promise, threshold = context.covering_slo, context.threshold_seconds
     quantile = promise.slo.objective if promise else 0.99
     versions = context.versions
     names = [str(each) for each in versions["version"]]
@@ -308,7 +308,7 @@ def why_none(load: Load, quantile: float) -> str:
         return ""
     if len(load.steps) >= MIN_STEPS:
         return f"{load.curve.text}."
-    takes = f"{percentile(quantile)} takes {whole(needed(quantile))} requests, here {span(load.step)}"
+    takes = f"{percentile(quantile)} takes {whole(samples_needed(quantile))} requests, here {span(load.step)}"
     return f"{load.curve.text}: {takes}. A longer window has more steps."
 
 
@@ -343,7 +343,7 @@ def _load(
 def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
     """Return the finest step with at most 120 in *length* and usually enough requests for the percentile."""
     # Half as many again, because there are fewer requests at night.
-    wanted = 1.5 * needed(quantile) / max(requests / length.total_seconds(), 1e-9)
+    wanted = 1.5 * samples_needed(quantile) / max(requests / length.total_seconds(), 1e-9)
     enough = next((step for step in STEPS if step.total_seconds() >= wanted), STEPS[-1])
     return max(step_for(length), enough)
 
@@ -471,7 +471,7 @@ def _band(name: str, runs: Histogram) -> Band:
 
 def _slow(band: Band, quantile: float) -> float | None:
     """Return the time of a slow run of *band*; None with too few requests."""
-    found = band.runs.quantile(quantile) if enough(band.runs.count, quantile) else None
+    found = band.runs.quantile(quantile) if has_enough_samples(band.runs.count, quantile) else None
     return found.value if found else None
 
 

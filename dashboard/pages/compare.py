@@ -15,7 +15,7 @@ from ..figures.compare import both_figure, delta_figure
 from ..figures.elements import stages_of
 from ..figures.percentile import COLUMNS, percentile_grid
 from ..ui.components import Node, attributes, card, chart, empty, link, pill, spoken_stages, swatch, table
-from ..ui.format import MILLI, duration, enough, needed, percentile, signed_change, whole
+from ..ui.format import MILLI, duration, has_enough_samples, percentile, samples_needed, signed_change, whole
 from ..view import service_path
 from .compare_cards import QUANTILES, blame_card, signals_card
 from .compare_report import report
@@ -42,7 +42,7 @@ from .comparison_text import (
     verdict_badge,
     verdict_sentence,
 )
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, empty_page_card, panel
 from .regressions import Release, judge_releases
 from .scope_filter import chips, field, leave_out_cold_link, part_menu, part_words, remove_filter_links
 from .service_frame import service_tabs
@@ -113,7 +113,7 @@ def _text(context: Context, judged: Comparison) -> Component:
 
 
 def _unknown(context: Context) -> Component:
-    return nothing(
+    return empty_page_card(
         f"No service called {context.service}",
         "Nothing of that name was received, or it is older than what is kept.",
         actions=[link("All services", href=context.view.link("/"), className="btn pri")],
@@ -124,7 +124,9 @@ def _nobody(context: Context) -> Component:
     view = context.view
     keys = list(view.part_of_each_version)
     text = "Neither side has one. Without the filter, or with another one, there may be some."
-    return nothing(f"No request of {part_words(view, keys)} in A or B", text, actions=remove_filter_links(view, keys))
+    return empty_page_card(
+        f"No request of {part_words(view, keys)} in A or B", text, actions=remove_filter_links(view, keys)
+    )
 
 
 def _no_pair(context: Context) -> Component:
@@ -136,10 +138,12 @@ def _no_pair(context: Context) -> Component:
     if unknown:
         known = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
         text = f"{known} a version of {service} that is kept, or a window such as {EXAMPLE} (start in UTC, length)."
-        return nothing("One side is unknown" if len(unknown) == 1 else "Both sides are unknown", text, actions=[usual])
+        return empty_page_card(
+            "One side is unknown" if len(unknown) == 1 else "Both sides are unknown", text, actions=[usual]
+        )
     only = ", ".join(str(each) for each in context.versions["version"] if each) or "none with a name"
     text = f"Seen of {service}: {only}. Without a second version two windows can be compared."
-    return nothing("Only one version so far", text, actions=window_links(context))
+    return empty_page_card("Only one version so far", text, actions=window_links(context))
 
 
 def _choose(context: Context) -> Page:
@@ -151,7 +155,9 @@ def _choose(context: Context) -> Page:
         _choice(context, name, judged.get(name)) for name in [*judged, *(each for each in names if each not in judged)]
     ]
     title = html.Div([html.H1("Compare"), html.P("Two versions, or two windows, of one service", className="sub")])
-    body: Node = nothing("Nothing to compare yet", "A service shows here once a request of it has been received.")
+    body: Node = empty_page_card(
+        "Nothing to compare yet", "A service shows here once a request of it has been received."
+    )
     if rows:
         titles = (("Service", ""), ("Newest release", ""), ("Latency", "r hide"), ("Verdict", "r"))
         body = card("Which service?", table(titles, rows, "Services"), flush=True)
@@ -245,13 +251,15 @@ def _ms(frame: pd.DataFrame, column: str) -> pd.Series[float]:
 def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     source, least = context.source, fewer_requests(context, pair)
     grid = percentile_grid(least)
-    if not grid or not enough(least, _MEDIAN):
+    if not grid or not has_enough_samples(least, _MEDIAN):
         return None
     return source.ask(source.read.breakdown, pair.a, grid), source.ask(source.read.breakdown, pair.b, grid)
 
 
 def _few(context: Context, pair: Pair) -> Component:
-    said = f"p50 needs {needed(_MEDIAN)} requests on both sides, one has {whole(fewer_requests(context, pair))}."
+    said = (
+        f"p50 needs {samples_needed(_MEDIAN)} requests on both sides, one has {whole(fewer_requests(context, pair))}."
+    )
     return empty("Too few requests", said)
 
 

@@ -15,7 +15,18 @@ from ...core.stages import label
 from ...store import SloCounts
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
-from ..ui.format import THIN, count, duration, enough, needed, percent, percentile, signed_change, span, whole
+from ..ui.format import (
+    THIN,
+    count,
+    duration,
+    has_enough_samples,
+    percent,
+    percentile,
+    samples_needed,
+    signed_change,
+    span,
+    whole,
+)
 from .comparison import Comparison, Pair
 from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .page import Context
@@ -42,9 +53,9 @@ def blame_card(context: Context, judged: Comparison) -> Component:
     """Return the table of stage changes at the compared percentile, with a choice of percentiles."""
     fewer = min(judged.verdict.a_n, judged.verdict.b_n)
     tools = _tabs(context, judged)
-    if not enough(fewer, judged.quantile):
+    if not has_enough_samples(fewer, judged.quantile):
         at = percentile(judged.quantile)
-        text = f"{at} needs {whole(needed(judged.quantile))} requests on both sides, one has {whole(fewer)}."
+        text = f"{at} needs {whole(samples_needed(judged.quantile))} requests on both sides, one has {whole(fewer)}."
         return card("Blame", empty(f"Too few requests for {at}", text), tools=tools, size="c5")
     frame = judged.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...core.stages import label
-from ..ui.format import duration, enough, percentile
+from ..ui.format import duration, has_enough_samples, percentile
 from .compare_cards import change_words, total_words
 from .comparison import Comparison
 from .comparison_text import compared_times, evidence, report_time, verdict_badge, verdict_sentence
@@ -40,7 +40,7 @@ def address(context: Context, judged: Comparison) -> str:
 
 
 def _stages(judged: Comparison) -> str:
-    if not enough(min(judged.verdict.a_n, judged.verdict.b_n), judged.quantile) or judged.stages.empty:
+    if not has_enough_samples(min(judged.verdict.a_n, judged.verdict.b_n), judged.quantile) or judged.stages.empty:
         return ""
     widest = float(judged.stages["delta_seconds"].abs().max())
     head = ["| Stage | A | B | change at " + percentile(judged.quantile) + " |", "|---|---:|---:|---:|"]

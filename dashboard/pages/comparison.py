@@ -18,7 +18,7 @@ from ...analysis.comparison import StageGrowth, highest_quantile, version_times
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_duration
 from ...store import Selection
-from ..ui.format import needed
+from ..ui.format import samples_needed
 from .page import Context
 
 EXAMPLE = "2026-11-21T12:00/6h"
@@ -104,7 +104,7 @@ def default_pair(context: Context) -> Pair | None:
     """
     versions, windows = newest_pair(context), window_before(context, _this_window(context))
     least = [(fewer_requests(context, each), each) for each in (versions, windows) if each is not None]
-    able = next((each for n, each in least if n >= needed(WANTED)), None)
+    able = next((each for n, each in least if n >= samples_needed(WANTED)), None)
     return able or next((each for n, each in least if n), versions)
 
 
@@ -120,7 +120,7 @@ def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
         return None
     *_, newest = known
     earlier = [each for each in known if each != newest][::-1]
-    able = (each for each in earlier if _requests(context, _lifetime(context, known, each)) >= needed(WANTED))
+    able = (each for each in earlier if _requests(context, _lifetime(context, known, each)) >= samples_needed(WANTED))
     return _versions(context, known, next(able, earlier[0]), newest)
 
 

@@ -16,7 +16,19 @@ from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
 from ...store import Selection
 from ..ui.components import ratio_of
-from ..ui.format import THIN, TIMES, count, day, duration, needed, percent, percentile, portion, signed_change, whole
+from ..ui.format import (
+    THIN,
+    TIMES,
+    count,
+    day,
+    duration,
+    percent,
+    percentile,
+    portion,
+    samples_needed,
+    signed_change,
+    whole,
+)
 from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, verdict_of
 from .page import Context
 from .trace_rows import records
@@ -58,7 +70,7 @@ def verdict_sentence(judgement: Comparison) -> str:
         fewer = min(found.a_n, found.b_n)
         few = "No request" if not fewer else f"{whole(fewer)} request{'s' * (fewer != 1)}"
         side = "A" if found.a_n <= found.b_n else "B"
-        return f"{few} in {side}: {at} needs {whole(needed(judgement.quantile))}"
+        return f"{few} in {side}: {at} needs {whole(samples_needed(judgement.quantile))}"
     values = f"{duration(found.a_value)} → {duration(found.b_value)}"
     if found.kind == "same":
         return f"{at} did not change: {values}"

@@ -13,7 +13,17 @@ from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD
 from ...store.queries.replicas import EngineModel
 from ..ui.components import Node, card, empty, legend, stage_bar, stage_name, table
-from ..ui.format import SPACE, UNKNOWN, axis_duration, count, duration, enough, needed, percentile, several
+from ..ui.format import (
+    SPACE,
+    UNKNOWN,
+    axis_duration,
+    count,
+    duration,
+    has_enough_samples,
+    percentile,
+    samples_needed,
+    several,
+)
 from .page import Context, Page, panel
 
 _PLACE = "/engines"
@@ -147,8 +157,8 @@ def _between(found: Distribution, quantile: float) -> Component:
     """Return a cell with the bucket edges around *quantile*; never a single number."""
     name = percentile(quantile)
     interval = found.quantile(quantile)
-    if interval is None or not enough(found.count, quantile):
-        why = f"{name} needs {several(needed(quantile), 'request')}"
+    if interval is None or not has_enough_samples(found.count, quantile):
+        why = f"{name} needs {several(samples_needed(quantile), 'request')}"
         return html.Td(UNKNOWN, className="r muted", title=why if found.count else "Not told by this engine")
     if interval.low == 0 and math.isinf(interval.high):
         return html.Td(UNKNOWN, className="r muted", title="Only number and sum are told, no distribution")

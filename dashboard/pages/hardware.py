@@ -13,7 +13,7 @@ from ...core import hardware as measures
 from ...core.hardware import CPU_SHARE, GPU, GPU_MEMORY, Measure, host_of
 from ..figures.over_time import hardware_figure
 from ..ui.components import Node, card, chart, empty, spark, table
-from ..ui.format import SPACE, UNKNOWN, count, duration, enough, percent, percentile, size, span
+from ..ui.format import SPACE, UNKNOWN, count, duration, has_enough_samples, percent, percentile, size, span
 from .page import Context
 
 # Part of steps that count as slow, and the number of steps needed.
@@ -91,7 +91,7 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
         context.source.read.quantiles_over_time, context.selection, _QUANTILES, context.axis.step
     )
     for quantile in _QUANTILES:
-        sure = courses[[enough(int(n), quantile) for n in courses["n"]]]
+        sure = courses[[has_enough_samples(int(n), quantile) for n in courses["n"]]]
         if 2 * len(sure) >= len(courses) or quantile == _QUANTILES[-1]:
             return quantile, sure[["at"]].assign(value=sure[f"p{100 * quantile:g}"])
     raise AssertionError  # the last one returns

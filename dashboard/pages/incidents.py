@@ -22,7 +22,7 @@ from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table
 from ..ui.format import percent, several, span, times
 from ..view import INCIDENTS_API, PART, SILENCES_API, View, incident_page, service_path
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, empty_page_card, panel
 from .slo_spent import requests_path
 
 _MAX_INCIDENTS = 20
@@ -65,7 +65,7 @@ def render(context: Context, name: str | None = None) -> Page:
     trail.append((name if found is None else found.name, None))
     if found is None:
         back = link("All incidents", href=view.link(_PLACE), className="btn pri")
-        unknown = nothing("No such incident", "What is over for more than a year is forgotten.", actions=[back])
+        unknown = empty_page_card("No such incident", "What is over for more than a year is forgotten.", actions=[back])
         return Page(_TITLE, trail, [unknown], _PLACE)
     return Page(f"{found.service}: {found.name} · {_TITLE}", trail, _incident_body(context, found), _PLACE)
 

@@ -1,6 +1,6 @@
 """Request measures of one service and of the fleet: counts, p50, p99 and their stages.
 
-`measure` reads one service, `seen_in` and `urgent_first` all of them from one query. Both smooth the same breakdown, so
+`measure` reads one service, `measures_in_window` and `urgent_first` all of them from one query. Both smooth the same breakdown, so
 that the overview, the side bar and a service's own page show equal numbers.
 """
 
@@ -22,7 +22,7 @@ from ...store import Reader, Selection
 from ..figures.percentile import COLUMNS, PERCENTILES
 from ..source import Source
 from ..ui.components import ratio_of
-from ..ui.format import enough
+from ..ui.format import has_enough_samples
 from .page import Context
 from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of
@@ -35,7 +35,7 @@ _NEIGHBOURS = 6
 _PLENTY = 50
 AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
 # Positions of the percentiles needed for p50 and p99 alone.
-TELLING = tuple(
+SMOOTHED_ROWS = tuple(
     place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
 )
 # Stages of token generation; speech models decode too, and have no prefill.
@@ -154,7 +154,7 @@ def measures_of(
     requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
 ) -> Measures:
     """Return measures in which p50, p99 and their stages are present only with enough requests."""
-    median_tells, tail_tells = enough(requests, 0.5), enough(requests, 0.99)
+    median_tells, tail_tells = has_enough_samples(requests, 0.5), has_enough_samples(requests, 0.99)
     return Measures(
         requests,
         errors,
@@ -315,16 +315,18 @@ def _fleet_measures(
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:
     """Return the measures of every service in `[start, end)`, by name, from two queries."""
     known = read.services(start, end, environment=environment)
-    places = np.array(TELLING)
-    frame = read.fleet(start, end, [PERCENTILES[place] for place in TELLING], environment=environment)
+    places = np.array(SMOOTHED_ROWS)
+    frame = read.fleet(start, end, [PERCENTILES[place] for place in SMOOTHED_ROWS], environment=environment)
     stages = [str(each) for each in frame.columns if each not in COLUMNS]
-    shape = (len(frame) // len(TELLING), len(TELLING))
+    shape = (len(frame) // len(SMOOTHED_ROWS), len(SMOOTHED_ROWS))
     total = frame["value_seconds"].to_numpy(dtype=float).reshape(shape)
     seconds = frame[stages].to_numpy(dtype=float).reshape(*shape, len(stages))
     n = frame["n"].to_numpy(dtype=float).reshape(shape)
     around = smooth(seconds, total, n, places, np.array((AT_P50, AT_P99)))
     values = total[:, np.searchsorted(places, (AT_P50, AT_P99))]
-    latency = dict(zip(frame.index[:: len(TELLING)], zip(values.tolist(), around.tolist(), strict=True), strict=True))
+    latency = dict(
+        zip(frame.index[:: len(SMOOTHED_ROWS)], zip(values.tolist(), around.tolist(), strict=True), strict=True)
+    )
     made: dict[str, ServiceMeasures] = {}
     for row in known.to_dict("records"):
         name = str(row["service"])

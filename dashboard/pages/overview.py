@@ -119,7 +119,7 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
         [
             _requests(context, rows, total),
             _slo_tile(rows),
-            _worst(context, rows),
+            _worst_p99_tile(context, rows),
             waited if waiting is not None else None,
             errors if rows else None,
             _cost(context, rows, total),
@@ -150,7 +150,7 @@ def _slo_tile(rows: list[Row]) -> Component | None:
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 
-def _worst(context: Context, rows: list[Row]) -> Component | None:
+def _worst_p99_tile(context: Context, rows: list[Row]) -> Component | None:
     changed = [(row.p99_change, row) for row in rows if row.p99_change is not None]
     if not changed:
         return None

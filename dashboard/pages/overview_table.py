@@ -33,7 +33,7 @@ from ..ui.components import (
     stage_bar,
     table,
 )
-from ..ui.format import UNKNOWN, count, duration, money, needed, percent, span, times, whole
+from ..ui.format import UNKNOWN, count, duration, money, percent, samples_needed, span, times, whole
 from ..view import service_path, slo_path
 from .comparison import window_name
 from .events import TimelineEvent, timeline_events
@@ -202,7 +202,7 @@ def _where(row: Row) -> Node:
     now = row.now
     if not now.tail_stages:
         counted = f"{whole(now.requests)} request{'s' * (now.requests != 1)}"
-        return html.Span(f"{counted}: p99 needs {whole(needed(0.99))}", className="muted")
+        return html.Span(f"{counted}: p99 needs {whole(samples_needed(0.99))}", className="muted")
     bar = [stage_bar(now.tail_stages), dominating(now.tail_stages)]
     return link(bar, href=_path(row, p="99"), className="where")
 

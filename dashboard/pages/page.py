@@ -229,14 +229,14 @@ class Context:
         return self.source.slo_of(self.selection, self.view.past_end) if self.service else None
 
     @cached_property
-    def promise(self) -> SloStatus | None:
-        """The objective about the latency of every request shown, if there is one."""
+    def covering_slo(self) -> SloStatus | None:
+        """Latency objective that covers every shown request, if there is one."""
         return self.source.covering_slo(self.selection, self.view.past_end) if self.service else None
 
     @property
     def threshold_seconds(self) -> float | None:
         """Latency threshold of every shown request, if an objective covers them [seconds]."""
-        return self.promise.slo.threshold_seconds if self.promise else None
+        return self.covering_slo.slo.threshold_seconds if self.covering_slo else None
 
 
 def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Component:
@@ -261,7 +261,7 @@ def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Comp
         return card(title, failed, size=size)
 
 
-def nothing(title: str, *text: Node, actions: list[Component] | None = None) -> Component:
+def empty_page_card(title: str, *text: Node, actions: list[Component] | None = None) -> Component:
     """Return a card for a page that has nothing to show."""
     return card(None, empty(title, *text, actions=actions or []))
 
@@ -282,14 +282,16 @@ def no_data(context: Context) -> list[Node]:
         return [first_run(context.source)]
     if not len(services):
         everywhere = link("All environments", href=view.here(env=None), className="btn pri")
-        return [nothing(f"No environment called {environment}", "No request came from there.", actions=[everywhere])]
+        return [
+            empty_page_card(f"No environment called {environment}", "No request came from there.", actions=[everywhere])
+        ]
     last = services["last_seen"].max().to_pydatetime() + timedelta(seconds=10)
     age = context.source.now() - last
     text = (
         f"The last request came {span(age)} ago." if age > timedelta() else "All there is came later than this window."
     )
     return [
-        nothing(
+        empty_page_card(
             "No request in this window",
             text,
             actions=[
@@ -342,9 +344,9 @@ def _collector(source: Source) -> tuple[str, str]:
     return f"OTEL_EXPORTER_OTLP_ENDPOINT={where} ", f"The collector listens on {where}."
 
 
-def missing(what: str, home: str) -> Component:
+def unknown_page_card(what: str, home: str) -> Component:
     """Return the card for an unknown address."""
-    return nothing("There is no such page", what, actions=[link("Overview", href=home, className="btn pri")])
+    return empty_page_card("There is no such page", what, actions=[link("Overview", href=home, className="btn pri")])
 
 
 def _code(text: str) -> Component:

@@ -19,7 +19,7 @@ from ..ui.components import Node, attributes, card, link, pill, swatch, table
 from ..ui.format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
 from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, lives, newest_pair, verdict_of
 from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
-from .page import Context, Page, no_data, nothing, panel
+from .page import Context, Page, empty_page_card, no_data, panel
 
 # Releases slower by less are listed, without a warning colour. [ratio]
 MATERIAL = 1.1
@@ -176,7 +176,7 @@ def _quiet(release: Release) -> Component:
 
 
 def _nothing(context: Context) -> Component:
-    return nothing(
+    return empty_page_card(
         "Nothing to judge",
         "A service is judged here for 7 days after a new version of it (service.version) is first seen.",
         "Two windows of the same version can be compared at any time.",

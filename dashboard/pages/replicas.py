@@ -11,7 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ..ui.components import Node, card, empty, table
-from ..ui.format import UNKNOWN, count, day, duration, enough, percentile, several, span
+from ..ui.format import UNKNOWN, count, day, duration, has_enough_samples, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD
 from .page import Context, Page, panel
 from .service_frame import service_page
@@ -100,7 +100,9 @@ def _finding(context: Context) -> Component | None:
         context.source.ask(read.latency, replace(context.selection, cold=kind))
         for kind in (None, WITHOUT_COLD, ONLY_COLD)
     )
-    quantile = next((each for each in (context.view.percentile, 0.95, 0.9) if enough(warm.count, each)), 0.5)
+    quantile = next(
+        (each for each in (context.view.percentile, 0.95, 0.9) if has_enough_samples(warm.count, each)), 0.5
+    )
     found, left = everything.quantile(quantile), warm.quantile(quantile)
     if not cold.count or found is None:
         return None

@@ -14,7 +14,7 @@ from ...store.texts import name as stored
 from ..ui.components import Node, attributes, link
 from ..ui.format import TIMES, count
 from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
-from .page import Context, nothing
+from .page import Context, empty_page_card
 
 # Words for the values of `cold`, after "request of".
 WORDS = {WITHOUT_COLD: "what was warm", ONLY_COLD: "what was cold"}
@@ -66,7 +66,9 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
         if n
     ]
     text = f"There are {', and '.join(left)}." if left else "There are some only without all of these."
-    return nothing(f"No request of {part_words(view)} in this window", text, actions=remove_filter_links(view, keys))
+    return empty_page_card(
+        f"No request of {part_words(view)} in this window", text, actions=remove_filter_links(view, keys)
+    )
 
 
 def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:

@@ -40,14 +40,14 @@ from ..ui.format import (
     UNKNOWN,
     count,
     duration,
-    enough,
+    has_enough_samples,
     interval,
     money,
-    needed,
     percent,
     percentile,
     portion,
     rank,
+    samples_needed,
     span,
     whole,
 )
@@ -137,8 +137,8 @@ def _latency_tile(
     """Return a percentile as a tile: a number, or its error bounds where the chart draws those."""
     name = percentile(quantile)
     course = _course(courses, name)
-    if not enough(now.requests, quantile):
-        return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(needed(quantile))}", None)
+    if not has_enough_samples(now.requests, quantile):
+        return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(samples_needed(quantile))}", None)
     row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
     below = _against(context, ratio)
     if not coarse(row)[0]:
@@ -191,7 +191,7 @@ def _unattributed_note(context: Context, now: Measures) -> Component | None:
     """Return the note on a large unattributed share, where there is one."""
     total = sum(now.median_stages.values())
     share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
-    if share <= _MUCH_OVERHEAD or not enough(now.requests, 0.5):
+    if share <= _MUCH_OVERHEAD or not has_enough_samples(now.requests, 0.5):
         return None
     where = link("What fits →", href=_advice(context), className="link")
     text = " of the median: time between stages is not instrumented. "

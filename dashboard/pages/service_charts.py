@@ -16,7 +16,7 @@ from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.percentile import COLUMNS, MARKS, Objective, coarse, percentile_figure, percentile_grid
 from ..figures.time_axis import Alert, rough
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
-from ..ui.format import count, duration, enough, interval, needed, percent, percentile, span, whole
+from ..ui.format import count, duration, has_enough_samples, interval, percent, percentile, samples_needed, span, whole
 from .measures import breakdown, stages_at
 from .page import Context
 from .scope_filter import matches_selection
@@ -97,11 +97,11 @@ def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
 def population(frame: pd.DataFrame) -> str:
     """Return the number of requests of a breakdown, the percentile that lacks requests, and the precision."""
     requests = int(frame.attrs.get("requests", 0))
-    missing = next((each for each in MARKS if not enough(requests, each)), None)
+    missing = next((each for each in MARKS if not has_enough_samples(requests, each)), None)
     if missing is not None:
-        shown = [each for each in MARKS if enough(requests, each)]
+        shown = [each for each in MARKS if has_enough_samples(requests, each)]
         highest = f"{percentile(shown[-1])} shown, " if shown else ""
-        return f"{whole(requests)} requests: {highest}{percentile(missing)} needs {whole(needed(missing))}"
+        return f"{whole(requests)} requests: {highest}{percentile(missing)} needs {whole(samples_needed(missing))}"
     how = "intervals: fixed buckets" if coarse(frame).any() else "exact, not sampled"
     return f"{count(requests)} requests · {how}"
 
@@ -129,7 +129,7 @@ def _percentile_words(context: Context, frame: pd.DataFrame) -> str:
 
 
 def _objective(context: Context) -> Objective | None:
-    status, threshold = context.promise, context.threshold_seconds
+    status, threshold = context.covering_slo, context.threshold_seconds
     if status is None or threshold is None:
         return None
     # As the objective counts: fast failures are bad.
@@ -281,8 +281,10 @@ def _step_note(frame: pd.DataFrame, name: str, quantile: float | None, step: str
     if quantile is None or not unsure.any():
         return text
     if unsure.all():
-        return f"{text} · rough: {count(float(frame['n'].median()))} of {whole(needed(quantile))} requests a step"
-    return f"{text} · grey: fewer than {whole(needed(quantile))} requests"
+        return (
+            f"{text} · rough: {count(float(frame['n'].median()))} of {whole(samples_needed(quantile))} requests a step"
+        )
+    return f"{text} · grey: fewer than {whole(samples_needed(quantile))} requests"
 
 
 def _over_time_words(frame: pd.DataFrame, subtitle: str) -> str:

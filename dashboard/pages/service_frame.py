@@ -20,7 +20,7 @@ from ..ui.components import Node, attributes, link, pill
 from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
 from .measures import KINDS, measure, measures_in_window
-from .page import Context, Page, nothing
+from .page import Context, Page, empty_page_card
 from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, part_menu, part_words
 from .service_status import clock_or_date, status_of
 
@@ -69,12 +69,12 @@ def _unknown(context: Context) -> Component:
     service, view = context.service or "", context.view
     elsewhere = context.source.versions(service, None, view.start, view.end)
     if len(elsewhere):
-        return nothing(
+        return empty_page_card(
             f"{service} was not seen in {view.text('env')}",
             "It runs in another environment.",
             actions=[link("All environments", href=view.here(env=None), className="btn pri")],
         )
-    return nothing(
+    return empty_page_card(
         f"No service called {service}",
         "Nothing of that name was received, or it is older than what is kept.",
         actions=[link("All services", href=view.link("/"), className="btn pri")],
@@ -194,7 +194,7 @@ def _without_data(context: Context) -> list[Node]:
     text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
     return [
-        nothing(
+        empty_page_card(
             "No request in this window",
             text,
             f"What is kept starts on {first:%-d %b %H:%M}.",

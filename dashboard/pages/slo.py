@@ -38,7 +38,7 @@ from ..ui.components import (
 from ..ui.format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
 from .incidents import history_card, rules_card
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, empty_page_card, panel
 from .service_status import COLOURS, maintenance_end, state_counts, state_line, state_note
 from .slo_spent import spent_card, stages_card
 
@@ -155,7 +155,7 @@ def _unknown(context: Context, name: str) -> Component:
     if any(each.name == name for each in context.source.incidents()):
         text = "It is not watched any more: it was taken out of the SLO file. Its incidents are kept."
         actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
-    return nothing(f"No objective called {name}", text, actions=actions)
+    return empty_page_card(f"No objective called {name}", text, actions=actions)
 
 
 def window_links(view: View, found: SloStatus) -> Component:
@@ -330,12 +330,12 @@ def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
 def no_objectives(context: Context) -> Component:
     """Return the content of the page without objectives."""
     if not context.source.has_alerts:
-        return nothing(
+        return empty_page_card(
             "Alerts do not run beside this dashboard",
             "Start them with it (stagelens up), and their objectives show here.",
         )
     why, fix = unwatched(context.source.slo_file, example="")
-    return nothing(
+    return empty_page_card(
         f"Nobody is watched: {why}",
         html.Span([*_with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")]),
         html.Pre(EXAMPLE.rstrip(), className="code mono", tabIndex=0),

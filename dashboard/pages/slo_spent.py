@@ -40,7 +40,18 @@ from ..ui.components import (
     table,
 )
 from ..ui.design_tokens import hue
-from ..ui.format import axis_duration, count, duration, enough, needed, percent, percentile, portion, several, whole
+from ..ui.format import (
+    axis_duration,
+    count,
+    duration,
+    has_enough_samples,
+    percent,
+    percentile,
+    portion,
+    samples_needed,
+    several,
+    whole,
+)
 from ..view import PART, View, service_path
 from .page import Context
 from .service_status import clock_or_date, maintenance_note
@@ -169,7 +180,7 @@ def _excess_row(record: dict[str, Any], widest: float) -> Component:
     return html.Tr(cells, **attributes({"data-stage": stage}))
 
 
-def split_of(context: Context, slo: Slo) -> Split | None:
+def stage_budget_use(context: Context, slo: Slo) -> Split | None:
     """Return the stage budget use of *slo* in the window, for the version, model and route of the address."""
     asked, axis = _narrowed(context, slo), context.axis
     return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
@@ -182,13 +193,13 @@ def stages_card(context: Context, slo: Slo) -> Component:
         context: Of the service the objective is about.
         slo: The objective; it has budgets, and a threshold that they split.
     """
-    split, at = split_of(context, slo), percentile(slo.objective)
+    split, at = stage_budget_use(context, slo), percentile(slo.objective)
     tools = _versions(context, slo)
     if split is None:
         return card(_BUDGETS_TITLE, empty("No request in this window"), tools=tools)
     sub = f"in the requests at {at}, of {several(split.requests, 'request')}"
-    if not enough(split.requests, slo.objective):
-        text = f"{at} needs {whole(needed(slo.objective))} requests, this window has {whole(split.requests)}."
+    if not has_enough_samples(split.requests, slo.objective):
+        text = f"{at} needs {whole(samples_needed(slo.objective))} requests, this window has {whole(split.requests)}."
         return card(_BUDGETS_TITLE, empty("Too few requests to judge", text), sub=sub, tools=tools)
     threshold = slo.threshold.total_seconds() if slo.threshold is not None else 0.0
     foot = [*_conclusion(split, threshold), maintenance_note(slo, context.axis.start, context.axis.end)]

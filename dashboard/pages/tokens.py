@@ -12,10 +12,10 @@ from ...core.histogram import Histogram
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles
-from ..ui.format import TIMES, UNKNOWN, count, duration, needed, percent, percentile, several, whole
+from ..ui.format import TIMES, UNKNOWN, count, duration, percent, percentile, samples_needed, several, whole
 from ..view import service_path
 from .measures import measure
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, empty_page_card, panel
 from .service_charts import over_time_card, percentile_card
 from .service_frame import service_page
 from .tokens_charts import (
@@ -67,7 +67,7 @@ def _body(context: Context) -> list[Node]:
 
 
 def _no_streams(context: Context) -> Component:
-    return nothing(
+    return empty_page_card(
         "No request of this window answered token by token",
         "A service that streams shows here how long its readers wait for the first token, how fast the next ones come, "
         "and how both depend on load and on the length of prompt and answer.",
@@ -164,7 +164,7 @@ def _time(
     below: Node = f"{count(now.count)} requests"
     drawn = spark([float(each) for each in course[column]])
     if value is None:
-        below, drawn = f"{whole(now.count)} of {whole(needed(quantile))} needed", None
+        below, drawn = f"{whole(now.count)} of {whole(samples_needed(quantile))} needed", None
     elif ratio is not None:
         below = delta(ratio, after=context.view.compared_words)
     made = duration_tile(f"{name} {column}", value, below, drawn)

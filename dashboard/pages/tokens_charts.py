@@ -27,7 +27,19 @@ from ..figures.percentile import PERCENTILES, percentile_grid
 from ..figures.tokens import band_figure, first_token_figure, speed_figure
 from ..source import Source
 from ..ui.components import Node, card, chart, empty, gauge, spoken_stages, table
-from ..ui.format import TIMES, UNKNOWN, count, duration, enough, needed, percent, percentile, several, span, whole
+from ..ui.format import (
+    TIMES,
+    UNKNOWN,
+    count,
+    duration,
+    has_enough_samples,
+    percent,
+    percentile,
+    samples_needed,
+    several,
+    span,
+    whole,
+)
 from .measures import smoothed, stages_at
 from .page import Context
 from .service_charts import percentile_table, population
@@ -105,7 +117,7 @@ def _too_few_first_tokens(frame: pd.DataFrame, measures: TokenMeasures) -> Compo
 
 
 def _requests_needed(n: int, quantile: float) -> str:
-    return f"{whole(n)} so far in this window; {percentile(quantile)} needs {whole(needed(quantile))}."
+    return f"{whole(n)} so far in this window; {percentile(quantile)} needs {whole(samples_needed(quantile))}."
 
 
 def speed_card(context: Context, measures: TokenMeasures) -> Component:
@@ -145,7 +157,7 @@ def _groups(requests: int) -> int:
 
 def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
     """Return *frame* without p99 values of too few requests."""
-    tells = np.array([enough(int(each), 0.99) for each in frame["n"]], dtype=bool)
+    tells = np.array([has_enough_samples(int(each), 0.99) for each in frame["n"]], dtype=bool)
     return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))
 
 
@@ -215,7 +227,7 @@ def measures_of_window(context: Context) -> TokenMeasures:
 
 def value_at(histogram: Histogram, quantile: float) -> float | None:
     """Return the value at *quantile*; None with too few requests."""
-    found = histogram.quantile(quantile) if enough(histogram.count, quantile) else None
+    found = histogram.quantile(quantile) if has_enough_samples(histogram.count, quantile) else None
     return found.value if found else None
 
 
@@ -253,11 +265,11 @@ def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, l
     rows = [
         {"band": band, "n": each.count, "p50_seconds": value_at(each, 0.5), "p99_seconds": value_at(each, 0.99)}
         for band, each in found.items()
-        if enough(each.count, 0.5)
+        if has_enough_samples(each.count, 0.5)
     ]
     n = sum(each.count for each in found.values())
     if not rows:
-        few = empty("Too few requests", f"{several(n, 'request')} so far; a band needs {needed(0.5)}.")
+        few = empty("Too few requests", f"{several(n, 'request')} so far; a band needs {samples_needed(0.5)}.")
         return card(title, few if n else _no_lengths(counted), size="c4")
     frame = pd.DataFrame(rows).astype({"p50_seconds": float, "p99_seconds": float})
     medians = frame["p50_seconds"].to_numpy(float)
@@ -267,7 +279,7 @@ def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, l
         f"{duration(float(medians[-1]))} at {bands[-1]}."
     )
     tells = frame["p99_seconds"].notna().any()
-    foot = None if tells else f"p99 needs {whole(needed(0.99))} requests in a band."
+    foot = None if tells else f"p99 needs {whole(samples_needed(0.99))} requests in a band."
     table_of = frame.rename(columns={"band": look.unit, **TIME_COLUMNS})
     return card(
         title,

@@ -16,7 +16,7 @@ from ...store import KeptTrace
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar
 from ..ui.format import duration, percent, rank, span, split_duration, times
 from ..view import service_path, trace_name, trace_path
-from .page import Context, Page, nothing, panel
+from .page import Context, Page, empty_page_card, panel
 from .stall_text import process_counters as around_it
 from .stall_text import stall_sentence, stalls_of_trace
 from .trace_rows import traces_table
@@ -89,7 +89,9 @@ def _not_retained(context: Context, trace_id: str) -> Component:
             "Every request is counted, but only the slowest, errors and a uniform share are kept, and only for a while."
         )
     kept = link("Kept traces", href=context.view.link("/traces"), className="btn pri")
-    return html.Div([nothing("This trace was not kept", text, actions=[kept]), _newest(context)], className="stack")
+    return html.Div(
+        [empty_page_card("This trace was not kept", text, actions=[kept]), _newest(context)], className="stack"
+    )
 
 
 def _newest(context: Context) -> Component | None:

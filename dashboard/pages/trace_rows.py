@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from ...core.names import STATUS_OK
 from ..ui.components import Node, attributes, dominating, link, pill, stage_bar, table
-from ..ui.format import duration, enough, rank
+from ..ui.format import duration, has_enough_samples, rank
 from ..view import View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (
@@ -47,7 +47,7 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
 
 def are_ranked(frame: pd.DataFrame) -> bool:
     """Return whether there are enough requests for ranks to be meaningful."""
-    return enough(int(frame.attrs.get("requests", 0)), 0.5)
+    return has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5)
 
 
 def stages_of(record: Mapping[str, Any]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from ...store import KeptTrace, Selection
 from ..figures.elements import ticks
 from ..ui.components import Node, attributes, card, legend, swatch, table
 from ..ui.design_tokens import hue
-from ..ui.format import axis_duration, duration, enough, percent, rank
+from ..ui.format import axis_duration, duration, has_enough_samples, percent, rank
 from ..view import trace_name
 from .measures import stages_at
 from .page import Context
@@ -239,7 +239,7 @@ def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
     """Return the baseline of *found*."""
     source, near = context.source, requests_around(found)
     frame = source.ask(source.read.breakdown, near, (0.5,))
-    median = stages_at(frame, 0) if len(frame) and enough(int(frame.attrs.get("requests", 0)), 0.5) else {}
+    median = stages_at(frame, 0) if len(frame) and has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5) else {}
     return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
 
 

@@ -233,16 +233,16 @@ def rank(quantile: float | None) -> str:
     return f"p{cut:g}"
 
 
-def enough(requests: int, quantile: float) -> bool:
+def has_enough_samples(requests: int, quantile: float) -> bool:
     """Return whether *requests* suffice for *quantile*: at least ten above it.
 
-    >>> enough(1000, 0.99), enough(312, 0.99)
+    >>> has_enough_samples(1000, 0.99), has_enough_samples(312, 0.99)
     (True, False)
     """
     return requests * (1 - quantile) >= MIN_REQUESTS_ABOVE - 1e-9
 
 
-def needed(quantile: float) -> int:
+def samples_needed(quantile: float) -> int:
     """Return the number of requests needed for *quantile*.
 
     >>> needed(0.999)

@@ -23,9 +23,9 @@ from ...core.histogram import Histogram
 from ...store import KeptTrace
 from ..pages.comparison import chosen_pair, compared, newest_pair
 from ..pages.page import Context, Page
-from ..pages.slo_spent import split_of
+from ..pages.slo_spent import stage_budget_use
 from ..source import Source
-from ..ui.format import enough
+from ..ui.format import has_enough_samples
 from ..ui.page_export import PageData, page_data
 from ..view import API_PREFIX, ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 from .query_params import NOT_FOUND, BadRequestError, check_keys, percentiles, required
@@ -369,7 +369,7 @@ def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None,
     found = counted.quantile(quantile)
     if found is None:
         return quantile, None, None, None, False
-    return quantile, found.value, found.low, found.high, enough(counted.count, quantile)
+    return quantile, found.value, found.low, found.high, has_enough_samples(counted.count, quantile)
 
 
 def _compare(context: Context, given: Arguments) -> dict[str, Any]:
@@ -414,7 +414,7 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
         msg = f"the objective {name} has no budgets"
         fix = "write some into the SLO file, such as budgets: {queue: 50ms}"
         raise BadRequestError(msg, key="name", fix=fix, status=NOT_FOUND)
-    split = split_of(Context(context.view, context.source, slo.service), slo)
+    split = stage_budget_use(Context(context.view, context.source, slo.service), slo)
     objective = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
     if split is None:
         return objective | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
@@ -424,7 +424,7 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
     return {
         **objective,
         "requests": split.requests,
-        "enough": enough(split.requests, slo.objective),
+        "enough": has_enough_samples(split.requests, slo.objective),
         "value_seconds": split.seconds,
         "mean_seconds": split.mean_seconds,
         "rest_seconds": split.rest_seconds,

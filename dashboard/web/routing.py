@@ -29,7 +29,7 @@ from ..pages import (
     trace,
     traces,
 )
-from ..pages.page import Context, Page, missing, nothing
+from ..pages.page import Context, Page, empty_page_card, unknown_page_card
 from ..source import Source
 from ..ui.components import Nodes, attributes
 from ..view import View, parse
@@ -92,14 +92,14 @@ def render_page(context: Context) -> Page:
     except Exception as error:  # noqa: BLE001 - whatever a page meets, the frame stays
         _log.exception("the page %r could not be made", context.view.path)
         retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
-        failed: Component = nothing(
+        failed: Component = empty_page_card(
             "This page could not be made",
             f"{type(error).__name__}. The log of the dashboard says more.",
             actions=[retry],
         )
         return Page("Stagelens", [("Error", None)], [failed])
     if found is None:
-        gone = missing(f"{context.view.path} leads nowhere.", context.view.link("/"))
+        gone = unknown_page_card(f"{context.view.path} leads nowhere.", context.view.link("/"))
         return Page("Not found · Stagelens", [("Not found", None)], [gone], is_there=False)
     return found
 

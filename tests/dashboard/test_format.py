@@ -94,7 +94,7 @@ def test_a_rank_never_claims_more_than_it_is(quantile: float) -> None:
 @pytest.mark.parametrize(("requests", "quantile", "told"), [(20, 0.5, True), (19, 0.5, False), (312, 0.99, False)])
 def test_a_percentile_needs_ten_requests_above_it(requests: int, quantile: float, told: bool) -> None:
     """Fewer say nothing about it."""
-    assert numbers.enough(requests, quantile) is told
+    assert numbers.has_enough_samples(requests, quantile) is told
 
 
 def test_a_length_of_time_has_two_units() -> None:
