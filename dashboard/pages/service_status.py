@@ -182,7 +182,7 @@ def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
 def state_counts(states: Sequence[str]) -> list[str]:
     """Return the number of objectives in each state except healthy, most urgent first.
 
-    >>> counted(["healthy", "stale", "burning", "stale"])
+    >>> state_counts(["healthy", "stale", "burning", "stale"])
     ['1 burning', '2 stale']
     """
     numbers = {state: states.count(state) for state in URGENCY if state != "healthy"}

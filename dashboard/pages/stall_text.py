@@ -37,9 +37,9 @@ def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> st
         whole: The latency it is part of. [seconds]
         named: What the latency is called.
 
-    >>> explained({"gc:forward": 0.048, "gc:queue": 0.013}, 0.5, "p99")
+    >>> stall_sentence({"gc:forward": 0.048, "gc:queue": 0.013}, 0.5, "p99")
     'GC explains 61.0\u202fms of p99, 48.0\u202fms of it in Forward.'
-    >>> explained({"loop:queue": 0.2}, 0.5, "p99"), explained({"gc:forward": 0.001}, 0.5, "p99")
+    >>> stall_sentence({"loop:queue": 0.2}, 0.5, "p99"), stall_sentence({"gc:forward": 0.001}, 0.5, "p99")
     ('A stalled event loop explains 200\u202fms of p99, in Queue.', '')
     """
     return " ".join(_cause_sentence(cause, stages, named) for cause, stages in stalls_by_cause(seconds, whole).items())
@@ -55,7 +55,7 @@ def _cause_sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
 def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     """Return the stall seconds in the root *attributes* of a request, as in `stalls_by_cause`.
 
-    >>> of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
+    >>> stalls_of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
     {'gc:forward': 0.003}
     """
     found: dict[str, float] = {}
@@ -73,7 +73,7 @@ _HAPPENED = ("Switches", "Page faults", "Allocator retries")
 def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
     r"""Return the counters of the whole process around the request with these root *attributes*.
 
-    >>> around({"stagelens.around": 1_000_000_000, "stagelens.around.switches": 340})
+    >>> process_counters({"stagelens.around": 1_000_000_000, "stagelens.around.switches": 340})
     {'Switches': '340 of the process in 1.00\u202fs'}
     """
     length, *counts = (attributes.get(key) for key in AROUND)
@@ -86,7 +86,7 @@ def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
 def span_stalls(attributes: Mapping[str, object]) -> list[str]:
     r"""Return the stalls of the span with these *attributes*.
 
-    >>> marked({"stagelens.stall.gc": 3_000_000})
+    >>> span_stalls({"stagelens.stall.gc": 3_000_000})
     ['GC pause 3.00\u202fms']
     """
     met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in STALL_CAUSES.items()}

@@ -327,7 +327,7 @@ def length_card(measures: TokenMeasures) -> Component:
 def requests_by_length(counted: Histogram) -> dict[str, int]:
     """Return requests by token count, in buckets that end at powers of two: 9 to 16.
 
-    >>> list(lengths(Histogram(0, {-1: 1, 0: 2, 1: 5})).values())
+    >>> list(requests_by_length(Histogram(0, {-1: 1, 0: 2, 1: 5})).values())
     [1, 2, 5]
     """
     coarse = Histogram(counted.scale, dict(counted.buckets))

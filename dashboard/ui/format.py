@@ -245,7 +245,7 @@ def has_enough_samples(requests: int, quantile: float) -> bool:
 def samples_needed(quantile: float) -> int:
     """Return the number of requests needed for *quantile*.
 
-    >>> needed(0.999)
+    >>> samples_needed(0.999)
     10000
     """
     return round(MIN_REQUESTS_ABOVE / (1 - quantile))

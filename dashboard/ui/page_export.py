@@ -180,7 +180,7 @@ def children(node: Nodes) -> list[Component | str]:
 def text_of(node: Nodes) -> str:
     """Return the text of *node*; of an image, its description.
 
-    >>> text(html.Td([html.I(className="sw"), html.Span("Queue "), html.B("63 %")]))
+    >>> text_of(html.Td([html.I(className="sw"), html.Span("Queue "), html.B("63 %")]))
     'Queue 63 %'
     """
     return " ".join("".join(_words(node)).split())
