@@ -150,8 +150,8 @@ def fit(rate: Floats, latency: Floats) -> Curve | Refusal:
 def capacity(curve: Curve, rate: Floats, latency: Floats, threshold: float) -> Capacity:
     """Return the request rate that stays within *threshold* seconds.
 
-    What was served inside it was served, whatever the curve says: the capacity is at least the highest rate around which
-    most steps were inside.
+    The capacity is at least the highest observed rate around which most steps were within *threshold*, whatever the curve
+    says.
     """
     served = _served(rate, latency, threshold)
     low, high = curve.interval(threshold)

@@ -25,13 +25,13 @@ class DashboardConfig:
     Args:
         host: The address to listen on.
         port: The port; 0 takes a free one.
-        token: The secret that all readers share; None asks for none.
-        behind_proxy: Whether a proxy in front decides who may read, so that any address may be listened on.
+        token: Secret that all readers share; None for none.
+        behind_proxy: Whether a proxy in front authenticates readers, so that any address may be listened on.
         users: A file of names and hashed passwords, see `users.Users`.
-        proxy_header: The header in which a proxy says who is reading.
-        trusted_proxies: Whose `proxy_header` is believed.
-        hosts: The names the dashboard is called by, beside those of this machine.
-        prices: A file that says what services cost, see `costs.Costs`; None without one.
+        proxy_header: Header in which a proxy names the reader.
+        trusted_proxies: Proxies whose `proxy_header` is trusted.
+        hosts: Host names of the dashboard, beside those of this machine.
+        prices: Price file, see `costs.Costs`; None without one.
         tracer: The address of a trace in another tracing backend, `{trace_id}` in it.
     """
 

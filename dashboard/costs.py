@@ -62,7 +62,7 @@ class Prices:
     """Content of a price file.
 
     Args:
-        currency: The sign before an amount.
+        currency: Currency sign or code.
         entries: The prices.
     """
 
@@ -128,9 +128,9 @@ def a_request(per_hour: float, seconds: float, requests: float) -> float | None:
     """Return the cost of one request, or of one good request.
 
     Args:
-        per_hour: What the service costs. [currency an hour]
+        per_hour: Cost of the service. [currency an hour]
         seconds: How long it served them. [seconds]
-        requests: How many. [count]
+        requests: Number of requests. [count]
 
     Returns:
         None without requests. [currency]

@@ -53,8 +53,8 @@ class IncidentActions:
         """Record that *by* acknowledged the incident *name*.
 
         Raises:
-            IncidentError: There is none, or it is over.
-            StoreError: It cannot be written.
+            IncidentError: The incident does not exist or is resolved.
+            StoreError: The store cannot be written.
         """
         acknowledge(self._store, name, by, self._now())
 
@@ -62,8 +62,8 @@ class IncidentActions:
         """Accept the latency of the incident *name* as new baseline, and return the name of the person who did, maybe before.
 
         Raises:
-            IncidentError: There is none, it is over, or it is about something else than a slower tail.
-            StoreError: It cannot be written.
+            IncidentError: The incident does not exist, is resolved, or is no latency regression.
+            StoreError: The store cannot be written.
         """
         return accept_regression(self._store, name, by, self._now(), why).acked_by
 
@@ -71,8 +71,8 @@ class IncidentActions:
         """Silence notifications that match *matchers* from now on, for *length*.
 
         Raises:
-            IncidentError: It says nothing.
-            StoreError: It cannot be written.
+            IncidentError: The silence has no comment or no matcher.
+            StoreError: The store cannot be written.
         """
         now = self._now()
         with self._store.transaction() as connection:
@@ -91,8 +91,8 @@ class IncidentActions:
         """End the silence *name* now.
 
         Raises:
-            IncidentError: There is none, or it has ended.
-            StoreError: It cannot be written.
+            IncidentError: The silence does not exist or has ended.
+            StoreError: The store cannot be written.
         """
         with self._store.transaction() as connection:
             silences.end_silence(connection, name, self._now())

@@ -43,7 +43,7 @@ class AlertsSource(Protocol):
     """Alert data that the dashboard reads: objectives and incidents."""
 
     def slos(self, now: datetime | None = None) -> Sequence[SloStatus]:
-        """Return every objective as it stands."""
+        """Return the status of every objective."""
         ...
 
     def incidents(self) -> Sequence[Incident]:
@@ -93,7 +93,7 @@ class Source:
         """Write *event* to the store.
 
         Raises:
-            StoreError: It could not be written; a database may be read-only.
+            StoreError: The store cannot be written; a database may be read-only.
         """
         self.store.add_event(event)
 
@@ -108,8 +108,8 @@ class Source:
     def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query*, cached while no new data arrived.
 
-        What is about one service, by its selections, holds while that service has no new data; all else while nobody has.
-        The arguments must be hashable, and nobody may change an answer.
+        A result about the services of its selections is valid until they have new data; any other result until any service has.
+        The arguments must be hashable, and callers must not modify a result.
         """
         question = (query.__qualname__, args, tuple(sorted(kwargs.items())))
         revision = self._revision_of((*args, *kwargs.values()))
@@ -118,7 +118,7 @@ class Source:
     def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query* about a past time, cached for up to an hour whatever data arrives.
 
-        For what is asked of many services at every refresh and what late data hardly changes.
+        For queries about many services at every refresh, which late data hardly changes.
         """
         question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
         # Each query has its own hour, so that not all expire at once.
@@ -155,7 +155,7 @@ class Source:
         return self.ask(self.read.versions, Selection(start, end, service=service, environment=environment))
 
     def slos(self, at: datetime | None = None) -> list[SloStatus]:
-        """Return every objective as it stands, or stood *at*, the most urgent first; none where alerts do not run."""
+        """Return the status of every objective now or *at*, most urgent first; none without alerts."""
         if self._alerts is None:
             return []
         # In steps of the data: with time alone an objective changes only when its data stops.
@@ -166,9 +166,7 @@ class Source:
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
         """Return the objective that matches the requests *about* best, now or *at*; None without objectives.
 
-        One about some of them comes before one about others, one about latency before one about anything else, one about few
-        requests more before one about many more, one in graver trouble before others, and one about them all before one about a
-        part of them.
+        Order of preference: overlapping scope, latency objective, least wider scope, more severe state, complete coverage.
         """
         own = [each for each in self.slos(at) if each.slo.service == about.service]
         return min(own, key=lambda each: _match_rank(each, about), default=None)
@@ -241,7 +239,7 @@ class QueryCache:
     """Bounded cache of query results, least recently used evicted first. Thread-safe.
 
     Args:
-        most_bytes: How much all of them may need, by the size of their tables.
+        most_bytes: Limit of the estimated size of all results. [bytes]
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -253,7 +251,7 @@ class QueryCache:
     def get(self, question: Hashable, revision: Hashable, answer: Callable[[], Any]) -> Any:
         """Return the cached result of *question* at *revision*, else the result of *answer*.
 
-        Who asks while another works it out waits for that one. An error is raised to all who wait, and not kept.
+        Concurrent callers of one question wait for the first. An error is raised to all of them, and not cached.
         """
         with self._lock:
             kept = self._kept.get(question)

@@ -68,9 +68,9 @@ class View:
     Args:
         path: The address without its query.
         query: The keys of the query that mean something.
-        now: When it is looked at.
+        now: Time of the request.
         zone: The reader's zone.
-        kept: The window in whole buckets of what the store still has, where those are wider than the ends that were asked for.
+        kept: Window in whole buckets of the store, where those are wider than the requested one.
     """
 
     path: str
@@ -203,7 +203,7 @@ def parse(path: str | None, search: str | None, now: datetime, zone: str | None 
     Args:
         path: The path, such as `/s/ocr-api`.
         search: The query with or without its `?`.
-        now: When it is looked at.
+        now: Time of the request.
         zone: The browser's zone, such as `Europe/Berlin`; UTC when it is unknown or the address asks for it.
     """
     pairs = dict(parse_qsl((search or "").lstrip("?")))

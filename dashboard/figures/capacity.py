@@ -84,7 +84,7 @@ def batch_figure(
     Args:
         run: Mean time of a run by band. [seconds]
         below: What one request of it costs, or takes of the run, by band. [currency or seconds]
-        stage: The stage whose time it is, for its colour.
+        stage: Stage of the time, for its colour.
         written: The values of *below* as they are read, one a band.
         name: What *below* is.
     """

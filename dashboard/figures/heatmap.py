@@ -52,7 +52,7 @@ def heat_figure(
         versions: Releases in the window: time when first seen to version.
         reported: Reported events, such as a deployment: time to short name.
         threshold_seconds: Latency threshold of the objective. [seconds]
-        hidden: Stages whose requests are left out: those they dominate.
+        hidden: Stages to leave out, with the requests they dominate.
     """
     grid = _grid(cells, axis, hidden)
     data: list[Trace] = [_cells_trace(grid, axis, by_stage=by_stage)]

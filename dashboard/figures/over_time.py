@@ -98,7 +98,7 @@ def _layout(axis: TimeAxis, top: float, rate: np.ndarray) -> dict[str, Any]:
 def _runs(steps: pd.DataFrame, axis: TimeAxis) -> tuple[list[float], list[int]]:
     """Return x positions and row numbers to draw: step middles, and the outer edges of each run of steps.
 
-    A row of -1 stands for nothing: between two runs, at both of their edges.
+    Row -1 means no data: between two runs, at both edges.
     """
     half = axis.step.total_seconds() * 500
     places: list[float] = []

@@ -114,7 +114,7 @@ def nearest(quantiles: Iterable[float], wanted: float) -> int:
 def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -> list[int]:
     """Return the rows with a value label: the named percentiles, and first the pinned one.
 
-    In one wide bucket stand several of them: its bounds are written once.
+    Several percentiles may lie in one wide bucket; its bounds are written once.
     """
     every = [index for index, each in enumerate(quantiles) if np.isclose(each, MARKS, atol=1e-9).any()]
     named = every[:1] + [index for before, index in pairwise(every) if values[before] != values[index]]

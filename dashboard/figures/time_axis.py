@@ -120,10 +120,10 @@ class Alert:
     """Alert drawn into a time chart.
 
     Args:
-        start: When it was noticed.
-        end: When it was over; None while it is not.
+        start: Time of the alert.
+        end: End of the alert; None while it is active.
         text: What it is about.
-        urgent: Whether it woke somebody.
+        urgent: Whether it paged.
     """
 
     start: datetime
@@ -137,7 +137,7 @@ def release_marks(
 ) -> tuple[list[Shape], list[Annotation]]:
     """Return lines and names: dotted for versions when first seen, solid for reported events.
 
-    A version whose deployment was reported is marked once, where that was.
+    A version with a reported deployment is marked once, at the deployment.
     """
     reported = reported or {}
     unreported = {at: name for at, name in (versions or {}).items() if name not in reported.values()}

@@ -69,9 +69,9 @@ def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "
     """Return time per token above tokens a second, over the number of requests that decode together.
 
     Args:
-        frame: As `Reader.speed_by_load` answers; p99_seconds is NaN where there are too few requests.
+        frame: Result of `Reader.speed_by_load`; p99_seconds is NaN where there are too few requests.
         newest: The load to mark; None for none.
-        newest_name: What stands above that mark.
+        newest_name: Label of that mark.
     """
     load, slow = frame["load"].to_numpy(float), frame["p99_seconds"].to_numpy(float)
     usual, output = frame["p50_seconds"].to_numpy(float), frame["output_per_second"].to_numpy(float)

@@ -197,9 +197,9 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
     Args:
         context: Of its service.
         advice: The advice.
-        rank: What the list is ranked by.
-        notes: More of why: of which version or route alone.
-        alone: Whether the page is about this service alone, so that its name need not be said.
+        rank: Ranking of the list.
+        notes: Notes on a single version or route that causes it.
+        alone: Whether the page is about this service alone, so that its name is left out.
     """
     finding, view = advice.finding, context.view
     title, why = finding.words

@@ -48,7 +48,7 @@ _MAX_ROUTES = 3
 def of_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
     """Return the advice for the service of *context*, largest gain first; advice without gain is left out.
 
-    With *most*, only so many are looked into, those that take most of what *rank* names.
+    With *most*, only this many are evaluated, those that take most of the ranked quantity.
     """
     dealt = marks(context)
     found = [_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]]
@@ -173,7 +173,7 @@ class Mark:
 
     Args:
         state: What.
-        at: When.
+        at: Time.
         until: Until when it is put off; None for the others.
     """
 
@@ -242,8 +242,8 @@ class Reach:
     Args:
         name: Which: `p99`.
         before: As it is. [seconds]
-        usual: If nobody spent more in the stage than its median. [seconds]
-        without: If the stage took no time at all: nobody gets further. [seconds]
+        usual: With the stage limited to its median in every request. [seconds]
+        without: Without the stage, the lower bound. [seconds]
     """
 
     name: str
@@ -278,8 +278,8 @@ class Advice:
 
     Args:
         finding: The finding.
-        reach: None where there are too few requests for the percentile.
-        mark: None where nobody did anything.
+        reach: Reachable latency; None with too few requests for the percentile.
+        mark: Newest user mark; None without one.
     """
 
     finding: Finding

@@ -92,7 +92,7 @@ class Facts:
         measures: Its requests in a few numbers.
         means: Mean time by stage; those of the median stand in where they are not known. [seconds]
         failed_calls: Calls to others that failed. [count]
-        answer_tokens: How long answers are at p50 and p99; None where nothing counts tokens.
+        answer_tokens: Response length at p50 and p99; None without token counts. [tokens]
     """
 
     service: str
@@ -275,12 +275,12 @@ class Option:
     Args:
         name: What it is called.
         does: What it does.
-        gain: How much it can bring: a bound, not a promise.
-        accuracy: What it does to the answers.
+        gain: Possible gain, an upper bound.
+        accuracy: Effect on the results.
         complexity: `low`, `medium` or `high`.
-        hardware: What it needs beside what runs already.
-        reversible: How to go back.
-        source: Where it is described.
+        hardware: Additional hardware.
+        reversible: How to revert it.
+        source: Source of the description.
     """
 
     name: str

@@ -268,7 +268,7 @@ class Loads:
     Args:
         now: The version of the address, else the newest with requests in the window.
         before: The one before it, over as long a time up to its last request; None where there is none.
-        quantile: The percentile that counts: what the objective promises, else p99.
+        quantile: Percentile of the objective, else p99.
         threshold_seconds: Latency threshold of the objective; None without one. [seconds]
     """
 
@@ -364,7 +364,7 @@ class Band:
     Args:
         name: The band: `8-15`.
         smallest: Of its sizes. [count]
-        largest: Of its sizes; the last band has no end, and says its start here. [count]
+        largest: Largest size; for the last bucket, which has no end, its smallest. [count]
         runs: How long the model ran for its requests. [seconds]
     """
 

@@ -212,7 +212,7 @@ class Trouble:
     Args:
         text: What.
         fix: What to do.
-        since: Since when, where that is known.
+        since: Start of the problem, where known.
     """
 
     text: str
@@ -225,9 +225,9 @@ class CollectorStatus:
     """A collector and what there is to say about it.
 
     Args:
-        report: What it said last.
-        state: How it is.
-        troubles: Why, the most severe first.
+        report: Last report.
+        state: State of the collector.
+        troubles: Problems, most severe first.
     """
 
     report: Report
@@ -289,7 +289,7 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
 
 
 def service_quota_line(context: Context) -> Component | None:
-    """Return one line that names who has named more services than its share lately; None where nobody has."""
+    """Return a line on senders that exceeded their share of service names lately; None without any."""
     senders = sorted({each for report in context.source.read.collectors() for each in report.vitals.greedy})
     if not senders:
         return None

@@ -135,9 +135,9 @@ class Signal:
         name: What it is.
         a: Of A, in words.
         b: Of B.
-        change: In words; "" for a row that only tells.
+        change: Change in words; "" for an informative row.
         moved: Whether it could explain a change of latency.
-        hint: What it means, for those who do not know.
+        hint: Explanation of the signal.
     """
 
     name: str

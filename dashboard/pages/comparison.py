@@ -81,7 +81,7 @@ class Comparison:
 
 
 def asked_pair(context: Context) -> Pair | None:
-    """Return what the address asks for, a side it leaves out filled in; None where one is unknown, or nothing is there."""
+    """Return the pair that the address names, with a missing side filled in; None for an unknown side or without data."""
     a, b = context.view.text("a"), context.view.text("b")
     names = list(lives_of(context))
     if a and b:
@@ -100,7 +100,7 @@ def asked_pair(context: Context) -> Pair | None:
 def default_pair(context: Context) -> Pair | None:
     """Return the newest version against the version before, or this window against the window before; None without both.
 
-    Versions that bear p99 come first, then windows that do, then whatever has requests.
+    Versions with enough requests for p99 come first, then such windows, then any with requests.
     """
     versions, windows = newest_pair(context), window_before(context, _this_window(context))
     least = [(fewer_requests(context, each), each) for each in (versions, windows) if each is not None]
@@ -170,7 +170,7 @@ def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> t
 
 
 def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what *query* answers; about versions whose time is over it is asked once an hour, not at every refresh."""
+    """Return the result of *query*; about versions that no longer serve it is cached for an hour."""
     sides = [each for each in args if isinstance(each, Selection)]
     over = context.source.now() - LATE
     past = all(each.version is not None and each.end <= over for each in sides)

@@ -134,15 +134,15 @@ class TimelineEvent:
     """One thing that happened.
 
     Args:
-        at: When.
+        at: Time.
         kind: One of `KINDS`.
-        service: Whose, "" for all.
-        title: What, in a few words.
-        text: More of it.
-        badge: What sort it is.
+        service: Service, "" for all.
+        title: Short description.
+        text: Details.
+        badge: Label of the kind.
         shape: The kind of the badge, see `components.pill`.
-        href: The view that shows it.
-        source: An address elsewhere that tells more, "" for none.
+        href: Address of the view that shows it.
+        source: External address with details, "" for none.
     """
 
     at: datetime

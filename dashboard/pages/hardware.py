@@ -188,14 +188,14 @@ class Compared:
 def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return the busiest kind of device (GPU or CPU) and its utilization.
 
-    Where there are GPUs it is they, whoever uses them. Else it is the share that all processes of the service on a machine have
-    of the CPUs they may use.
+    With GPUs it is their utilization, by any process. Without, it is the CPU time of all processes of the service on a machine
+    relative to the CPUs they may use.
 
     Args:
-        frame: As `Reader.hardware` answers.
+        frame: Result of `Reader.hardware`.
 
     Returns:
-        "GPU" or "CPU", and columns at, place, share; empty where nothing tells it.
+        "GPU" or "CPU", and columns at, place, share; empty without reports.
     """
     if frame["measure"].isin([GPU.key, GPU_MEMORY.key]).any():
         own = frame[frame["measure"] == GPU.key]
@@ -220,7 +220,7 @@ def when_slow(values: pd.DataFrame, tail: pd.DataFrame) -> Compared | None:
         tail: Columns at, value: how long a slow request took in each step. [seconds]
 
     Returns:
-        None where there are too few steps that tell both.
+        None with too few steps that have both.
     """
     both = values.groupby("at")["share"].mean().to_frame().join(tail.set_index("at")["value"], how="inner").dropna()
     if len(both) < MIN_STEPS:
@@ -239,5 +239,5 @@ def of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def hardware_frame(context: Context) -> pd.DataFrame:
-    """Return what is known of the machines in the window, as `Reader.hardware` answers."""
+    """Return the hardware metrics of the window, as `Reader.hardware` does."""
     return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)

@@ -48,12 +48,12 @@ class Measures:
     """Summary of a selection of requests.
 
     Args:
-        requests: How many. [count]
-        errors: How many failed. [count]
-        p50: The median latency; None when too few requests stand above it. [seconds]
-        p99: None when too few requests stand above it. [seconds]
-        median_stages: Where the median's time goes: stage to seconds.
-        tail_stages: Where the time of p99 goes; empty when `p99` is None.
+        requests: Number of requests. [count]
+        errors: Number of failed requests. [count]
+        p50: Median latency; None with too few requests. [seconds]
+        p99: 99th percentile of the latency; None with too few requests. [seconds]
+        median_stages: Stages of the median: stage to seconds.
+        tail_stages: Stages of p99: stage to seconds; empty when `p99` is None.
     """
 
     requests: int
@@ -99,8 +99,8 @@ def _smoothed_stalls(read: Reader, selection: Selection) -> pd.DataFrame:
 def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return *frame* with the stage shares of each percentile averaged over its neighbours, near ones weighted more.
 
-    Where a few requests decide, single ones would make the stages jump from one percentile to the next. The latency of a
-    percentile stays as it is, and the stages still add up to it. Where there are many, the neighbours hardly count.
+    With few requests, single ones would make the stages jump from one percentile to the next. The latency of a percentile does
+    not change, and the stages still add up to it. With many requests the neighbours hardly count.
 
     Args:
         frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
@@ -121,9 +121,9 @@ def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, want
     Args:
         seconds: Of the stages; shape (..., rows, stages).
         total: The latency; shape (..., rows). [seconds]
-        requests: That the shares are the mean of; shape (..., rows).
-        steps: The place of each row among percentiles evenly spaced in nines; shape (rows,).
-        wanted: The places to tell, which are among *steps*; shape (k,).
+        requests: Requests behind each mean share; shape (..., rows).
+        steps: Position of each row among percentiles evenly spaced in nines; shape (rows,).
+        wanted: Positions to return, a subset of *steps*; shape (k,).
 
     Returns:
         Shape (..., k, stages). [seconds]
@@ -203,12 +203,12 @@ class Row:
     """One service of the fleet with its status.
 
     Args:
-        fleet: The page it stands on.
-        context: The service alone.
-        seen: What it did in the window.
+        fleet: Context of the fleet page.
+        context: Context of the service alone.
+        seen: Measures of the window.
         slos: Its objectives.
         incidents: Its open incidents.
-        release: Its newest version where that is clearly slower than the one before.
+        release: Its newest version if that is clearly slower than the version before.
     """
 
     fleet: Context
@@ -225,7 +225,7 @@ class Row:
 
     @cached_property
     def status(self) -> ServiceStatus:
-        """How it stands."""
+        """Status of the service."""
         return service_status(self.context.view, self.slos, self.incidents, self.release)
 
     @property

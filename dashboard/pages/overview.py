@@ -141,7 +141,7 @@ def _requests(context: Context, rows: list[Row], total: int) -> Component:
 
 
 def _slo_tile(rows: list[Row]) -> Component | None:
-    """Say how many services with an objective are inside it, and how the others stand."""
+    """Return the number of services that meet their objective, and the states of the others."""
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
         return None

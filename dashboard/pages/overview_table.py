@@ -288,7 +288,7 @@ def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
 def rates_by_service(context: Context) -> dict[str, list[float]]:
     """Return the request rate of each service in every step of the window, 0 without requests [requests/s].
 
-    Without the newest step where the window ends now: agents have not sent all of it yet.
+    Without the newest step where the window ends now: its data is incomplete.
     """
     view, axis = context.view, context.axis
     frame = context.source.ask(

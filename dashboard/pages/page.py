@@ -55,11 +55,11 @@ class Page:
     """Rendered page.
 
     Args:
-        title: For the window of the browser.
-        trail: Where one is: text and address, the last without one.
-        body: What it shows, below each other.
-        place: Which entry of the navigation is lit: an address.
-        is_there: Whether the address leads anywhere.
+        title: Title of the browser window.
+        trail: Breadcrumb: text and address, the last without address.
+        body: Components, top to bottom.
+        place: Address of the selected navigation entry.
+        is_there: Whether the address exists.
     """
 
     title: str
@@ -148,8 +148,7 @@ class Context:
     def rates(self, frame: pd.DataFrame) -> list[float]:
         """Return the request rate of every step of *frame* [requests/s].
 
-        Without the newest one where the window ends now: agents have not sent all of it yet, and it would end each course
-        with a fall.
+        Without the newest step where the window ends now: it is incomplete, and every series would end with a drop.
         """
         if not len(frame):
             return []

@@ -232,7 +232,7 @@ def regressions(context: Context) -> list[Release]:
 def judge_releases(context: Context) -> list[Release]:
     """Return the newest version of every service with a release in the window or the last 7 days, worst first.
 
-    One question tells the versions of all services. A release costs two more, and a third when it changed something; the
+    One query reads the versions of all services. A release costs two more, and a third when it changed something; the
     results are cached, see `ask_past_if_over`.
     """
     source = context.source

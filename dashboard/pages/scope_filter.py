@@ -143,11 +143,11 @@ def menu(
     """Return a menu of links.
 
     Args:
-        shown: What is seen of it while it is closed.
+        shown: Content of the closed menu.
         options: Value to words and address.
         chosen: The value now.
-        more: What stands below the links.
-        title: What it chooses and what is chosen, for those who do not see what is beside it.
+        more: Component below the links.
+        title: Purpose and value of the menu, for screen readers.
         css: The classes of its box.
     """
     links = [_option(text, href, on=value == chosen) for value, (text, href) in options.items()]
@@ -158,7 +158,7 @@ def menu(
 def field(key: str, value: str, example: str) -> Component:
     """Return the placeholder of a text field that sets *key* of the address; `assets/fields.js` builds it.
 
-    It is not React's: a field that is rendered anew while somebody types loses letters.
+    The field is not React's: one that is rendered again while the reader types loses letters.
     """
     said = {"data-field": key, "data-value": value, "data-example": example}
     return html.Span(className="field", **attributes(said))

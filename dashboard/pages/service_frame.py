@@ -50,7 +50,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
     Args:
         context: What the page is rendered from; its service need not exist.
         tab: Which tab: "" the breakdown, `tokens`, `capacity`, `replicas`, `traces`, `advice`.
-        build: Makes what stands below the tabs, asked only when the window has requests.
+        build: Builds the content below the tabs; called only when the window has requests.
     """
     service, view = context.service or "", context.view
     title = f"{service} · {_TITLES[tab]} · Stagelens" if tab else f"{service} · Stagelens"

@@ -64,7 +64,7 @@ def service_status(
         view: The address.
         slos: Its objectives.
         incidents: Its open incidents.
-        release: Its newest version where that is clearly slower than the one before.
+        release: Its newest version if that is clearly slower than the version before.
     """
     slo = min(slos, key=urgency_of, default=None)
     # No action is needed during a maintenance window.

@@ -363,8 +363,8 @@ def objective_words(slo: Slo) -> str:
 def time_to_exhaustion(found: SloStatus) -> timedelta | None:
     """Return the time until the budget is exhausted at the current pace.
 
-    None where it lasts, because what is spent now is given back a window later, and where nobody knows the pace: while
-    nothing is judged, or requests do not count.
+    None where the budget lasts, because a window later the spent part is restored, and where the pace is unknown: while
+    objectives are stale, or requests do not count.
     """
     goes_on = found.burn_1h > 1 and found.state not in _NOT_BURNING
     return found.exhausted_in if goes_on or found.exhausted_in == timedelta() else None

@@ -328,7 +328,7 @@ def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) ->
 def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
     """Return the stage to blame for an objective in trouble, and a sentence about it; "" without one.
 
-    While an incident is open it is that of the incident; else that of the requests of the window that broke the objective.
+    During an incident it is the stage of the incident, else that of the bad requests of the window.
     """
     if slo.stage is not None:
         return slo.stage, f"The objective is about {label(slo.stage)}"
@@ -367,8 +367,8 @@ def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -
     Args:
         view: The address.
         slo: The objective.
-        began: When the trouble began.
-        end: When it was over; None while it goes on.
+        began: Start of the violation.
+        end: End of the violation; None while it lasts.
     """
     window = {"from_": str(int((began - CALM_BEFORE).timestamp() * 1000))}
     if end is not None:

@@ -30,11 +30,11 @@ class Spending:
     """Cost of the requests of a window.
 
     Args:
-        currency: The sign before an amount.
-        per_hour: What the service costs. [currency an hour]
-        each: What a request costs; None without requests. [currency]
-        good: What a request costs that succeeded in time, the others paid for with it. [currency]
-        bad_share: How many did not. [ratio]
+        currency: Currency sign or code.
+        per_hour: Cost of the service. [currency an hour]
+        each: Cost of a request; None without requests. [currency]
+        good: Cost of a good request, with the cost of bad ones included. [currency]
+        bad_share: Share of bad requests. [ratio]
     """
 
     currency: str

@@ -178,13 +178,13 @@ class TokenMeasures:
     """Token streaming measures of a selection.
 
     Args:
-        definition: How their times were measured; "" where nothing was.
+        definition: Definition of the measured times; "" without any.
         definitions: Requests by definition.
         first: Time to the first token. [seconds]
         pace: Mean time from one token to the next of each request. [seconds]
-        gap: The longest wait of each request for a next part. [seconds]
-        taken_in: Tokens of the prompts, whatever the definition. [tokens]
-        put_out: Tokens of the answers, whatever the definition. [tokens]
+        gap: Longest gap between two parts of each response. [seconds]
+        taken_in: Tokens of the prompts, for any definition. [tokens]
+        put_out: Tokens of the responses, for any definition. [tokens]
     """
 
     definition: str

@@ -271,7 +271,7 @@ class Measured:
 
     Args:
         seconds: How long it took. [seconds]
-        rank: The share of requests whose stage took no longer; None when there are too few to say.
+        rank: Share of requests whose stage took no longer; None with too few requests. [ratio]
         main: Whether the request is dominated by this stage.
     """
 

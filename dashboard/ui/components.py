@@ -225,7 +225,7 @@ class Chart(html.Div):
     Args:
         name: Which chart it is; one of a page.
         figure: A token figure.
-        frame: What is drawn, one row a place on the x axis; None where a figure stands beside its own table.
+        frame: Drawn numbers, one row a position on the x axis; None where the page shows them as a table anyway.
     """
 
     name: str = ""

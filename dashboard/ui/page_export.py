@@ -54,9 +54,8 @@ def as_html(nodes: Nodes, reading: HtmlTarget = "page", follow: LinkResolver = l
 
     Args:
         nodes: Components of a page.
-        reading: Who reads it: scripts that put the page in its frame, people before scripts have run, or people without
-            a server.
-        follow: Returns where an address within the dashboard leads from where the HTML will be read; None for nowhere.
+        reading: Target: `page` for scripts, `picture` for the first paint, `report` for files without a server.
+        follow: Converts an address within the dashboard for the target; None removes the link.
 
     >>> as_html(html.A(["<b>", html.B(1)], href="/s/a", className="x"))
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
@@ -128,7 +127,7 @@ class ChartData:
     Args:
         title: The title of its card.
         spoken: What it shows, as a sentence.
-        frame: Its numbers; None for a chart that tells none.
+        frame: Its numbers; None for a chart without.
     """
 
     title: str

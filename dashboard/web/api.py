@@ -260,7 +260,7 @@ def add_trace_route(server: Flask, source: Source) -> None:
 def as_otlp(found: KeptTrace) -> dict[str, Any]:
     """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x.
 
-    The ids of the spans below the root are not kept; they are made anew from their places, the same each time.
+    The store has no ids of the spans below the root; they are derived from their positions, so that they are stable.
     """
     series = found.series
     resource = {
@@ -331,7 +331,7 @@ class ApiQuery:
 
     Args:
         keys: The parameters it takes.
-        answer: Answers it.
+        answer: Returns the result as JSON values.
         about_one: Whether it is about one service, so that `service` must be given.
         about_window: Whether the response is about the window of the address; a comparison names the times of its own sides.
     """

@@ -65,7 +65,7 @@ class Dashboard:
     """Dashboard server in background threads.
 
     Args:
-        config: Where to listen and who may read.
+        config: Address to listen on, and access rules.
         store: The data; it stays open when the dashboard stops.
         alerts: Reader of objectives and incidents, such as `Alerts(...).reader`; None shows none.
         clock: Current time. [Unix seconds]
@@ -200,8 +200,8 @@ def _connect_browser(app: Dash) -> None:
 def _connect_server(app: Application, source: Source) -> None:
     """Register the page callback.
 
-    A page comes as HTML, by the element it goes into, and not as components: each of those listens to all that Dash's renderer
-    does, and a page of two thousand took five seconds to change.
+    A page is sent as HTML by element id and not as components: Dash's renderer updates every component on each change, and a
+    page of two thousand took five seconds.
     """
 
     @app.callback(

@@ -91,7 +91,7 @@ class Authenticator:
         """Return the principal of *request*; None where the reader has to sign in.
 
         Raises:
-            TooManyAttemptsError: The request shows a secret, from an address that has to wait.
+            TooManyAttemptsError: The request has a secret, and its address has to wait.
         """
         if not self._config.signs_in:
             return Principal()

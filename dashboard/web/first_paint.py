@@ -33,8 +33,8 @@ class Application(Dash):
     """Dash application whose entry document contains the page and a CSRF token.
 
     Args:
-        source: What pages read from.
-        settings: What Dash takes.
+        source: Data source of the pages.
+        settings: Settings of Dash.
     """
 
     def __init__(self, source: Source, **settings: Any) -> None:

@@ -17,7 +17,7 @@ class BadRequestError(StagelensError):
         error: What is wrong.
         key: Which parameter, header or field; "" for none.
         fix: What to write instead.
-        status: The status of the answer.
+        status: HTTP status of the response.
     """
 
     def __init__(self, error: str, *, key: str = "", fix: str = "", status: int = BAD_REQUEST) -> None:
@@ -31,7 +31,7 @@ def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
     """Reject unknown parameters and invalid times.
 
     Raises:
-        BadRequestError: It names the first such key.
+        BadRequestError: A key is invalid; the error names the first one.
     """
     known = sorted(allowed)
     for key in given:
@@ -73,7 +73,7 @@ def required(given: Mapping[str, str], key: str) -> str:
     """Return the value of *key*.
 
     Raises:
-        BadRequestError: It is not given.
+        BadRequestError: The key is missing.
     """
     value = given.get(key, "")
     if not value:

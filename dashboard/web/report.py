@@ -39,7 +39,7 @@ def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
     Args:
         context: What the page was rendered from.
         made: The page.
-        made_at: When.
+        made_at: Time.
         live: Base URL of the dashboard, such as `https://stagelens.example.com`, for its links; "" leaves links out.
     """
     body = as_html(made.body, "report", lambda address: live + address if live else None)

@@ -70,9 +70,8 @@ def view_of(source: Source, path: str | None, search: str | None) -> View:
 def page_state(context: Context) -> dict[str, Any]:
     """Return the inputs of a page; equal states give equal pages.
 
-    `revision` is of all data, `own` of the service that the page is about, "" where it is about more than one; `stale`
-    names the state of the flow of data as far as a page shows it: nothing while data flows, else the minute; on the page of
-    the collectors it is another each time.
+    `revision` is that of all data. `own` is that of the page's service, "" for pages about several. `stale` changes with the
+    stale data warning: "" while data flows, else the minute; on the collectors page the current second.
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())

@@ -354,7 +354,7 @@ def compared_time(context: Context) -> str:
 def time_menu(view: View, label: str = "") -> Component:
     """Return the time range menu; it carries the window for the keyboard shortcuts.
 
-    What is typed, the calendar and the last ranges are fields of the browser's own: `assets/shell_time.js` makes them.
+    `assets/shell_time.js` adds the text field, the calendar and the last ranges.
 
     Args:
         view: The address.

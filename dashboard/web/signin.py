@@ -57,7 +57,7 @@ def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Aut
 def signin_from_url(authenticator: Authenticator) -> AnyResponse | None:
     """Sign in with a valid token in the URL, and redirect to the URL without it.
 
-    One that a page of another site leads to is not looked at: its wrong ones would lock the reader out.
+    Tokens in links from other sites are ignored: invalid ones would lock the reader out by the throttle.
     """
     offered = None if _is_cross_site() else request.args.get("token")
     session = None if offered is None else authenticator.sign_in(request, "", offered)

@@ -38,7 +38,7 @@ class Users:
         path: The file.
 
     Raises:
-        ConfigError: It cannot be read, or a line is none of ours: file, line, fix.
+        ConfigError: The file or one of its lines is invalid; the message has file, line and fix.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ def add_user(path: Path, name: str, password: str) -> None:
     """Write *name* with *password* into the file at *path*, in place of an older line; others cannot read the file.
 
     Raises:
-        ConfigError: The name or the password will not do.
+        ConfigError: The name or the password is invalid.
     """
     if not _NAME.fullmatch(name):
         msg = f"{name!r} is no name; write up to 64 letters, digits and . @ + - _"
@@ -141,7 +141,7 @@ def main(name: str, environment: Mapping[str, str]) -> int:
     """Add *name*; the password comes from the terminal, typed twice, or as the first line of what is piped in.
 
     Raises:
-        ConfigError: There is no file to write to, or the name or the password will not do.
+        ConfigError: No user file is configured, or the name or the password is invalid.
     """
     path = environment.get("STAGELENS_DASHBOARD_USERS")
     if not path:

@@ -58,7 +58,7 @@ def check_csrf() -> None:
     """Reject writes that came neither from one of our pages nor with the token.
 
     Raises:
-        BadRequestError: It did not.
+        BadRequestError: The request is neither.
     """
     if not guard.is_trusted_write():
         msg = "this request did not come from a page of this dashboard, or from one that is older than it"
