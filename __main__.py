@@ -195,7 +195,7 @@ def _look_after(options: argparse.Namespace) -> int:
 def _add_user(name: str, environment: Mapping[str, str]) -> int:
     from .dashboard.web import users  # noqa: PLC0415
 
-    return users.main(name, environment)
+    return users.add_user_command(name, environment)
 
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:

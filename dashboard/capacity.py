@@ -67,7 +67,7 @@ class Curve:
 
     @property
     def knee(self) -> float:
-        """The rate with the most requests served for the latency paid: beyond it latency grows faster than throughput.
+        """Rate with the best ratio of throughput to latency; beyond it latency grows faster than throughput.
 
         Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications"
         (ICC 1979): the knee is where power, rate over latency, is highest, which is where a line from the origin touches the
@@ -117,7 +117,7 @@ class Refusal:
     text: str
 
 
-def fit(rate: Floats, latency: Floats) -> Curve | Refusal:
+def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
     """Fit the curve to steps of time.
 
     For each of a grid of saturation rates the best a, b >= 0 follow from linear least squares; the one with the least
@@ -136,30 +136,30 @@ def fit(rate: Floats, latency: Floats) -> Curve | Refusal:
     if low <= 0 or high < MIN_RATE_RANGE * low:
         return Refusal(f"the rate hardly changed: the highest is {high / max(low, 1e-12):.2f} times the lowest, and a curve needs {MIN_RATE_RANGE:g} times")  # fmt: skip
     once = np.ones((1, len(rate)))
-    found, error, constant = _best(rate, latency, once)
+    found, error, constant = _best_fit(rate, latency, once)
     n = len(rate)
     if (constant[0] - error[0]) / 2 < _MIN_F * max(error[0], 1e-30) / (n - _PARAMETERS):
         return Refusal("latency does not grow with the rate here: a curve explains no more than a constant does")
     random = np.random.default_rng(n)
     drawn = random.multinomial(n, np.full(n, 1 / n), size=_RESAMPLED).astype(float)
-    draws, _, _ = _best(rate, latency, drawn)
+    draws, _, _ = _best_fit(rate, latency, drawn)
     base, growth, saturation = (float(each) for each in found[0])
     return Curve(base, growth, saturation, sqrt(error[0] / n), high, draws)
 
 
-def capacity(curve: Curve, rate: Floats, latency: Floats, threshold: float) -> Capacity:
+def capacity_at(curve: Curve, rate: Floats, latency: Floats, threshold: float) -> Capacity:
     """Return the request rate that stays within *threshold* seconds.
 
     The capacity is at least the highest observed rate around which most steps were within *threshold*, whatever the curve
     says.
     """
-    served = _served(rate, latency, threshold)
+    served = _highest_rate_within(rate, latency, threshold)
     low, high = curve.interval(threshold)
     found = max(curve.crossing(threshold), served)
     return Capacity(found, min(low, found), max(high, found), served, found > SEEN_TIMES * curve.highest_rate)
 
 
-def _served(rate: Floats, latency: Floats, threshold: float) -> float:
+def _highest_rate_within(rate: Floats, latency: Floats, threshold: float) -> float:
     """Return the highest rate around which the median of the neighbouring steps is inside *threshold*; 0 if none is."""
     order = rate.argsort()
     usual = pd.Series(latency[order]).rolling(_NEIGHBOURS, center=True, min_periods=_NEIGHBOURS // 2 + 1).median()
@@ -167,7 +167,7 @@ def _served(rate: Floats, latency: Floats, threshold: float) -> float:
     return float(inside[-1]) if len(inside) else 0.0
 
 
-def _best(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, Floats, Floats]:
+def _best_fit(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the best (a, b, saturation) for each row of *repeats*, its error, and that of a constant.
 
     Args:
@@ -181,9 +181,9 @@ def _best(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, Float
     saturations = _SATURATIONS * rate.max()
     load = rate[:, None] / saturations
     waiting = load / (1 - load)
-    found, expected = _closest(waiting, latency, repeats / np.median(latency) ** 2)
+    found, expected = _closest_fit(waiting, latency, repeats / np.median(latency) ** 2)
     for _ in range(_REWEIGHTED):
-        found, expected = _closest(waiting, latency, repeats / expected**2)
+        found, expected = _closest_fit(waiting, latency, repeats / expected**2)
     weight = repeats / expected**2
     mean = (weight * latency).sum(axis=1) / weight.sum(axis=1)
     constant = (weight * (latency - mean[:, None]) ** 2).sum(axis=1)
@@ -192,7 +192,7 @@ def _best(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, Float
     return np.column_stack([base, growth, saturations[chosen.astype(int)]]), left, constant
 
 
-def _closest(waiting: Floats, latency: Floats, weight: Floats) -> tuple[tuple[Floats, Floats, Floats], Floats]:
+def _closest_fit(waiting: Floats, latency: Floats, weight: Floats) -> tuple[tuple[Floats, Floats, Floats], Floats]:
     """Return a, b and the place of the saturation that leave the least error, and the latency they say; rows as *weight*."""
     base, growth, error = _least_squares(waiting, latency, weight)
     chosen = error.argmin(axis=1)

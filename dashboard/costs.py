@@ -95,19 +95,19 @@ class Costs:
     """
 
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
-        self.file: LiveFile[Prices] = LiveFile(path, read)
+        self.file: LiveFile[Prices] = LiveFile(path, read_prices)
         self._clock = clock
         self.file.refresh(clock())
 
     @property
     def prices(self) -> Prices | None:
-        """The prices in force; None while the file was never without mistakes."""
+        """Prices in force; None until the file was valid once."""
         self.file.refresh(self._clock())
         return self.file.current
 
     @property
     def currency(self) -> str:
-        """The sign before an amount."""
+        """Currency sign or code."""
         return self.prices.currency if self.prices else ""
 
     def per_hour(self, service: str, environment: str | None = None) -> float | None:
@@ -124,7 +124,7 @@ class Costs:
         return sum(known) if found and len(known) == len(found) else None
 
 
-def a_request(per_hour: float, seconds: float, requests: float) -> float | None:
+def cost_of_request(per_hour: float, seconds: float, requests: float) -> float | None:
     """Return the cost of one request, or of one good request.
 
     Args:
@@ -135,13 +135,13 @@ def a_request(per_hour: float, seconds: float, requests: float) -> float | None:
     Returns:
         None without requests. [currency]
 
-    >>> a_request(36.0, 100.0, 1000)
+    >>> cost_of_request(36.0, 100.0, 1000)
     0.001
     """
     return per_hour / HOUR_SECONDS * seconds / requests if requests > 0 else None
 
 
-def by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
+def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
     """Split *cost* over the stages that keep a machine busy, in proportion to their mean times.
 
     A request that waits occupies nothing that is paid for, so waiting stages cost nothing. The most a faster stage can
@@ -154,15 +154,15 @@ def by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
     Source:
         Amdahl, "Validity of the single processor approach" (AFIPS 1967), applied to money.
 
-    >>> by_stage(4.0, {"forward": 0.03, "queue": 0.2, "preprocess": 0.01})
+    >>> cost_by_stage(4.0, {"forward": 0.03, "queue": 0.2, "preprocess": 0.01})
     {'forward': 3.0, 'preprocess': 1.0}
     """
-    busy = {stage: spent for stage, spent in stages.items() if spent > 0 and not _waits(stage)}
+    busy = {stage: spent for stage, spent in stages.items() if spent > 0 and not _is_waiting(stage)}
     total = sum(busy.values())
     return {stage: cost * (spent / total) for stage, spent in busy.items()}
 
 
-def read(path: Path) -> Prices:
+def read_prices(path: Path) -> Prices:
     """Read the price file at *path*.
 
     Raises:
@@ -176,7 +176,7 @@ def read(path: Path) -> Prices:
     return prices
 
 
-def _waits(stage: str) -> bool:
+def _is_waiting(stage: str) -> bool:
     return stage in BY_KEY and BY_KEY[stage].waiting
 
 

@@ -22,7 +22,7 @@ from .elements import (
     Trace,
     f4,
     f8,
-    level,
+    horizontal_line,
     line,
     marker_rows,
     note,
@@ -79,10 +79,10 @@ def budget_figure(
     y = 100 * np.array([1 - bad_before / max(allowed_bad, 1e-9), *budget_left(series, allowed_bad, bad_before)])
     # Budget that a service younger than its window may have spent so far.
     first, last = (100 * (1 - min((at - (since or axis.start)) / window, 1.0)) for at in (axis.start, axis.end))
-    data = _course(x, y, ends, (first, last))
-    shapes, notes, room = markers(axis, versions, reported)
+    data = _budget_lines(x, y, ends, (first, last))
+    shapes, notes, room = release_markers(axis, versions, reported)
     notes.append(_pace_note(x, y, ends, (first, last)))
-    right, low = ends[1], _floor(min(float(y.min()), last)) if len(series) else _LOWEST
+    right, low = ends[1], _axis_floor(min(float(y.min()), last)) if len(series) else _LOWEST
     if exhausted_in is not None and exhausted_in > timedelta() and y[-1] > 0 and low == _LOWEST and len(series):
         right, way, text = _projection(ends[1], ends[1] - ends[0], float(y[-1]), exhausted_in)
         data.append(way)
@@ -92,13 +92,13 @@ def budget_figure(
         "hovermode": "closest",
         "xaxis": {**axis.layout(), "range": [ends[0], right]},
         "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
-        "shapes": [level(0, "$bad", "solid"), *shapes],
+        "shapes": [horizontal_line(0, "$bad", "solid"), *shapes],
         "annotations": notes,
     }
     return {"data": data, "layout": layout}
 
 
-def _course(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> list[Trace]:
+def _budget_lines(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> list[Trace]:
     """Return the budget line, and the line of the sustainable pace."""
     return [
         {
@@ -115,7 +115,7 @@ def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.
     return 1 - (bad_before + np.cumsum(series["bad"].to_numpy(dtype=float))) / max(allowed_bad, 1e-9)
 
 
-def markers(
+def release_markers(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, reported: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation], int]:
     """Return lines and names of releases (dotted) and reported events (solid), and the height of the names in pixels."""
@@ -139,7 +139,7 @@ def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: t
     return note("sustainable pace", place, height, font={"size": 11, "color": "$faint"}, **side)
 
 
-def _floor(lowest: float) -> float:
+def _axis_floor(lowest: float) -> float:
     """Return the lower end of the axis: below zero once much is spent, close to the line while little is."""
     if lowest > _MOSTLY_THERE:
         return 100 - (100 - lowest) * 1.15
@@ -203,21 +203,21 @@ def burn_figure(
     notes = [
         note(each.text, 0, each.burn, xref="paper", xanchor="left", yanchor="bottom", xshift=4)
         | {"font": {"size": 11, "color": each.colour}, "bgcolor": "$surface@.7"}
-        for each in _named(shown, top)
+        for each in _named_thresholds(shown, top)
     ]
-    version_shapes, version_notes, room = markers(axis, versions, reported)
+    version_shapes, version_notes, room = release_markers(axis, versions, reported)
     layout = {
         "margin": {"l": 40, "r": 12, "t": room, "b": 24},
         "hovermode": "x",
         "xaxis": axis.layout(),
         "yaxis": {"range": [0, top], "ticksuffix": "\u00d7", "nticks": 5, "fixedrange": True},
-        "shapes": [level(each.burn, each.colour) for each in shown] + version_shapes,
+        "shapes": [horizontal_line(each.burn, each.colour) for each in shown] + version_shapes,
         "annotations": notes + version_notes,
     }
     return {"data": data, "layout": layout}
 
 
-def _named(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
+def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
     """Return the thresholds with room for their name, the highest first."""
     named: list[BurnLine] = []
     for each in sorted(lines, key=lambda line: -line.burn):
@@ -226,12 +226,12 @@ def _named(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
     return named
 
 
-def left_parts(ratio: float | None) -> tuple[str, str]:
+def budget_left_words(ratio: float | None) -> tuple[str, str]:
     r"""Return the share of the budget left and its word; an overspent budget is not a negative share.
 
-    >>> left_parts(-0.5), left_parts(0.9983), left_parts(0.24)
+    >>> budget_left_words(-0.5), budget_left_words(0.9983), budget_left_words(0.24)
     (('50\u202f%', 'overspent'), ('99.8\u202f%', 'left'), ('24\u202f%', 'left'))
-    >>> left_parts(-18.48) == ("19.5" + TIMES, "spent")
+    >>> budget_left_words(-18.48) == ("19.5" + TIMES, "spent")
     True
     """
     if ratio is not None and ratio <= -1:
@@ -282,7 +282,7 @@ def spent_figure(
     if rest.any():
         places = [address("", at) if some else "" for at, some in zip(starts, rest, strict=True)]
         data.append(_bars("", x, rest, width, places))
-    shapes, notes, room = markers(axis, versions, reported)
+    shapes, notes, room = release_markers(axis, versions, reported)
     top = float(frame["bad"].max() * 1.12) or 1.0
     layout = {
         "margin": {"l": 40, "r": 12, "t": room, "b": 24},

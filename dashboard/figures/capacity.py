@@ -9,7 +9,7 @@ import numpy as np
 
 from ..capacity import Capacity, Curve, Floats
 from ..ui.format import axis_duration, count, duration
-from .elements import Annotation, Figure, Shape, Trace, f4, level, line, note, safe, ticks, upright
+from .elements import Annotation, Figure, Shape, Trace, f4, horizontal_line, line, note, safe, ticks, vertical_line
 
 # Steps above this quantile lie outside the plot rather than flatten it.
 _CEILING_QUANTILE = 0.98
@@ -18,7 +18,7 @@ _INK, _GREY = "$ink", "$deco"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class VersionLoad:
     """Time steps of one version with their fitted curve.
 
     Args:
@@ -36,7 +36,9 @@ class Side:
     capacity: Capacity | None = None
 
 
-def load_figure(now: Side, before: Side | None, threshold_seconds: float | None, percentile: str) -> Figure:
+def load_figure(
+    now: VersionLoad, before: VersionLoad | None, threshold_seconds: float | None, percentile: str
+) -> Figure:
     """Return request rate against latency, one dot a step: current version in ink, the version before in grey, with curves.
 
     Args:
@@ -46,13 +48,13 @@ def load_figure(now: Side, before: Side | None, threshold_seconds: float | None,
         percentile: Which percentile of the latency: `p99`.
     """
     sides = [each for each in (before, now) if each is not None]
-    low, high = _reach(sides)
-    top = _top(sides, threshold_seconds)
+    low, high = _rate_range(sides)
+    top = _latency_ceiling(sides, threshold_seconds)
     data: list[Trace] = []
     shapes: list[Shape] = []
-    notes: list[Annotation] = [_under("requests / s")]
+    notes: list[Annotation] = [_axis_title("requests / s")]
     if threshold_seconds is not None and threshold_seconds < top:
-        shapes.append(level(threshold_seconds, "$bad"))
+        shapes.append(horizontal_line(threshold_seconds, "$bad"))
         style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xanchor": "left", "yanchor": "bottom"}
         notes.append(
             note(f"SLO {axis_duration(threshold_seconds)}", 0, threshold_seconds, xref="paper", xshift=4, **style)
@@ -61,7 +63,9 @@ def load_figure(now: Side, before: Side | None, threshold_seconds: float | None,
         present = side is now
         data += [_steps(side, percentile, present=present), *_curve(side, low, high, top, present=present)]
         if side.capacity is not None and threshold_seconds is not None and 0 < side.capacity.rate < high:
-            shapes.append(upright(side.capacity.rate, 0, threshold_seconds, _INK if present else _GREY, "3px,3px"))
+            shapes.append(
+                vertical_line(side.capacity.rate, 0, threshold_seconds, _INK if present else _GREY, "3px,3px")
+            )
             notes.append(_capacity_note(side, present=present))
     if now.curve is not None and now.curve.knee_is_sure and low < now.curve.knee < high:
         data.append(_knee(now.curve))
@@ -101,7 +105,7 @@ def batch_figure(
         note("time of a run", 0, 1, xref="paper", yref="paper", yshift=2, **title),
         note(safe(name), 0, 0.38, xref="paper", yref="paper", yshift=2, **title),
         *[note(safe(text), x[i], below[band], yref="y2", **value) for i, (band, text) in enumerate(zip(bands, written, strict=True))],
-        _under("batch size"),
+        _axis_title("batch size"),
     ]  # fmt: skip
     layout = {
         "margin": {"l": 54, "r": 12, "t": 24, "b": 42},
@@ -115,12 +119,12 @@ def batch_figure(
     return {"data": [bars, dotted], "layout": layout}
 
 
-def _under(text: str) -> Annotation:
+def _axis_title(text: str) -> Annotation:
     style: Annotation = {"font": {"size": 11, "color": "$muted"}, "yanchor": "top", "yshift": -22}
     return note(text, 0.5, 0, xref="paper", yref="paper", **style)
 
 
-def _reach(sides: Sequence[Side]) -> tuple[float, float]:
+def _rate_range(sides: Sequence[VersionLoad]) -> tuple[float, float]:
     """Return the range of the rate axis: observed rates, and capacities that are not far beyond them."""
     rates = np.concatenate([side.rate for side in sides])
     highest = float(rates.max())
@@ -129,12 +133,12 @@ def _reach(sides: Sequence[Side]) -> tuple[float, float]:
     return low, max([highest, *wanted]) * 1.06 if highest > low else low + 1
 
 
-def _top(sides: Sequence[Side], threshold_seconds: float | None) -> float:
+def _latency_ceiling(sides: Sequence[VersionLoad], threshold_seconds: float | None) -> float:
     usual = max(float(np.quantile(side.latency, _CEILING_QUANTILE)) for side in sides)
     return max(usual * 1.25, min((threshold_seconds or 0) * 1.15, usual * 3))
 
 
-def _steps(side: Side, percentile: str, *, present: bool) -> Trace:
+def _steps(side: VersionLoad, percentile: str, *, present: bool) -> Trace:
     marker = {"size": 7 if present else 6, "color": _INK if present else f"{_GREY}@.75"}
     marker |= {"line": {"width": 1, "color": "$surface"}}
     said = [
@@ -145,7 +149,7 @@ def _steps(side: Side, percentile: str, *, present: bool) -> Trace:
     return trace | {"hovertemplate": said}
 
 
-def _curve(side: Side, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
+def _curve(side: VersionLoad, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
     """Return the fitted curve, fainter beyond the observed rates."""
     if side.curve is None:
         return []
@@ -163,7 +167,7 @@ def _curve(side: Side, low: float, high: float, top: float, *, present: bool) ->
     return traces
 
 
-def _capacity_note(side: Side, *, present: bool) -> Annotation:
+def _capacity_note(side: VersionLoad, *, present: bool) -> Annotation:
     rate = f"{count(side.capacity.rate if side.capacity else None)}/s"
     text = f"<b>{rate}</b> {safe(side.name)}" if present else f"{rate} {safe(side.name)}"
     style: Annotation = {"font": {"size": 11.5, "color": _INK if present else "$muted"}, "bgcolor": "$surface@.8"}

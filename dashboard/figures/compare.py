@@ -20,11 +20,11 @@ from .elements import (
     line,
     log_ticks,
     note,
-    plate,
     safe,
     stages_of,
     ticks,
-    upright,
+    value_label,
+    vertical_line,
     without_side_labels,
 )
 from .percentile import COLUMNS, place
@@ -65,14 +65,16 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
     notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high - low, _MIN_LABEL_SHARE)
     less = band_labels({stage: -float(each[-1]) for stage, each in losses.items()}, high - low, _MIN_LABEL_SHARE)
     notes += [{**each, "y": -float(each["y"])} for each in less]
-    notes += [plate(duration(float(total[i]), sign=True), float(places[i]), float(stacked[i]), yshift=7) for i in marks]
+    notes += [
+        value_label(duration(float(total[i]), sign=True), float(places[i]), float(stacked[i]), yshift=7) for i in marks
+    ]
     layout = {
         "margin": {"l": 52, "r": 96, "t": 18, "b": 28},
         "xaxis": _percentile_axis(quantiles),
         "yaxis": {"range": [low, high], "zeroline": True, "zerolinecolor": "$ink", "zerolinewidth": 1}
         | {"fixedrange": True, **ticks(low, high)},
         "annotations": notes,
-        "shapes": [upright(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
+        "shapes": [vertical_line(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
     }
     return {"data": data, "layout": layout, "narrow": _narrow_delta(quantiles, notes)}
 

@@ -135,13 +135,13 @@ def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest:
     return {"x": x, "y": y, "xref": xref, "yref": yref, "showarrow": False, "text": text, **rest}
 
 
-def plate(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
+def value_label(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
     """Return a bold value above a point, on a background of the surface colour."""
     style: Annotation = {"font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface@.82", "borderpad": 1}
     return {**note(f"<b>{text}</b>", x, y), "xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest}
 
 
-def level(y: float, colour: str, dash: str = "4px,3px", yref: str = "y") -> Shape:
+def horizontal_line(y: float, colour: str, dash: str = "4px,3px", yref: str = "y") -> Shape:
     """Return a horizontal line across the plot."""
     return {
         "type": "line",
@@ -155,7 +155,7 @@ def level(y: float, colour: str, dash: str = "4px,3px", yref: str = "y") -> Shap
     }
 
 
-def upright(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, yref: str = "y") -> Shape:
+def vertical_line(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, yref: str = "y") -> Shape:
     """Return a vertical line from *y0* to *y1*."""
     return {
         "type": "line",
@@ -176,7 +176,7 @@ def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[l
         markers: The moment a version was first seen [milliseconds] to its name.
         reported: Whether the events were reported (solid line) or only observed (dotted line).
     """
-    shapes = [upright(at, 0, 1, "$ink", "solid" if reported else "2px,3px", yref="paper") for at in markers]
+    shapes = [vertical_line(at, 0, 1, "$ink", "solid" if reported else "2px,3px", yref="paper") for at in markers]
     style: Annotation = {"font": {"size": 11, "color": "$ink"}, "bgcolor": "$surface", "borderpad": 1, "xshift": -3}
     notes = [
         note(f"<b>▾ {safe(name)}</b>", at, 1, yref="paper", xanchor="left", yanchor="bottom", **style)
@@ -212,7 +212,7 @@ def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int 
     return sorted(shown, key=lambda one: float(one["x"])), sum(map(bool, taken))
 
 
-def span_of(x0: float, x1: float, y0: float, y1: float, colour: str, *, above: bool = False) -> Shape:
+def rectangle(x0: float, x1: float, y0: float, y1: float, colour: str, *, above: bool = False) -> Shape:
     """Return a filled rectangle from *x0* to *x1* [axis units], *y0* to *y1* [ratio of the plot's height]."""
     field = {"type": "rect", "xref": "x", "yref": "paper", "x0": x0, "x1": x1, "y0": y0, "y1": y1}
     return {**field, "fillcolor": colour, "line": {"width": 0}, "layer": "above" if above else "below"}

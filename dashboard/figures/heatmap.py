@@ -19,8 +19,22 @@ from ...core.stages import label, position
 from ..ui.design_tokens import stage_colour
 from ..ui.format import axis_duration
 from ..view import trace_name
-from .elements import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, marker_rows, note, raw, safe
-from .time_axis import TimeAxis, gaps_filled, release_marks, rough
+from .elements import (
+    LABEL_GAP,
+    Annotation,
+    Figure,
+    Trace,
+    f4,
+    f8,
+    horizontal_line,
+    line,
+    log_ticks,
+    marker_rows,
+    note,
+    raw,
+    safe,
+)
+from .time_axis import TimeAxis, gaps_filled, has_too_few, release_marks
 
 # More cells are slow to draw and smaller than a pointer.
 _MAX_CELLS = 8_000
@@ -63,7 +77,7 @@ def heat_figure(
     low, high = float(grid.edges[0]), float(grid.edges[-1])
     notes += _quantile_names(quantiles, high / low)
     if threshold_seconds is not None and low < threshold_seconds < high:
-        shapes.append(level(threshold_seconds, "$bad"))
+        shapes.append(horizontal_line(threshold_seconds, "$bad"))
         notes.append(_objective_label(threshold_seconds))
     return {"data": data, "layout": {**_layout(axis, low, high), "annotations": notes, "shapes": shapes}}
 
@@ -200,7 +214,7 @@ def _quantile_lines(quantiles: pd.DataFrame, axis: TimeAxis) -> list[Trace]:
     x = f8(axis.places(steps["at"]))
     lines: list[Trace] = []
     for name, quantile, width in (("p50", 0.5, 1.4), ("p99", 0.99, 1.6)):
-        value, unsure = steps[name].to_numpy(dtype=float), rough(steps, quantile)
+        value, unsure = steps[name].to_numpy(dtype=float), has_too_few(steps, quantile)
         y = f4(np.where(unsure, np.nan, value))
         lines += [line(x, y, width=width + 1.8, colour="$surface@.75"), line(x, y, width=width)]
         if unsure.any():

@@ -16,8 +16,22 @@ import pandas as pd
 
 from ...core.stages import label
 from ..ui.format import count, duration, percent, percentile, samples_needed, whole
-from .elements import Annotation, Figure, Trace, band, f4, f8, level, line, marker_rows, note, safe, stages_of, ticks
-from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, release_marks, rough, veils, without_alert_names
+from .elements import (
+    Annotation,
+    Figure,
+    Trace,
+    band,
+    f4,
+    f8,
+    horizontal_line,
+    line,
+    marker_rows,
+    note,
+    safe,
+    stages_of,
+    ticks,
+)
+from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, has_too_few, release_marks, veils, without_alert_names
 
 # The lower panel ends and the upper one begins here. [ratio of the plot's height]
 _LOWER, _UPPER = 0.56, 0.68
@@ -60,20 +74,22 @@ def over_time_figure(
     x = f8(places)
     total = steps["value_seconds"].to_numpy(dtype=float)
     part = len(stages) < len(shown)
-    drawn = _top(steps, stages) if part else total
+    drawn = _stage_total(steps, stages) if part else total
     top = _ceiling(drawn)
     rate = steps["n"].to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
-    data: list[Trace] = [band(x, _taken(steps[stage].to_numpy(dtype=float), rows, 0.0), stage) for stage in stages]
+    data: list[Trace] = [
+        band(x, _values_at_rows(steps[stage].to_numpy(dtype=float), rows, 0.0), stage) for stage in stages
+    ]
     said = [*_hover_lines(steps, shown, quantile, axis), ""]
     hover: dict[str, Any] = {"text": [said[row] for row in rows], "hovertemplate": "%{text}<extra></extra>"}
-    data.append(line(x, f4(_taken(drawn, rows, np.nan)), width=0 if part else 1.3, connectgaps=False, **hover))
+    data.append(line(x, f4(_values_at_rows(drawn, rows, np.nan)), width=0 if part else 1.3, connectgaps=False, **hover))
     strip = {"type": "bar", "x": f8(axis.places(steps["at"])), "y": f4(np.nan_to_num(rate)), "yaxis": "y2"}
     data.append({**strip, "hoverinfo": "none", "marker": {"color": "$deco@.55"}})
     (shapes, notes), (fields, names) = release_marks(axis, versions, reported), alert_marks(alerts, axis)
     notes, _ = marker_rows(notes, axis.place(axis.start), axis.place(axis.end), rows=1)
     shapes, notes = [*shapes, *fields, *veils(steps, axis, quantile, _FLOOR)], [*notes, *names]
     if threshold_seconds is not None and threshold_seconds < top and not part:
-        shapes.append(level(threshold_seconds, "$bad"))
+        shapes.append(horizontal_line(threshold_seconds, "$bad"))
     layout = {**_layout(axis, top, np.nan_to_num(rate)), "annotations": notes, "shapes": shapes}
     return {"data": data, "layout": layout, "narrow": {"annotations": without_alert_names(notes)}}
 
@@ -114,14 +130,16 @@ def _runs(steps: pd.DataFrame, axis: TimeAxis) -> tuple[list[float], list[int]]:
     return places, rows
 
 
-def _taken(values: np.ndarray, rows: Sequence[int], nothing: float) -> np.ndarray:
+def _values_at_rows(values: np.ndarray, rows: Sequence[int], nothing: float) -> np.ndarray:
     return np.array([values[row] if row >= 0 else nothing for row in rows])
 
 
 def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | None, axis: TimeAxis) -> list[str]:
     """Return the hover text of each step: time, value with n, and dominant stage."""
     name = "mean" if quantile is None else percentile(quantile)
-    values = zip(steps["value_seconds"], steps["n"], rough(steps, quantile), steps[stages].to_numpy(float), strict=True)
+    values = zip(
+        steps["value_seconds"], steps["n"], has_too_few(steps, quantile), steps[stages].to_numpy(float), strict=True
+    )
     said: list[str] = []
     for at, (value, n, unsure, parts) in zip(steps["at"], values, strict=True):
         if not np.isfinite(value):
@@ -129,19 +147,19 @@ def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | N
             continue
         few = f", needs {whole(samples_needed(quantile))}" if unsure and quantile is not None else ""
         said.append(
-            f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br><b>{name} {duration(float(value))}</b> · n {count(float(n))}{few}{_mostly(stages, parts)}"
+            f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br><b>{name} {duration(float(value))}</b> · n {count(float(n))}{few}{_dominant_words(stages, parts)}"
         )
     return said
 
 
-def _mostly(stages: Sequence[str], parts: np.ndarray) -> str:
+def _dominant_words(stages: Sequence[str], parts: np.ndarray) -> str:
     if not parts.sum():
         return ""
     most = int(np.nanargmax(parts))
     return f"<br>mostly {safe(label(stages[most]))} {percent(float(parts[most] / parts.sum()))}"
 
 
-def _top(steps: pd.DataFrame, stages: Sequence[str]) -> np.ndarray:
+def _stage_total(steps: pd.DataFrame, stages: Sequence[str]) -> np.ndarray:
     return steps[list(stages)].sum(axis=1, min_count=1).to_numpy(dtype=float)
 
 
@@ -177,9 +195,9 @@ def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *,
         tail_name: What the slow requests are called.
     """
     top = float(tail["value"].max() * 1.08) if len(tail) and tail["value"].max() > 0 else 1.0
-    data: list[Trace] = [_course(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
+    data: list[Trace] = [_gapped_line(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
     for place, own in shares.groupby("place", sort=True):
-        data.append(_course(own.set_index("at")["share"], axis, safe(str(place)), percent))
+        data.append(_gapped_line(own.set_index("at")["share"], axis, safe(str(place)), percent))
     notes = [
         note(tail_name, 1, (1 + _UPPER) / 2, yref="paper", **_SIDE),
         note(name, 1, _LOWER / 2, yref="paper", **_SIDE),
@@ -194,7 +212,9 @@ def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *,
     return {"data": data, "layout": layout, "narrow": {**_NARROW, "annotations": []}}
 
 
-def _course(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y") -> Trace:
+def _gapped_line(
+    values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y"
+) -> Trace:
     """Return a line of *values* over time, with gaps where data is missing."""
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     known = steps["value"].to_numpy(dtype=float)

@@ -23,13 +23,13 @@ from .elements import (
     band_labels,
     dots,
     f4,
-    level,
+    horizontal_line,
     line,
     note,
-    plate,
     stages_of,
     ticks,
-    upright,
+    value_label,
+    vertical_line,
     without_side_labels,
 )
 
@@ -76,7 +76,7 @@ def percentile_figure(
     stack = frame[stages].to_numpy(dtype=float)
     stack = stack / np.maximum(total, 1e-12)[:, None] if share else stack
     whole = not [each for each in stages_of(frame, COLUMNS) if each in hidden]
-    highest = np.where(coarse(frame), frame["high_seconds"], total) if whole else stack.sum(axis=1)
+    highest = np.where(has_wide_bucket(frame), frame["high_seconds"], total) if whole else stack.sum(axis=1)
     top = 1.0 if share else max(float(highest.max()) * 1.10, 1e-9)
     x = f4(places)
     data: list[Trace] = [band(x, stack[:, index], stage) for index, stage in enumerate(stages)]
@@ -86,23 +86,23 @@ def percentile_figure(
     shapes: list[Shape]
     if share:
         notes += _share_marks(places, values, marks)
-        shapes = [upright(float(places[index]), 0, 1, "$surface@.8") for index in marks]
+        shapes = [vertical_line(float(places[index]), 0, 1, "$surface@.8") for index in marks]
     elif whole:
         data += _bands_of_error(x, frame)
         data += [line(x, f4(total), hoverinfo="none"), dots(list(places[marks]), list(total[marks]))]
         notes += _time_marks(places, total, values, marks)
-        shapes = [upright(float(places[index]), 0, float(total[index]), "$ink@.28") for index in marks]
+        shapes = [vertical_line(float(places[index]), 0, float(total[index]), "$ink@.28") for index in marks]
     else:
         shapes = []
     if objective is not None and not share and whole and objective.threshold_seconds < top:
         data += crossing_marker(places, total, objective.threshold_seconds)
-        shapes.append(level(objective.threshold_seconds, "$bad"))
+        shapes.append(horizontal_line(objective.threshold_seconds, "$bad"))
         notes = values_beside_label(
             objective.threshold_seconds, notes, top, [place(0.5, even=False), place(0.5, even=True)]
         )
         notes.append(objective_label(places, total, objective))
     shapes += _pin(places, quantiles, pinned)
-    return _assembled(data, notes, shapes, quantiles, top, share=share, even=even)
+    return _figure(data, notes, shapes, quantiles, top, share=share, even=even)
 
 
 def nearest(quantiles: Iterable[float], wanted: float) -> int:
@@ -128,13 +128,13 @@ def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -
 
 def _latency_texts(frame: pd.DataFrame) -> list[str]:
     """Return the latency of each row as text: a number, or its error bounds where the source has wide buckets."""
-    rows = zip(coarse(frame), frame["value_seconds"], frame["low_seconds"], frame["high_seconds"], strict=True)
+    rows = zip(has_wide_bucket(frame), frame["value_seconds"], frame["low_seconds"], frame["high_seconds"], strict=True)
     return [interval(float(low), float(high)) if wide else duration(float(value)) for wide, value, low, high in rows]
 
 
 def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[Trace]:
     """Return the error bounds of the latency where the buckets of the source are too wide for a line."""
-    wide = coarse(frame)
+    wide = has_wide_bucket(frame)
     if not wide.any():
         return []
     low, high = (np.where(wide, frame[name], frame["value_seconds"]) for name in ("low_seconds", "high_seconds"))
@@ -144,10 +144,10 @@ def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[Trace]:
 def _pin(places: np.ndarray, quantiles: np.ndarray, pinned: float | None) -> list[Shape]:
     if pinned is None:
         return []
-    return [upright(float(places[nearest(quantiles, pinned)]), 0, 1, "$ink", "solid", yref="paper")]
+    return [vertical_line(float(places[nearest(quantiles, pinned)]), 0, 1, "$ink", "solid", yref="paper")]
 
 
-def _assembled(
+def _figure(
     data: list[Trace],
     notes: list[Annotation],
     shapes: list[Shape],
@@ -197,11 +197,16 @@ def _anchor(position: int, marks: Sequence[int]) -> str:
 
 
 def _time_marks(places: np.ndarray, total: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[Annotation]:
-    return [plate(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks)) for j, i in enumerate(marks)]
+    return [
+        value_label(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks))
+        for j, i in enumerate(marks)
+    ]
 
 
 def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[Annotation]:
-    return [plate(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2) for j, i in enumerate(marks)]
+    return [
+        value_label(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2) for j, i in enumerate(marks)
+    ]
 
 
 def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
@@ -291,7 +296,7 @@ def place(quantile: float, *, even: bool) -> float:
     return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
 
 
-def coarse(frame: pd.DataFrame) -> np.ndarray:
+def has_wide_bucket(frame: pd.DataFrame) -> np.ndarray:
     """Return for each row of a breakdown whether its latency lies in a wide bucket; shape (n,)."""
     low, high = (frame[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
     return (low > 0) & (high > low * _FINE)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..ui.format import has_enough_samples
 from ..view import BUCKET_SECONDS
-from .elements import Annotation, Shape, note, releases, safe, span_of
+from .elements import Annotation, Shape, note, rectangle, releases, safe
 
 # Alerts that begin after this part of the window have their name at their end.
 _LATE = 0.7
@@ -159,7 +159,7 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
             continue
         colour, shape = ("$bad", "■") if each.urgent else ("$warn", "◆")
         x0, x1 = axis.place(start), axis.place(end)
-        shapes += [span_of(x0, x1, 0, 1, f"{colour}@.07"), span_of(x0, x1, 0.99, 1, colour)]
+        shapes += [rectangle(x0, x1, 0, 1, f"{colour}@.07"), rectangle(x0, x1, 0.99, 1, colour)]
         late = (start - axis.start) > length * _LATE
         at = (x1 - axis.place(axis.end)) / (length.total_seconds() * 1000) + 1 - (_NAME_WIDTH if late else 0)
         at = at if late else (start - axis.start) / length
@@ -177,7 +177,7 @@ def without_alert_names(notes: Sequence[Annotation]) -> list[Annotation]:
     return [{**each, "text": each["text"][0]} if each["text"][:1] in ("■", "◆") else each for each in notes]
 
 
-def rough(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
+def has_too_few(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
     """Return for each step (column `n`) whether it has requests, but too few for *quantile*; shape (n,)."""
     n = frame["n"].fillna(0).to_numpy(dtype=float)
     if quantile is None:
@@ -189,11 +189,11 @@ def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: fl
     """Return a veil over each run of steps with too few requests, from *floor* [ratio of the height] to the top."""
     starts = [pd.Timestamp(each).to_pydatetime() for each in steps["at"]]
     found: list[Shape] = []
-    for unsure, run in groupby(zip(rough(steps, quantile), starts, strict=True), key=lambda pair: bool(pair[0])):
+    for unsure, run in groupby(zip(has_too_few(steps, quantile), starts, strict=True), key=lambda pair: bool(pair[0])):
         held = [at for _, at in run]
         if unsure:
             x0, x1 = axis.place(held[0]), axis.place(held[-1] + axis.step)
-            found.append(span_of(x0, x1, floor, 1, "$surface@.55", above=True))
+            found.append(rectangle(x0, x1, floor, 1, "$surface@.55", above=True))
     return found
 
 

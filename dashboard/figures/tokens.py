@@ -20,7 +20,7 @@ from .elements import (
     safe,
     stages_of,
     ticks,
-    upright,
+    vertical_line,
     without_side_labels,
 )
 from .percentile import COLUMNS, percentile_figure, place
@@ -89,7 +89,7 @@ def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "
     pad = max((high - low) * 0.03, high * 0.005)
     shapes = []
     if newest is not None:
-        shapes = [upright(newest, 0, 1, "$deco", "2px,2px", yref="paper")]
+        shapes = [vertical_line(newest, 0, 1, "$deco", "2px,2px", yref="paper")]
         notes.append(note(newest_name, newest, 1, yref="paper", yanchor="bottom"))
     layout = {
         "margin": {"l": 50, "r": 74, "t": 20, "b": 42},

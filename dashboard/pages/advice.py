@@ -17,14 +17,14 @@ from .advice_facts import (
     MOST,
     Advice,
     Mark,
-    Reach,
+    ReachableLatency,
+    advice_for_fleet,
+    advice_for_service,
     before_and_after,
-    buttons,
+    mark_buttons,
     marks,
-    of_all,
-    of_service,
-    only_where,
     quantile_of,
+    scope_notes,
 )
 from .advice_rules import RANKS, Option
 from .measures import measure, measures_in_window
@@ -64,14 +64,14 @@ def _trail(context: Context) -> list[tuple[str, str | None]]:
 def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     rank = context.view.choice("rank", *RANKS)
     requests = measure(context.source, context.selection).requests
-    above: list[Node] = [] if bare else [_ranked(context)]
+    above: list[Node] = [] if bare else [_rank_tabs(context)]
     quantile = quantile_of(rank)
     if not has_enough_samples(requests, quantile):
         return [*above, _too_few(context, requests, quantile)]
-    found = of_service(context, rank)
-    cards: list[Node] = [_first(found, rank)] if found else []
+    found = advice_for_service(context, rank)
+    cards: list[Node] = [_summary(found, rank)] if found else []
     for place, each in enumerate(_shown(context, found)):
-        notes = only_where(context, each.finding) if place < _MAX_NOTED else []
+        notes = scope_notes(context, each.finding) if place < _MAX_NOTED else []
         cards.append(
             panel(
                 each.finding.stage, lambda each=each, notes=notes: advice_card(context, each, rank, notes, alone=True)
@@ -84,7 +84,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     return [*above, *cards, _hidden_note(context, found)]
 
 
-def _first(found: Sequence[Advice], rank: str) -> Component:
+def _summary(found: Sequence[Advice], rank: str) -> Component:
     """Return one sentence about the stage with the largest gain."""
     top = found[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
@@ -103,7 +103,7 @@ def _of_all(context: Context) -> list[Node]:
             _head(context, ""),
             empty_page_card("No request in this window", "Advice comes from what was measured in it."),
         ]
-    found, candidates = of_all(context, rank)
+    found, candidates = advice_for_fleet(context, rank)
     cards: list[Node] = [
         panel(
             each.finding.stage,
@@ -115,7 +115,7 @@ def _of_all(context: Context) -> list[Node]:
         cards.append(
             empty_page_card(
                 "Nothing stands out",
-                f"No stage takes a fifth of {_what(rank)} anywhere. A service's own page lists what is smaller.",
+                f"No stage takes a fifth of {_rank_words(rank)} anywhere. A service's own page lists what is smaller.",
             )
         )
     sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
@@ -132,16 +132,16 @@ def _left_out(context: Context, rank: str) -> str:
     return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""
 
 
-def _what(rank: str) -> str:
+def _rank_words(rank: str) -> str:
     return {"p99": "p99 more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
 
 
 def _head(context: Context, sub: str) -> Component:
     title = html.Div([html.H1("Advice"), html.P(sub or "What would help most, at best", className="sub")])
-    return html.Div([title, html.Span(className="grow"), _ranked(context)], className="phead")
+    return html.Div([title, html.Span(className="grow"), _rank_tabs(context)], className="phead")
 
 
-def _ranked(context: Context) -> Component:
+def _rank_tabs(context: Context) -> Component:
     rank = context.view.choice("rank", *RANKS)
     options = {each: (_NAMES[each], context.view.here(rank=None if each == RANKS[0] else each)) for each in RANKS}
     return html.Div(["Ranked by", link_tabs("Ranked by", options, rank)], className="pick ranked")
@@ -155,12 +155,12 @@ def _too_few(context: Context, requests: int, quantile: float) -> Component:
     return empty_page_card(f"Too few requests to advise on {name}", f"{whole(requests)} so far in this window, and {name} needs {whole(samples_needed(quantile))}.", actions=actions)  # fmt: skip
 
 
-def _everything(context: Context) -> bool:
+def _shows_all(context: Context) -> bool:
     return context.view.text("kind") == "all"
 
 
 def _shown(context: Context, found: Sequence[Advice]) -> list[Advice]:
-    return [each for each in found if _everything(context) or not (each.mark and each.mark.hides(context.view.now))]
+    return [each for each in found if _shows_all(context) or not (each.mark and each.mark.hides(context.view.now))]
 
 
 def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
@@ -171,7 +171,7 @@ def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
     said: list[Node] = []
     if out:
         text = f"{len(out)} dismissed, snoozed or done"
-        href, words = (view.here(kind=None), "Hide") if _everything(context) else (view.here(kind="all"), "Show")
+        href, words = (view.here(kind=None), "Hide") if _shows_all(context) else (view.here(kind="all"), "Show")
         said.append(html.Span([f"{text}. ", link(words, href=href, className="link")]))
     for service, key, mark in done:
         href = before_and_after(view, service, mark)
@@ -206,14 +206,14 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
     service = finding.facts.service
     named = link(service, href=view.link(service_path(service, "advice")), className="b") if not alone else None
     said = [
-        html.Div([swatch(finding.stage), label(finding.stage), named, pill(finding.family.name, "out"), _mark(context, advice)], className="m"),
+        html.Div([swatch(finding.stage), label(finding.stage), named, pill(finding.family.name, "out"), _mark_badge(context, advice)], className="m"),
         html.H2(title),
         html.P([why, *[f" {each}" for each in notes]], className="x"),
-        html.Div([_option(each) for each in finding.family.options], className="opts"),
+        html.Div([_option_details(each) for each in finding.family.options], className="opts"),
     ]  # fmt: skip
     body = [html.Div(said, className="say"), _numbers(context, advice, rank)]
     return html.Section(
-        [html.Div(body, className="both"), buttons(finding, advice.mark, view.now)],
+        [html.Div(body, className="both"), mark_buttons(finding, advice.mark, view.now)],
         className=f"card adv st-{hue(finding.stage)}",
         **attributes({"data-advice": finding.key, "aria-label": f"{title}, {service}"}),
     )
@@ -222,8 +222,8 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
 def top_advice(context: Context, most: int, size: str = "c12") -> Component | None:
     """Return a card of the pieces of advice that lower p99 of a service most; None without any."""
     view = context.view
-    found = [each for each in of_service(context, "p99", most) if not (each.mark and each.mark.hides(view.now))]
-    shown = [_line(context, each) for each in found if each.reach is not None]
+    found = [each for each in advice_for_service(context, "p99", most) if not (each.mark and each.mark.hides(view.now))]
+    shown = [_advice_line(context, each) for each in found if each.reach is not None]
     if not shown:
         return None
     whole = view.link(service_path(context.service or "", "advice"), **view.part)
@@ -231,7 +231,7 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
     return card("What would help", html.Ul(shown, className="helps"), sub="p99 could reach", tools=more, size=size)
 
 
-def _line(context: Context, advice: Advice) -> Component:
+def _advice_line(context: Context, advice: Advice) -> Component:
     finding, reach = advice.finding, advice.reach
     title, why = finding.words
     href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.part)
@@ -249,14 +249,14 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
     if rank == "cost":
         parts += _cost_numbers(context, advice)
     elif reach is not None:
-        parts += _reached(finding.stage, reach)
+        parts += _reachable(finding.stage, reach)
     stages = measures.tail_stages if rank == "p99" else measures.median_stages
     href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None, **view.part)
     parts += [stage_bar(stages), link("Evidence: the breakdown →", href=href, className="link")]
     return html.Div(parts, className="reach")
 
 
-def _reached(stage: str, reach: Reach) -> list[Node]:
+def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
     """Return the percentile if the stage never exceeds its median, and the ceiling."""
     without = f"if {label(stage)} took no time"
     ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
@@ -283,7 +283,7 @@ def _cost_numbers(context: Context, advice: Advice) -> list[Node]:
     ]  # fmt: skip
 
 
-def _option(option: Option) -> Component:
+def _option_details(option: Option) -> Component:
     rows: list[Component] = []
     for name, words in _MATRIX:
         rows += [html.Dt(words), html.Dd(str(getattr(option, name)))]
@@ -292,7 +292,7 @@ def _option(option: Option) -> Component:
     )
 
 
-def _mark(context: Context, advice: Advice) -> Node:
+def _mark_badge(context: Context, advice: Advice) -> Node:
     """Return the user's mark as a badge; a done one links to the comparison of before and after."""
     mark = advice.mark
     if mark is None or not mark.hides(context.view.now):

@@ -45,26 +45,26 @@ _EVEN = 0.01
 _MAX_ROUTES = 3
 
 
-def of_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
+def advice_for_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
     """Return the advice for the service of *context*, largest gain first; advice without gain is left out.
 
     With *most*, only this many are evaluated, those that take most of the ranked quantity.
     """
     dealt = marks(context)
     found = [_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]]
-    return _worth(found, rank)
+    return _worthwhile(found, rank)
 
 
-def _worth(found: Iterable[Advice], rank: str) -> list[Advice]:
+def _worthwhile(found: Iterable[Advice], rank: str) -> list[Advice]:
     return sorted((each for each in found if each.ceiling(rank) >= MIN_GAIN), key=lambda each: each.order(rank))
 
 
-def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
+def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
     """Return the largest piece of advice of each service, largest first, and the number of services with advice."""
-    tops = _tops(context, rank)
+    tops = _largest_findings(context, rank)
     dealt = marks(context)
     found = [_advice(context.of(each.facts.service), each, rank, dealt) for each in tops[:MOST]]
-    return _worth(found, rank), len(tops)
+    return _worthwhile(found, rank), len(tops)
 
 
 def quantile_of(rank: str) -> float:
@@ -75,7 +75,9 @@ def quantile_of(rank: str) -> float:
 def advice_count(context: Context) -> int:
     """Return the number of services with large, unmarked advice by p99, without what-if queries."""
     dealt, now = marks(context), context.view.now
-    return sum(not _hidden(dealt.get((each.facts.service, each.key)), now) for each in _tops(context, "p99"))
+    return sum(
+        not _hidden(dealt.get((each.facts.service, each.key)), now) for each in _largest_findings(context, "p99")
+    )
 
 
 def facts_of(context: Context) -> Facts:
@@ -92,12 +94,13 @@ def facts_of(context: Context) -> Facts:
     )
 
 
-def only_where(context: Context, finding: Finding) -> list[str]:
+def scope_notes(context: Context, finding: Finding) -> list[str]:
     """Return notes on the single version or route in which the stage is slow at p99."""
     found = []
     for dimension, values in (("version", _versions(context)), ("route", _routes(context))):
         times = {
-            value: _tail(context, replace(context.selection, **{dimension: value}), finding.stage) for value in values
+            value: _stage_p99(context, replace(context.selection, **{dimension: value}), finding.stage)
+            for value in values
         }
         known = sorted((seconds, value) for value, seconds in times.items() if seconds is not None)
         if len(known) > 1 and known[-1][0] >= _ALONE * known[-2][0]:
@@ -109,10 +112,10 @@ def only_where(context: Context, finding: Finding) -> list[str]:
 
 def _advice(context: Context, finding: Finding, rank: str, dealt: Mapping[tuple[str, str], Mark]) -> Advice:
     mark = dealt.get((finding.facts.service, finding.key))
-    return Advice(finding, _reach(context, finding, quantile_of(rank)), mark)
+    return Advice(finding, _reachable_latency(context, finding, quantile_of(rank)), mark)
 
 
-def _reach(context: Context, finding: Finding, quantile: float) -> Reach | None:
+def _reachable_latency(context: Context, finding: Finding, quantile: float) -> ReachableLatency | None:
     if not has_enough_samples(finding.facts.measures.requests, quantile):
         return None
     frame = context.source.ask(context.source.read.whatif, context.selection, finding.stage, (quantile,))
@@ -121,10 +124,10 @@ def _reach(context: Context, finding: Finding, quantile: float) -> Reach | None:
     before, usual, without = (
         float(frame[name].iloc[0]) for name in ("before_seconds", "after_seconds", "ceiling_seconds")
     )
-    return Reach("p50" if quantile == 0.5 else "p99", before, usual, without)  # noqa: PLR2004 - the median
+    return ReachableLatency("p50" if quantile == 0.5 else "p99", before, usual, without)  # noqa: PLR2004 - the median
 
 
-def _tops(context: Context, rank: str) -> list[Finding]:
+def _largest_findings(context: Context, rank: str) -> list[Finding]:
     """Return the largest finding of each service with a large one, largest first."""
     found: list[Finding] = []
     for service, seen in measures_in_window(context).items():
@@ -160,7 +163,7 @@ def _routes(context: Context) -> list[str]:
     return list(found)[:_MAX_ROUTES]
 
 
-def _tail(context: Context, selection: Selection, stage: str) -> float | None:
+def _stage_p99(context: Context, selection: Selection, stage: str) -> float | None:
     """Return p99 of the stage's own time; at p99 of the latency another stage may be slow."""
     spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
     found = spent.quantile(0.99) if spent is not None and has_enough_samples(spent.count, 0.99) else None
@@ -198,7 +201,7 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
     return newest
 
 
-def buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
+def mark_buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
     """Return the buttons that dismiss, snooze or complete *finding*, or bring it back."""
     name = f"{finding.words[0]}, {finding.facts.service}"
     if mark is not None and mark.hides(now):
@@ -236,7 +239,7 @@ def _button(words: str, text: str, finding: Finding, name: str) -> Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachableLatency:
     """Reachable latency at one percentile.
 
     Args:
@@ -268,7 +271,7 @@ class Reach:
 
     @property
     def gain(self) -> float:
-        """How much it falls without a faster stage where that is something; else the most it can fall."""
+        """Relative gain with the stage limited to its median, else with the stage removed [ratio]."""
         return self.usual_gain if self.is_uneven else self.ceiling
 
 
@@ -283,7 +286,7 @@ class Advice:
     """
 
     finding: Finding
-    reach: Reach | None
+    reach: ReachableLatency | None
     mark: Mark | None
 
     def gain(self, rank: str) -> float:

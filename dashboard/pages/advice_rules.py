@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ...core.stages import BY_KEY, OTHER, OVERHEAD, label
-from ..costs import by_stage
+from ..costs import cost_by_stage
 from ..ui.format import count, duration, percent, times
 from .measures import Measures
 
@@ -138,7 +138,7 @@ class Finding:
         """Return the estimated gain without a what-if: share of p99, of p50 or of the cost [ratio]."""
         facts = self.facts
         if rank == "cost":
-            return by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
+            return cost_by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
         whole, own = (
             (facts.measures.p50, facts.median(self.stage))
             if rank == "p50"

@@ -12,9 +12,9 @@ from dash.development.base_component import Component
 
 from ...core.histogram import Histogram
 from ...core.stages import label
-from ..capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity, fit
+from ..capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity_at, fit_curve
 from ..costs import HOUR_SECONDS, MILLION
-from ..figures.capacity import Side, batch_figure, load_figure
+from ..figures.capacity import VersionLoad, batch_figure, load_figure
 from ..figures.time_axis import STEPS, TimeAxis, step_for
 from ..ui.components import Node, card, chart, empty, link, spark, tile, tiles
 from ..ui.format import (
@@ -63,7 +63,12 @@ def _body(context: Context) -> list[Node]:
         panel("Hardware", lambda: hardware_card(context), "c12"),
         panel("Cost by stage", lambda: cost_card(context, "c12"), "c12"),
     ]
-    return [_finding(loads, now), _shared(context), _tiles(context, loads, now), html.Div(cards, className="grid")]
+    return [
+        _capacity_sentences(loads, now),
+        _scope_note(context),
+        _tiles(context, loads, now),
+        html.Div(cards, className="grid"),
+    ]
 
 
 def _serving(context: Context) -> list[float]:
@@ -75,7 +80,7 @@ def _serving(context: Context) -> list[float]:
     return [*rates, 0.0] if rates and context.silence else rates
 
 
-def _finding(loads: Loads, rates: list[float]) -> Component:
+def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
     """Return one or two sentences about the remaining capacity, or the reason why it is unknown."""
     now, room = loads.now, loads.now.capacity
     if room is not None and loads.threshold_seconds is not None:
@@ -84,18 +89,18 @@ def _finding(loads: Loads, rates: list[float]) -> Component:
             first = f"{now.version} is above {axis_duration(loads.threshold_seconds)} at {loads.name} at any load."
         else:
             first = f"{inside} up to about {count(room.rate)}/s ({count(room.low)} to {count(room.high)}/s at 95 %)."
-        return _said(first, " ".join(_rest(now, rates)))
+        return _verdict_banner(first, " ".join(_capacity_details(now, rates)))
     if isinstance(now.curve, Curve):
-        return _said(
+        return _verdict_banner(
             "How much fits inside an objective is not known: this service has none about latency.",
             f"The curve bends at {count(now.curve.knee)}/s: beyond it latency grows faster than throughput."
             if now.curve.knee_is_sure
             else "Where the curve bends is not known either: no step came near it.",
         )
-    return _said("How much load fits cannot be told yet.", f"No curve: {why_none(now, loads.quantile)}")
+    return _verdict_banner("How much load fits cannot be told yet.", f"No curve: {why_none(now, loads.quantile)}")
 
 
-def _shared(context: Context) -> Component | None:
+def _scope_note(context: Context) -> Component | None:
     """Return the note that the shown requests are not all that the replicas serve, where that is so."""
     part = part_words(context.view, ("m", "r"))
     if not part:
@@ -103,7 +108,7 @@ def _shared(context: Context) -> Component | None:
     return html.Div(f"Only {part}: what else the service serves keeps its replicas busy too.", className="quiet")
 
 
-def _rest(load: Load, rates: list[float]) -> list[str]:
+def _capacity_details(load: Load, rates: list[float]) -> list[str]:
     room = load.capacity
     if room is None or not isinstance(load.curve, Curve):
         return []
@@ -122,7 +127,7 @@ def _room_sentence(now: float, room: float) -> str:
     return f"It serves {count(now)}/s now: {percent(1 - now / room)} headroom."
 
 
-def _said(first: str, rest: str) -> Component:
+def _verdict_banner(first: str, rest: str) -> Component:
     return html.Div(
         html.Div([html.Div(first, className="big"), html.Div(rest, className="muted")], className="say"),
         className="verdict",
@@ -192,7 +197,7 @@ def _load_card(context: Context, loads: Loads) -> Component:
         return card(
             title, empty("No step of time tells of it", why_none(now, loads.quantile), actions=longer), size="c8"
         )
-    sides = [_side(each) for each in (now, loads.before) if each is not None]
+    sides = [_version_load(each) for each in (now, loads.before) if each is not None]
     figure = load_figure(sides[0], sides[1] if len(sides) > 1 else None, loads.threshold_seconds, loads.name)
     curve = now.curve
     foot: list[Node] = []
@@ -205,7 +210,7 @@ def _load_card(context: Context, loads: Loads) -> Component:
         ]
     return card(
         title,
-        chart("load", figure, _spoken(loads), 366, frame=_frame(loads)),
+        chart("load", figure, _load_words(loads), 366, frame=_load_table(loads)),
         sub=sub if isinstance(curve, Curve) else f"{loads.name} of each {span(now.step)}",
         tools=_versions(loads),
         foot=html.Span(foot, className="facts") if foot else None,
@@ -213,9 +218,9 @@ def _load_card(context: Context, loads: Loads) -> Component:
     )
 
 
-def _side(load: Load) -> Side:
+def _version_load(load: Load) -> VersionLoad:
     curve = load.curve if isinstance(load.curve, Curve) else None
-    return Side(load.version, *arrays(load), curve, load.capacity)
+    return VersionLoad(load.version, *load_arrays(load), curve, load.capacity)
 
 
 def _versions(loads: Loads) -> Component:
@@ -224,15 +229,15 @@ def _versions(loads: Loads) -> Component:
     return html.Span([html.Span([html.I(className=css), each.version]) for each, css in shown], className="legend")
 
 
-def _spoken(loads: Loads) -> str:
-    rate, latency = arrays(loads.now)
+def _load_words(loads: Loads) -> str:
+    rate, latency = load_arrays(loads.now)
     seen = f"{len(rate)} steps of {loads.now.version} between {count(float(rate.min()))} and {count(float(rate.max()))} requests a second"
     room = loads.now.capacity
     fits = f", and {count(room.rate)} a second fit inside the objective" if room else ""
     return f"{seen}, {loads.name} from {duration(float(latency.min()))} to {duration(float(latency.max()))}{fits}."
 
 
-def _frame(loads: Loads) -> pd.DataFrame:
+def _load_table(loads: Loads) -> pd.DataFrame:
     """Return the drawn numbers, for tables."""
     parts = [each.steps.assign(version=each.version) for each in (loads.before, loads.now) if each is not None]
     whole = pd.concat(parts, ignore_index=True)[["version", "at", "n", "rate", "latency"]]
@@ -279,7 +284,7 @@ class Loads:
 
     @property
     def name(self) -> str:
-        """The name of the percentile."""
+        """Name of the percentile."""
         return percentile(self.quantile)
 
 
@@ -292,12 +297,12 @@ def loads_of(context: Context) -> Loads:
     served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]
     chosen = context.view.part.get("v") or (served or names)[-1]
     at = names.index(chosen) if chosen in names else len(names) - 1
-    first = max(context.axis.start, _moment(versions["first_seen"].iloc[at]))
+    first = max(context.axis.start, _first_moment(versions["first_seen"].iloc[at]))
     now = _load(context, names[at], (first, context.view.end), quantile, threshold)
     before = None
     if at > 0:
-        last = min(_moment(versions["last_seen"].iloc[at - 1]) + _BUCKET, context.view.end)
-        first = max(last - (context.view.end - context.view.start), _moment(versions["first_seen"].iloc[at - 1]))
+        last = min(_first_moment(versions["last_seen"].iloc[at - 1]) + _BUCKET, context.view.end)
+        first = max(last - (context.view.end - context.view.start), _first_moment(versions["first_seen"].iloc[at - 1]))
         before = _load(context, names[at - 1], (first, last), quantile, threshold) if first < last else None
     return Loads(now, before if before is not None and len(before.steps) else None, quantile, threshold)
 
@@ -335,8 +340,8 @@ def _load(
     steps["rate"] = steps["n"] / real.total_seconds()
     steps["latency"] = found.loc[kept, name].to_numpy(dtype=float)
     rate, latency = (steps[each].to_numpy(dtype=float) for each in ("rate", "latency"))
-    curve = fit(rate, latency)
-    room = capacity(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
+    curve = fit_curve(rate, latency)
+    room = capacity_at(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
     return Load(version, steps, real, curve, room)
 
 
@@ -348,11 +353,11 @@ def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
     return max(step_for(length), enough)
 
 
-def _moment(at: object) -> datetime:
+def _first_moment(at: object) -> datetime:
     return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas' own timestamps, typed as object
 
 
-def arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
+def load_arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
     """Return the rates and latencies of *load*."""
     return load.steps["rate"].to_numpy(dtype=float), load.steps["latency"].to_numpy(dtype=float)
 
@@ -380,7 +385,7 @@ class Band:
 
     @property
     def mean_seconds(self) -> float:
-        """The mean time of a run."""
+        """Mean time of a run [seconds]."""
         return self.runs.sum / self.runs.count
 
     @property
@@ -416,10 +421,10 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
         return tile(name, UNKNOWN, "", "no request told a size")
     if loads.threshold_seconds is None:
         return tile(name, UNKNOWN, "", "needs an objective")
-    room = _room(context, loads.threshold_seconds)
+    room = _model_time_limit(context, loads.threshold_seconds)
     if room is None:
         return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
-    fitting = [each for each in bands if (slow := _slow(each, loads.quantile)) is not None and slow <= room]
+    fitting = [each for each in bands if (slow := _slow_run_seconds(each, loads.quantile)) is not None and slow <= room]
     if not fitting:
         return tile(name, UNKNOWN, "", "none that ran fits")
     best = min(fitting, key=lambda each: each.each_seconds)
@@ -442,7 +447,7 @@ def batch_card(context: Context, size: str) -> Component:
     else:
         below = {each.name: hourly / HOUR_SECONDS * each.each_seconds * MILLION for each in bands}
         written, name = [money(each, currency) for each in below.values()], "cost per 1 M, replicas always busy"
-    stage = _stage(context)
+    stage = _larger_model_stage(context)
     figure = batch_figure(run, below, stage, written, name)
     unit = f"cost per 1 M requests ({currency})" if hourly is not None else "model time of a request (seconds)"
     frame = pd.DataFrame(
@@ -469,13 +474,13 @@ def _band(name: str, runs: Histogram) -> Band:
     return Band(name, int(first), int(last or first), runs)
 
 
-def _slow(band: Band, quantile: float) -> float | None:
+def _slow_run_seconds(band: Band, quantile: float) -> float | None:
     """Return the time of a slow run of *band*; None with too few requests."""
     found = band.runs.quantile(quantile) if has_enough_samples(band.runs.count, quantile) else None
     return found.value if found else None
 
 
-def _room(context: Context, threshold: float) -> float | None:
+def _model_time_limit(context: Context, threshold: float) -> float | None:
     """Return the model time at p99 that the objective leaves beside the other stages; None without p99."""
     measures = measure(context.source, context.selection)
     if measures.p99 is None:
@@ -483,7 +488,7 @@ def _room(context: Context, threshold: float) -> float | None:
     return threshold - sum(seconds for stage, seconds in measures.tail_stages.items() if stage not in _MODEL)
 
 
-def _stage(context: Context) -> str:
+def _larger_model_stage(context: Context) -> str:
     """Return the model stage that takes more here."""
     spent = measure(context.source, context.selection).median_stages
     return max(_MODEL, key=lambda stage: spent.get(stage, 0.0))

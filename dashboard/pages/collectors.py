@@ -86,7 +86,7 @@ def render(context: Context) -> Page:
     body: list[Node] = [_head(found), panel("Collectors", lambda: _list(context, found))]
     if found:
         body += [
-            panel("To look at", lambda: _troubles(context, found)) if any(each.troubles for each in found) else None,
+            panel("To look at", lambda: _problems(context, found)) if any(each.troubles for each in found) else None,
             panel("Store", lambda: _shared(found)),
             panel("What the numbers mean", _meanings),
         ]
@@ -155,7 +155,7 @@ def _split(rates: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {count(rate)}" for name, rate in sorted(rates.items()))
 
 
-def _troubles(context: Context, found: Sequence[CollectorStatus]) -> Component:
+def _problems(context: Context, found: Sequence[CollectorStatus]) -> Component:
     rows = [
         html.Tr(
             [
@@ -206,7 +206,7 @@ def _meanings() -> Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """One problem of a collector.
 
     Args:
@@ -232,11 +232,11 @@ class CollectorStatus:
 
     report: Report
     state: State
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[Problem, ...] = ()
 
 
 def collector_status(report: Report, now: datetime) -> CollectorStatus:
-    """Say how the collector of *report* is."""
+    """Return the status of the collector of *report*."""
     seen = _moment(report.seen)
     if (now - seen).total_seconds() > SILENT_AFTER:
         text = f"No word for {span(now - seen)}"
@@ -244,48 +244,48 @@ def collector_status(report: Report, now: datetime) -> CollectorStatus:
             "it was killed, its machine is gone, or it cannot write to the database; its log says which. "
             "Agents keep what they cannot send and try again"
         )
-        return CollectorStatus(report, "silent", (Trouble(text, fix, seen),))
+        return CollectorStatus(report, "silent", (Problem(text, fix, seen),))
     failing = tuple(
-        Trouble(
+        Problem(
             f"{part[:1].upper()}{part[1:]} fails{f': {why}' if why else ''}",
             "it goes on trying; its log says more",
             _moment(since),
         )
         for part, why, since in report.vitals.failing
     )
-    others = (*_clock(seen - now), *_looks(report.vitals))
+    others = (*_clock(seen - now), *_find_problems(report.vitals))
     return CollectorStatus(report, "failing" if failing else "look" if others else "ok", (*failing, *others))
 
 
-def _clock(ahead: timedelta) -> Iterator[Trouble]:
+def _clock(ahead: timedelta) -> Iterator[Problem]:
     if ahead > CLOCK_AHEAD:
-        yield Trouble(f"Its clock is {span(ahead)} ahead of this machine's", "let both follow NTP")
+        yield Problem(f"Its clock is {span(ahead)} ahead of this machine's", "let both follow NTP")
 
 
-def _looks(vitals: Vitals) -> Iterator[Trouble]:
+def _find_problems(vitals: Vitals) -> Iterator[Problem]:
     if vitals.file_errors:
         fix = "what was read before stays in force; mend the file, it is read again by itself"
-        yield Trouble(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", fix)
+        yield Problem(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", fix)
     for sender in vitals.greedy:
         fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
-        yield Trouble(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
+        yield Problem(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
     for code, rate in sorted(vitals.refused_per_second.items()):
-        yield Trouble(f"{count(rate)} requests/s are answered with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
+        yield Problem(f"{count(rate)} requests/s are answered with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
     if vitals.commit_p99_seconds is not None and vitals.commit_p99_seconds > SLOW_COMMIT_SECONDS:
         text = f"One transaction in a hundred takes about {vitals.commit_p99_seconds:g} s"
-        yield Trouble(text, "look at the database's disk and at what else it does")
+        yield Problem(text, "look at the database's disk and at what else it does")
     for url, why in vitals.targets_down.items():
-        yield Trouble(f"{url} cannot be scraped{f': {why}' if why else ''}", "what it counts meanwhile is read later")
+        yield Problem(f"{url} cannot be scraped{f': {why}' if why else ''}", "what it counts meanwhile is read later")
     for name, why in vitals.destinations_down.items():
         fix = "what is received waits for it, up to the most_waiting of the collector's file"
-        yield Trouble(f"Nothing can be sent on to {name}: {why}", fix)
+        yield Problem(f"Nothing can be sent on to {name}: {why}", fix)
     for name, bodies in vitals.destinations_lost.items():
         fix = "the collector's log has its words; stagelens_collector_forward_dropped_total counts on"
-        yield Trouble(f"{name} did not get {count(bodies)} of the requests that were received", fix)
+        yield Problem(f"{name} did not get {count(bodies)} of the requests that were received", fix)
     if timedelta(seconds=vitals.spans_waiting_seconds) > LONG_WAIT:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"
-        yield Trouble(text, "more come than are folded: start another collector")
+        yield Problem(text, "more come than are folded: start another collector")
 
 
 def service_quota_line(context: Context) -> Component | None:

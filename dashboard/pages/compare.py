@@ -62,16 +62,16 @@ _REPORT = "report"
 def render(context: Context) -> Page:
     """Return the comparison that the address names, or the newest version against the version before."""
     if context.service is None:
-        return _choose(context)
+        return _service_list(context)
     view, service = context.view, context.service
     trail: list[tuple[str, str | None]] = [("Regressions", view.link(_PLACE))]
     trail.append((service, view.link(service_path(service))))
     if context.versions.empty:
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], [_unknown(context)], _PLACE)
     pair = context.once(asked_pair)
-    frame: list[Node] = [head(context, pair), service_tabs(context, "compare")]
+    frame: list[Node] = [comparison_head(context, pair), service_tabs(context, "compare")]
     if pair is None or (view.part_of_each_version and not more_requests(context, pair)):
-        page = [*frame, _no_pair(context) if pair is None else _nobody(context)]
+        page = [*frame, _no_pair(context) if pair is None else _no_requests(context)]
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], page, _PLACE)
     judged = compared(context, pair, QUANTILES.get(view.text("p") or ""))
     name = " → ".join(side_names(context, pair))
@@ -120,7 +120,7 @@ def _unknown(context: Context) -> Component:
     )
 
 
-def _nobody(context: Context) -> Component:
+def _no_requests(context: Context) -> Component:
     view = context.view
     keys = list(view.part_of_each_version)
     text = "Neither side has one. Without the filter, or with another one, there may be some."
@@ -146,13 +146,14 @@ def _no_pair(context: Context) -> Component:
     return empty_page_card("Only one version so far", text, actions=window_links(context))
 
 
-def _choose(context: Context) -> Page:
+def _service_list(context: Context) -> Page:
     """Return the list of all services, changed ones first, for an address without a service."""
     view, source = context.view, context.source
     judged = {each.service: each for each in judge_releases(context)}
     names = [str(each) for each in source.services(view.start, view.end)["service"]]
     rows = [
-        _choice(context, name, judged.get(name)) for name in [*judged, *(each for each in names if each not in judged)]
+        _service_choice(context, name, judged.get(name))
+        for name in [*judged, *(each for each in names if each not in judged)]
     ]
     title = html.Div([html.H1("Compare"), html.P("Two versions, or two windows, of one service", className="sub")])
     body: Node = empty_page_card(
@@ -164,7 +165,7 @@ def _choose(context: Context) -> Page:
     return Page("Compare · Stagelens", [("Compare", None)], [html.Div(title, className="phead"), body], _PLACE)
 
 
-def _choice(context: Context, service: str, release: Release | None) -> Component:
+def _service_choice(context: Context, service: str, release: Release | None) -> Component:
     href = release.href if release else context.view.link("/compare", svc=service)
     name = html.Td(link(service, href=href, className="n"))
     if release is None:
@@ -190,7 +191,7 @@ def delta_card(context: Context, pair: Pair) -> Component:
     title, sub = "What B adds, by percentile", "B minus A, split by stage; parts sum to the line"
     frames = _frames(context, pair)
     if frames is None:
-        return card(title, _few(context, pair), size="c7")
+        return card(title, _too_few_requests(context, pair), size="c7")
     a, b = (each[each["percentile"] <= _LAST_DELTA].reset_index(drop=True) for each in frames)
     table = change_table(a, b)
     total = float(b["value_seconds"].iloc[-1] - a["value_seconds"].iloc[-1])
@@ -209,7 +210,7 @@ def both_card(context: Context, pair: Pair) -> Component:
     """Return the latency of A and B by percentile."""
     frames = _frames(context, pair)
     if frames is None:
-        return card("Latency by percentile", _few(context, pair), size="c7")
+        return card("Latency by percentile", _too_few_requests(context, pair), size="c7")
     a, b = frames
     name_a, name_b = side_names(context, pair)
     # The time of a window does not fit beside the plot; the pickers show it.
@@ -256,7 +257,7 @@ def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] |
     return source.ask(source.read.breakdown, pair.a, grid), source.ask(source.read.breakdown, pair.b, grid)
 
 
-def _few(context: Context, pair: Pair) -> Component:
+def _too_few_requests(context: Context, pair: Pair) -> Component:
     said = (
         f"p50 needs {samples_needed(_MEDIAN)} requests on both sides, one has {whole(fewer_requests(context, pair))}."
     )
@@ -264,17 +265,17 @@ def _few(context: Context, pair: Pair) -> Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SideNames:
     """Names of both sides in the address, known or not; "" for a missing one."""
 
     a: str
     b: str
 
 
-def head(context: Context, pair: Pair | None) -> Component:
+def comparison_head(context: Context, pair: Pair | None) -> Component:
     """Return the title and both pickers."""
     view = context.view
-    names = Names(pair.a_name, pair.b_name) if pair else Names(view.text("a") or "", view.text("b") or "")
+    names = SideNames(pair.a_name, pair.b_name) if pair else SideNames(view.text("a") or "", view.text("b") or "")
     about = html.P([html.B(context.service, className="b"), " · two versions, or two windows"], className="sub")
     note = compared_times(context, pair) if pair else ""
     left = html.Div([html.H1("Compare"), about, html.P(note, className="sub") if note else None])
@@ -300,7 +301,7 @@ def window_links(context: Context) -> list[Component]:
 
 
 def _picker(
-    context: Context, side: str, names: Names, compared: Selection | None, presets: list[tuple[str, str]]
+    context: Context, side: str, names: SideNames, compared: Selection | None, presets: list[tuple[str, str]]
 ) -> Component:
     name = names.a if side == "A" else names.b
     entries: list[Node] = [html.Div("Versions", className="zone")]
@@ -328,7 +329,7 @@ def _offered(context: Context) -> list[str]:
     return list(lives_of(context))[::-1][:_MAX_VERSIONS]
 
 
-def _version(context: Context, side: str, version: str, names: Names) -> Component:
+def _version(context: Context, side: str, version: str, names: SideNames) -> Component:
     now = version == (names.a if side == "A" else names.b)
     href = context.view.here(a=version, b=names.b) if side == "A" else context.view.here(a=names.a, b=version)
     current = attributes({"aria-current": "true"}) if now else {}

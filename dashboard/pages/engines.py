@@ -50,7 +50,7 @@ def render(context: Context) -> Page:
     found = context.source.ask(context.source.read.engines, context.selection)
     body: list[Node] = [_head(context, found)]
     if not found:
-        body.append(card(None, _nothing()))
+        body.append(card(None, _no_engines()))
     else:
         body.append(panel("Models", lambda: _models(context, found)))
         body += [_detail(context, each) for each in found[:_MOST_CARDS]]
@@ -66,7 +66,7 @@ def _head(context: Context, found: Sequence[EngineModel]) -> Component:
     return html.Div(html.Div([html.H1("Engines"), html.P(" · ".join(said), className="sub")]), className="phead")
 
 
-def _nothing() -> Component:
+def _no_engines() -> Component:
     return empty(
         "No engine is read in this window",
         "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML tell of themselves on "
@@ -123,8 +123,8 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
     head += [(percentile(each), "r") for each in _QUANTILES]
     rows = [_time(html.B("Request"), model.requests)] if model.requests.count else []
     rows += [_time(stage_name(stage), each) for stage, each in model.stages.items()]
-    rows += [_time(_named("First token", key), each) for key, each in model.first_token.items()]
-    rows += [_time(_named("Output token", key), each) for key, each in model.output_token.items()]
+    rows += [_time(_model_name("First token", key), each) for key, each in model.first_token.items()]
+    rows += [_time(_model_name("Output token", key), each) for key, each in model.output_token.items()]
     rows += [
         _time(f"Run of {band.replace('-', UNKNOWN)} at once", Distribution(each, each), only_mean=True)
         for band, each in model.batches.items()
@@ -149,7 +149,7 @@ def _time(what: Node, found: Distribution, *, only_mean: bool = False) -> Compon
     return html.Tr(cells)
 
 
-def _named(what: str, definition: str) -> Component:
+def _model_name(what: str, definition: str) -> Component:
     return html.Div([what, html.Div(DEFINITIONS.get(definition, definition), className="s")])
 
 

@@ -72,7 +72,7 @@ def _head(context: Context, every: Sequence[TimelineEvent]) -> Component:
 
 def _days(context: Context, shown: Sequence[TimelineEvent]) -> Component:
     if not shown:
-        return card(None, _nothing(context))
+        return card(None, _no_events(context))
     zone = context.view.zone
     days = groupby(shown[:_MOST], key=lambda each: each.at.astimezone(zone).date())
     cards = [_day(context, day, list(found)) for day, found in days]
@@ -85,7 +85,7 @@ def _days(context: Context, shown: Sequence[TimelineEvent]) -> Component:
     return html.Div(cards, className="stack")
 
 
-def _nothing(context: Context) -> Component:
+def _no_events(context: Context) -> Component:
     view = context.view
     filtered = view.text("kind") or context.service
     actions = (
@@ -131,7 +131,7 @@ def _row(context: Context, found: TimelineEvent) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One thing that happened.
+    """Entry of the timeline.
 
     Args:
         at: Time.
@@ -159,7 +159,7 @@ class TimelineEvent:
 def timeline_events(context: Context) -> list[TimelineEvent]:
     """Return what happened in the window, to the service of *context* or to any; newest first."""
     view = context.view
-    found = [*_releases(context), *_incidents(context), *_told(context)]
+    found = [*_releases(context), *_incidents(context), *_reported(context)]
     wanted = (
         each
         for each in found
@@ -215,14 +215,14 @@ def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
     yield from ((at, transition) for (transition, _), at in said.items())
 
 
-def _told(context: Context) -> Iterator[TimelineEvent]:
+def _reported(context: Context) -> Iterator[TimelineEvent]:
     view, read = context.view, context.source.read
     for row in records(context.source.ask(read.events, view.start, view.happened_before, service=context.service)):
         at, service = row["at"].to_pydatetime(), str(row["service"])
         kind, key, link = (str(row[name]) for name in ("kind", "key", "link"))
         text = str(row["text"])
         title = f"{key}: {text}" if key and key not in text else text
-        own, elsewhere = (link, "") if link.startswith("/") else (_around(view, service, at), link)
+        own, elsewhere = (link, "") if link.startswith("/") else (_page_around(view, service, at), link)
         yield TimelineEvent(at, kind, service, title, "", kind.capitalize(), "out", own, elsewhere)
 
 
@@ -231,7 +231,7 @@ def _window(view: View, path: str, found: Incident) -> str:
     return view.link(path, from_=_milliseconds(found.since - CALM_BEFORE), to=end)
 
 
-def _around(view: View, service: str, at: datetime) -> str:
+def _page_around(view: View, service: str, at: datetime) -> str:
     """Return the address of the page of *service*, or of all, with *at* in the middle of its window."""
     half = (view.end - view.start) / 2
     end = min(at + half, view.end)

@@ -56,9 +56,9 @@ def hardware_card(context: Context) -> Component:
     """Return the utilization of the machines of the service."""
     frame = hardware_frame(context)
     if frame.empty:
-        return card("Hardware", _nothing())
+        return card("Hardware", _no_hardware())
     axis = context.axis_of(frame)
-    (kind, shares), (quantile, tail) = busy(frame), _tail(context)
+    (kind, shares), (quantile, tail) = utilization(frame), _tail(context)
     tail_name = percentile(quantile)
     body: list[Node] = [html.P(_finding(frame, kind, shares, tail, tail_name), className="says")]
     if len(shares):
@@ -72,11 +72,14 @@ def hardware_card(context: Context) -> Component:
     for what, columns in (("GPU", _GPU), ("Process", _PROCESS), ("Device of torch", _TORCH)):
         body.append(_table(frame, what, columns))
     return card(
-        "Hardware", body, sub=f"means of each {span(axis.step)}, memory and lag at their most", foot=_foot(frame, kind)
+        "Hardware",
+        body,
+        sub=f"means of each {span(axis.step)}, memory and lag at their most",
+        foot=_footnotes(frame, kind),
     )
 
 
-def _nothing() -> Component:
+def _no_hardware() -> Component:
     return empty(
         "Nothing told of the machines in this window",
         "Agents tell of their process every ten seconds, from their first request on; those of an older version do not. "
@@ -101,27 +104,27 @@ def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.Data
     """Return whether the machines were busier while requests were slow, as text."""
     if shares.empty:
         return "How busy the GPUs were is not told: a slice of one (MIG) has no utilization of its own."
-    found = when_slow(shares, tail)
+    found = compare_slow_steps(shares, tail)
     mean = f"{kind}s busy {percent(float(shares['share'].mean()))} of the time"
     if found is None:
         return (
             f"{mean}; too few steps of time tell {tail_name} to say whether they were busier when requests were slow."
         )
     when = f"In the slowest tenth of the time ({tail_name} above {duration(found.threshold_seconds)}) {kind}s were"
-    return " ".join([f"{when} {_compared(found)}.", *_others(frame, tail)])
+    return " ".join([f"{when} {_comparison_words(found)}.", *_other_causes(frame, tail)])
 
 
-def _compared(found: Compared) -> str:
+def _comparison_words(found: SlowComparison) -> str:
     if abs(found.slow - found.other) < _MORE:
         return f"as busy as otherwise, {percent(found.slow)}: their load does not explain it"
     return f"{percent(found.slow)} busy, otherwise {percent(found.other)}"
 
 
-def _others(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
+def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
     """Return other measures that were worse then, as text."""
     said: list[str] = []
     for measure, (before, after) in _OTHERS.items():
-        found = when_slow(of_measure(frame, measure.key), tail)
+        found = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
         if found is not None and found.slow - found.other >= _MORE:
             said.append(f"{before} {percent(found.slow)} {after}, otherwise {percent(found.other)}.")
     return said
@@ -162,7 +165,7 @@ def _row(own: pd.DataFrame, place: str, first: str, columns: _Columns) -> Compon
     return html.Tr(cells)
 
 
-def _foot(frame: pd.DataFrame, kind: str) -> str:
+def _footnotes(frame: pd.DataFrame, kind: str) -> str:
     host = frame[frame["measure"] == measures.HOST_CPU.key]["mean"]
     whole = f"All CPUs of the machines, whoever used them: {percent(float(host.mean()))} busy. " if len(host) else ""
     if kind == "GPU":
@@ -171,7 +174,7 @@ def _foot(frame: pd.DataFrame, kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SlowComparison:
     """Utilization in the slowest steps, and in the others.
 
     Args:
@@ -185,7 +188,7 @@ class Compared:
     other: float
 
 
-def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+def utilization(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return the busiest kind of device (GPU or CPU) and its utilization.
 
     With GPUs it is their utilization, by any process. Without, it is the CPU time of all processes of the service on a machine
@@ -206,13 +209,13 @@ def busy(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     return "CPU", added.rename("share").reset_index()
 
 
-def busy_share(frame: pd.DataFrame) -> float | None:
+def mean_utilization(frame: pd.DataFrame) -> float | None:
     """Return the mean utilization over all machines; None where nothing reports it [ratio]."""
-    _, shares = busy(frame)
+    _, shares = utilization(frame)
     return float(shares["share"].mean()) if len(shares) else None
 
 
-def when_slow(values: pd.DataFrame, tail: pd.DataFrame) -> Compared | None:
+def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparison | None:
     """Compare the steps in which requests were slowest with the others.
 
     Args:
@@ -229,10 +232,10 @@ def when_slow(values: pd.DataFrame, tail: pd.DataFrame) -> Compared | None:
     slow = both["value"] > threshold
     if not slow.any():
         return None
-    return Compared(threshold, float(both["share"][slow].mean()), float(both["share"][~slow].mean()))
+    return SlowComparison(threshold, float(both["share"][slow].mean()), float(both["share"][~slow].mean()))
 
 
-def of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+def shares_of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return columns at, place, share of one ratio measure."""
     own = frame[frame["measure"] == measure]
     return own[["at", "place"]].assign(share=own["mean"])

@@ -65,12 +65,12 @@ class Measures:
 
     @property
     def error_ratio(self) -> float | None:
-        """The share of failed requests."""
+        """Share of failed requests."""
         return self.errors / self.requests if self.requests else None
 
     @property
     def waiting_share(self) -> float | None:
-        """The share of p99 spent in stages that only wait."""
+        """Share of p99 spent in waiting stages."""
         total = sum(self.tail_stages.values())
         waited = sum(
             seconds for stage, seconds in self.tail_stages.items() if stage in BY_KEY and BY_KEY[stage].waiting
@@ -173,7 +173,7 @@ def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMeasures:
-    """What one service did in a window.
+    """Measures of one service in a window.
 
     Args:
         service: Its name.

@@ -13,7 +13,7 @@ from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...core.stages import BY_KEY, label
 from ..costs import HOUR_SECONDS, MILLION
-from ..figures.budget import left_parts
+from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
 from ..ui.design_tokens import hue
 from ..ui.format import (
@@ -58,7 +58,7 @@ def render(context: Context) -> Page:
     rows = urgent_first(context)
     if not rows:
         return Page("Overview · Stagelens", trail, no_data(context), "/")
-    shown = [row for row in rows if _wanted(context, row)]
+    shown = [row for row in rows if _matches_filter(context, row)]
     below = html.Div(
         [
             panel("Where the fleet spends its time", lambda: stage_time_card(context, "c8"), "c8"),
@@ -78,7 +78,7 @@ def render(context: Context) -> Page:
     return Page("Overview · Stagelens", trail, body, "/")
 
 
-def _wanted(context: Context, row: Row) -> bool:
+def _matches_filter(context: Context, row: Row) -> bool:
     kind, words = context.view.choice("kind", "", *KINDS), (context.view.text("q") or "").casefold().split()
     name = f"{row.service} {row.seen.model}".casefold()
     return (not kind or row.seen.kind == kind) and all(word in name for word in words)
@@ -205,7 +205,7 @@ def findings(context: Context, rows: list[Row]) -> Component:
         own = (_of_slo(row), _of_incident(row), _of_release(row), _of_silence(row, last), _of_tail(row))
         found += [each for each in own if each is not None]
     if not found:
-        return _quiet(rows)
+        return _no_findings(rows)
     found.sort(key=lambda each: (each.severity, -each.weight))
     cards = html.Div([each.build() for each in found[:_MOST]], className="finds")
     rest = found[_MOST : _MOST + _MOST_MORE]
@@ -217,7 +217,7 @@ def findings(context: Context, rows: list[Row]) -> Component:
     return html.Div([cards, html.Details([html.Summary(f"+{len(found) - _MOST} more", className="link"), more, foot])])
 
 
-def _quiet(rows: list[Row]) -> Component:
+def _no_findings(rows: list[Row]) -> Component:
     states = [row.slo.state for row in rows if row.slo is not None]
     promised, others = len(states), ", ".join(state_counts(states))
     if not promised:
@@ -279,8 +279,8 @@ def _slo(row: Row, found: SloStatus) -> Component:
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
     shown = f"{said}. {attained}" if said else f"{found.slo.in_words()}."
-    about = f"{row.service} · {_when(row.context)}"
-    return _card(badge, about, _spent(found), shown, stage=stage or "overhead", href=href)
+    about = f"{row.service} · {_time_words(row.context)}"
+    return _card(badge, about, _budget_title(found), shown, stage=stage or "overhead", href=href)
 
 
 def _of_incident(row: Row) -> Finding | None:
@@ -303,16 +303,16 @@ def _incident(row: Row, found: Incident) -> Component:
     return _card(badge, about, found.headline, found.impact or found.worst, stage=stage, href=href)
 
 
-def _when(context: Context) -> str:
+def _time_words(context: Context) -> str:
     past = context.view.past_end
     return "now" if past is None else f"at {clock_or_date(past, context.view)}"
 
 
-def _spent(found: SloStatus) -> str:
+def _budget_title(found: SloStatus) -> str:
     if found.budget_left is None or found.budget_left > 0:
         gone = f", budget gone in {span(found.exhausted_in)}" if found.exhausted_in else ""
         return f"Burning {times(found.burn_1h)}{gone}"
-    share, word = left_parts(found.budget_left)
+    share, word = budget_left_words(found.budget_left)
     over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if found.budget_left else "spent"
     return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if found.burn_1h >= 1 else "")
 

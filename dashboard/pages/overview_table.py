@@ -11,8 +11,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label, position
-from ..costs import MILLION, a_request
-from ..figures.budget import left_parts
+from ..costs import MILLION, cost_of_request
+from ..figures.budget import budget_left_words
 from ..figures.over_time import busy_seconds, fleet_figure
 from ..ui.components import (
     Node,
@@ -72,9 +72,9 @@ def services_card(context: Context, rows: Sequence[Row]) -> Component:
         for name, column in columns.items()
     ]
     lines = _grouped(shown, ordered, columns) if grouped else [_line(row, columns) for row in shown]
-    body = table(head, lines, "Services", css="fleet") if rows else _none(context)
-    sub = _said(columns.get(key), key, backwards=backwards)
-    tools = html.Span(legend(_heavy(rows)), className="hide")
+    body = table(head, lines, "Services", css="fleet") if rows else _no_match(context)
+    sub = _spoken_row(columns.get(key), key, backwards=backwards)
+    tools = html.Span(legend(_busiest_stages(rows)), className="hide")
     foot = _pages(context, page, pages, len(ordered)) if pages > 1 else None
     return card("Services", body, sub=sub, tools=tools, foot=foot, flush=True)
 
@@ -92,8 +92,8 @@ def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
         "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
         "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
         "change": Column(context.view.compared_words or "change", lambda row: row.p99_change, _change),
-        "where": Column("Where p99 goes", _most, _where, "barcell"),
-        "budget": Column("Budget left", _left, _budget, "hide", rising=True) if promised else None,
+        "where": Column("Where p99 goes", _dominant_share, _stage_cell, "barcell"),
+        "budget": Column("Budget left", _budget_left, _budget, "hide", rising=True) if promised else None,
         _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
         "errors": Column("Errors", lambda row: row.now.error_ratio, _errors),
         "cost": Column(
@@ -192,13 +192,13 @@ def _change(row: Row) -> Node:
     return link(delta(row.p99_change), href=view.link("/compare", svc=row.service, **windows), title="Compare")
 
 
-def _most(row: Row) -> Value:
+def _dominant_share(row: Row) -> Value:
     """Return the share of the stage that takes most of p99."""
     stages = row.now.tail_stages
     return max(stages.values()) / sum(stages.values()) if stages else None
 
 
-def _where(row: Row) -> Node:
+def _stage_cell(row: Row) -> Node:
     now = row.now
     if not now.tail_stages:
         counted = f"{whole(now.requests)} request{'s' * (now.requests != 1)}"
@@ -207,7 +207,7 @@ def _where(row: Row) -> Node:
     return link(bar, href=_path(row, p="99"), className="where")
 
 
-def _left(row: Row) -> Value:
+def _budget_left(row: Row) -> Value:
     return row.slo.budget_left if row.slo else None
 
 
@@ -215,7 +215,7 @@ def _budget(row: Row) -> Node:
     found = row.slo
     if found is None or found.budget_left is None:
         return _UNKNOWN
-    text, word = left_parts(found.budget_left)
+    text, word = budget_left_words(found.budget_left)
     shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
     return link([gauge(found.budget_left, _colour(row)), shown], href=_slo_path(row), className="gauge")
 
@@ -245,7 +245,7 @@ def _costs(context: Context, rows: Sequence[Row]) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in rows if costs else ():
         price = costs.per_hour(row.service, context.view.text("env")) if costs else None
-        each = None if price is None else a_request(price, row.seconds, row.now.requests)
+        each = None if price is None else cost_of_request(price, row.seconds, row.now.requests)
         if each is not None:
             found[row.service] = each * MILLION
     return found
@@ -255,7 +255,7 @@ def _currency(context: Context) -> str:
     return context.source.costs.currency if context.source.costs else ""
 
 
-def _heavy(rows: Sequence[Row]) -> list[str]:
+def _busiest_stages(rows: Sequence[Row]) -> list[str]:
     """Return the stages that take most of p99 over all services, in their fixed order."""
     weight: dict[str, float] = {}
     for row in rows:
@@ -264,7 +264,7 @@ def _heavy(rows: Sequence[Row]) -> list[str]:
     return sorted(sorted(weight, key=lambda stage: -weight[stage])[:_MAX_BUSIEST], key=position)
 
 
-def _said(column: Column | None, key: str, *, backwards: bool) -> str:
+def _spoken_row(column: Column | None, key: str, *, backwards: bool) -> str:
     if column is None:
         return "what got slower first"
     if key == _DEFAULT and not backwards:
@@ -273,7 +273,7 @@ def _said(column: Column | None, key: str, *, backwards: bool) -> str:
     return f"sorted by {column.title}, {first} first"
 
 
-def _none(context: Context) -> Component:
+def _no_match(context: Context) -> Component:
     back = link("Show all services", href=context.view.here(q=None, kind=None, n=None), className="btn")
     return empty("No service has such a name", actions=[back])
 

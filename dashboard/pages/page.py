@@ -120,7 +120,7 @@ class Context:
 
     @cached_property
     def versions(self) -> pd.DataFrame:
-        """The versions of the service over its whole history, oldest first."""
+        """Versions of the service over its whole history, oldest first."""
         view = self.view
         return self.source.versions(self.service or "", view.text("env"), view.start, view.end)
 

@@ -59,9 +59,9 @@ def render(context: Context) -> Page:
             panel("Improved", lambda: _section("Improved", "faster with the newest version", faster, "Thanks to"))
         )
     if rest:
-        body.append(panel("No difference or not judged", lambda: _rest(rest)))
+        body.append(panel("No difference or not judged", lambda: _unchanged(rest)))
     if not judged:
-        body.append(_nothing(context))
+        body.append(_no_releases(context))
     return Page("Regressions · Stagelens", trail, body, "/regressions")
 
 
@@ -154,8 +154,8 @@ def _incident(release: Release) -> Node:
     return html.Span(pill(said, kind), title=incident.headline)
 
 
-def _rest(releases: Sequence[Release]) -> Component:
-    rows = [_quiet(each) for each in releases[:_MAX_REST]]
+def _unchanged(releases: Sequence[Release]) -> Component:
+    rows = [_unchanged_section(each) for each in releases[:_MAX_REST]]
     head = (("Service", ""), ("Verdict", ""), ("Why", "hide"))
     many = f"No difference, or not judged: {len(releases)} service{'s' * (len(releases) != 1)}"
     more = len(releases) - len(rows)
@@ -163,7 +163,7 @@ def _rest(releases: Sequence[Release]) -> Component:
     return html.Details([html.Summary(many), table(head, rows, many), foot], className="card c12 fold")
 
 
-def _quiet(release: Release) -> Component:
+def _unchanged_section(release: Release) -> Component:
     word, kind = verdict_badge(release.context, release.comparison)
     if release.rolled_back:
         word, kind = "Rolled back", "out"
@@ -175,7 +175,7 @@ def _quiet(release: Release) -> Component:
     return html.Tr(cells, **attributes({"data-href": release.href}))
 
 
-def _nothing(context: Context) -> Component:
+def _no_releases(context: Context) -> Component:
     return empty_page_card(
         "Nothing to judge",
         "A service is judged here for 7 days after a new version of it (service.version) is first seen.",

@@ -16,10 +16,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import OVERHEAD, label, position
-from ..costs import MILLION, a_request
-from ..figures.budget import left_parts
+from ..costs import MILLION, cost_of_request
+from ..figures.budget import budget_left_words
 from ..figures.elements import safe
-from ..figures.percentile import COLUMNS, PERCENTILES, coarse, nearest, place
+from ..figures.percentile import COLUMNS, PERCENTILES, has_wide_bucket, nearest, place
 from ..ui.components import (
     Node,
     attributes,
@@ -119,7 +119,7 @@ def _tiles(context: Context, now: Measures) -> Component:
                 "Requests",
                 count(rate),
                 "/s",
-                _against(context, ratio_of(rate, old_rate), now.requests, worse_up=False),
+                _change_words(context, ratio_of(rate, old_rate), now.requests, worse_up=False),
                 spark(context.rates(courses)),
             ),
             _latency_tile(context, 0.5, now, ratio_of(now.p50, before.p50), courses),
@@ -136,12 +136,12 @@ def _latency_tile(
 ) -> Component:
     """Return a percentile as a tile: a number, or its error bounds where the chart draws those."""
     name = percentile(quantile)
-    course = _course(courses, name)
+    course = _sparkline(courses, name)
     if not has_enough_samples(now.requests, quantile):
         return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(samples_needed(quantile))}", None)
     row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
-    below = _against(context, ratio)
-    if not coarse(row)[0]:
+    below = _change_words(context, ratio)
+    if not has_wide_bucket(row)[0]:
         return duration_tile(name, float(row["value_seconds"].iloc[0]), below, course)
     value = interval(float(row["low_seconds"].iloc[0]), float(row["high_seconds"].iloc[0]))
     return tile(name, value, "", below or "the source has fixed buckets", None)
@@ -150,10 +150,10 @@ def _latency_tile(
 def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
     counts = f"{count(now.errors)} of {count(now.requests)}"
     moved = ratio_of(now.error_ratio, before.error_ratio)
-    return html.Span(_against(context, moved), title=counts) if moved is not None else counts
+    return html.Span(_change_words(context, moved), title=counts) if moved is not None else counts
 
 
-def _against(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
+def _change_words(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
     """Return the change against the window before, or the number of requests without one."""
     if ratio is None:
         return _requests(requests) if requests is not None else None
@@ -170,11 +170,11 @@ def _cost_tile(context: Context, now: Measures, before: Measures) -> Component |
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
     if costs is None or per_hour is None or view.part:
         return None
-    each = a_request(per_hour, context.seconds, now.requests)
+    each = cost_of_request(per_hour, context.seconds, now.requests)
     if each is None:
         return None
-    moved = ratio_of(each, a_request(per_hour, context.previous_seconds, before.requests))
-    below = _against(context, moved) or f"{money(per_hour, costs.currency)} an hour"
+    moved = ratio_of(each, cost_of_request(per_hour, context.previous_seconds, before.requests))
+    below = _change_words(context, moved) or f"{money(per_hour, costs.currency)} an hour"
     return tile("Cost per 1 M", money(each * MILLION, costs.currency), "", below)
 
 
@@ -206,10 +206,10 @@ def _budget_tile(context: Context) -> Component | None:
     below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
     below += burn_note(found, context.view)
     promise = f"{found.slo.name}: {found.slo.in_words()}"
-    return tile("Error budget", *left_parts(found.budget_left), html.Span(below, title=promise))
+    return tile("Error budget", *budget_left_words(found.budget_left), html.Span(below, title=promise))
 
 
-def _course(frame: pd.DataFrame, column: str) -> Component | None:
+def _sparkline(frame: pd.DataFrame, column: str) -> Component | None:
     return spark([float(each) for each in frame[column]]) if len(frame) else None
 
 
@@ -321,7 +321,7 @@ def inspector(
     """
     shown = nearest(frame["percentile"], wanted)
     base, tail = stages_at(frame, nearest(frame["percentile"], 0.5)), stages_at(frame, shown)
-    added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in _present(frame)}
+    added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in _stages_with_time(frame)}
     order = sorted(added, key=lambda stage: -added[stage])
     widest = max([abs(each) for each in added.values()] + [1e-9])
     mixed: list[Mixture] = mixtures(dominants, frame) if dominants is not None else [None for _ in range(len(frame))]
@@ -330,20 +330,20 @@ def inspector(
         **_browser_data(frame, base, mixed),
         "held": held,
         "default": shown,
-        "widest": _short(widest),
+        "widest": _rounded(widest),
     }
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
-    rows = [_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest, hidden) for stage in order]
+    rows = [_stage_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest, hidden) for stage in order]
     said = [
-        html.Span([*_sentence(order, added, now - before, named), _fits(advice)]),
-        _hover_text("aside", _aside(values, shown)),
-        _hidden([each for each in added if each in hidden], show_all),
+        html.Span([*_gap_sentence(order, added, now - before, named), _advice_link(advice)]),
+        _hover_text("aside", _percentile_notes(values, shown)),
+        _hidden_stages_note([each for each in added if each in hidden], show_all),
     ]
     return card(
         "What the tail adds",
         html.Div(
-            _table(rows, named, _total(before, now, unsure=bool(values["wide"][shown]))),
+            _inspector_table(rows, named, _total_row(before, now, unsure=bool(values["wide"][shown]))),
             **attributes({"data-inspector": json.dumps(values, separators=(",", ":"))}),
         ),
         sub=["p50 → ", _hover_text("percentile", named)],
@@ -358,13 +358,13 @@ def _hover_text(what: str, text: str) -> Component:
     return html.Span(text, **attributes({f"data-{what}": ""}))
 
 
-def _table(rows: list[Component], named: str, foot: Component) -> Component:
+def _inspector_table(rows: list[Component], named: str, foot: Component) -> Component:
     follows = _hover_text("percentile", named)
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("p50", "r w2"), (follows, "r w2"), ("added", "")]
     return table(head, rows, "Stages of the median and of the chosen percentile", css="insp", foot=foot)
 
 
-def _present(frame: pd.DataFrame) -> list[str]:
+def _stages_with_time(frame: pd.DataFrame) -> list[str]:
     """Return the stages with any time."""
     return [str(each) for each in frame.columns if each not in COLUMNS and float(frame[each].sum()) > 0]
 
@@ -398,14 +398,14 @@ def _percentile_name(quantile: float) -> str:
 
 def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
     """Return the numbers from which the browser rewrites the table at any percentile."""
-    stages = _present(frame)
-    wide = coarse(frame)
+    stages = _stages_with_time(frame)
+    wide = has_wide_bucket(frame)
     causes = sorted({stage for each in mixed if each for stage in (each[0], each[2])}, key=position)
     return {
-        "base": {stage: _short(base.get(stage, 0.0)) for stage in stages},
-        "stages": {stage: [_short(float(each)) for each in frame[stage]] for stage in stages},
+        "base": {stage: _rounded(base.get(stage, 0.0)) for stage in stages},
+        "stages": {stage: [_rounded(float(each)) for each in frame[stage]] for stage in stages},
         "percentiles": [_percentile_name(float(each)) for each in frame["percentile"]],
-        "bands": [_band(record) for record in records(frame[list(COLUMNS)])],
+        "bands": [_bounds_words(record) for record in records(frame[list(COLUMNS)])],
         "wide": [int(each) for each in wide],
         "fixed": _FIXED,
         "causes": [label(each) for each in causes],
@@ -416,7 +416,7 @@ def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mi
     }
 
 
-def _aside(values: Mapping[str, Any], shown: int) -> str:
+def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
     """Return notes on the percentile: stalls, error bounds, mixed causes; `inspector.js` does the same."""
     said: list[str] = [values["held"][shown]] if values["held"][shown] else []
     if values["wide"][shown]:
@@ -430,7 +430,7 @@ def _aside(values: Mapping[str, Any], shown: int) -> str:
     return " ".join(said)
 
 
-def _row(stage: str, before: float, now: float, widest: float, hidden: Collection[str]) -> Component:
+def _stage_row(stage: str, before: float, now: float, widest: float, hidden: Collection[str]) -> Component:
     added = now - before
     width = max(_MIN_BAR, min(100.0, abs(added) / widest * 100))
     bar = html.I(className="less" if added < 0 else "", style={"width": f"{width:.1f}%"})
@@ -454,7 +454,7 @@ def _row(stage: str, before: float, now: float, widest: float, hidden: Collectio
     )
 
 
-def _total(before: float, now: float, *, unsure: bool) -> Component:
+def _total_row(before: float, now: float, *, unsure: bool) -> Component:
     return html.Tr(
         [
             html.Th("Total", scope="row"),
@@ -465,7 +465,7 @@ def _total(before: float, now: float, *, unsure: bool) -> Component:
     )
 
 
-def _sentence(order: list[str], added: Mapping[str, float], gap: float, named: str) -> list[Node]:
+def _gap_sentence(order: list[str], added: Mapping[str, float], gap: float, named: str) -> list[Node]:
     if gap <= 0 or not order:
         return ["The tail adds nothing."]
     most = order[0]
@@ -473,21 +473,21 @@ def _sentence(order: list[str], added: Mapping[str, float], gap: float, named: s
     return [html.B(label(most)), " explains ", html.B(share), f" {'of ' if share != 'all' else ''}the p50→{named} gap."]
 
 
-def _fits(advice: str | None) -> Node:
+def _advice_link(advice: str | None) -> Node:
     return html.Span([" ", link("What fits →", href=advice, className="link")]) if advice else None
 
 
-def _hidden(hidden: Collection[str], show_all: str | None) -> Component | None:
+def _hidden_stages_note(hidden: Collection[str], show_all: str | None) -> Component | None:
     if not hidden:
         return None
     names = ", ".join(label(each) for each in sorted(hidden, key=position))
     return html.Span([f"Not in the charts: {names}. ", link("Show all", href=show_all or "", className="link")])
 
 
-def _band(record: dict[str, Any]) -> str:
+def _bounds_words(record: dict[str, Any]) -> str:
     low, high = float(record["low_seconds"]), float(record["high_seconds"])
     return f"{interval(low, high)}, n {count(int(record['n']))}"
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     return float(f"{value:.4g}")

@@ -13,8 +13,8 @@ from ...core.stages import label
 from ..figures.elements import Figure, stages_of
 from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
-from ..figures.percentile import COLUMNS, MARKS, Objective, coarse, percentile_figure, percentile_grid
-from ..figures.time_axis import Alert, rough
+from ..figures.percentile import COLUMNS, MARKS, Objective, has_wide_bucket, percentile_figure, percentile_grid
+from ..figures.time_axis import Alert, has_too_few
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
 from ..ui.format import count, duration, has_enough_samples, interval, percent, percentile, samples_needed, span, whole
 from .measures import breakdown, stages_at
@@ -102,7 +102,7 @@ def population(frame: pd.DataFrame) -> str:
         shown = [each for each in MARKS if has_enough_samples(requests, each)]
         highest = f"{percentile(shown[-1])} shown, " if shown else ""
         return f"{whole(requests)} requests: {highest}{percentile(missing)} needs {whole(samples_needed(missing))}"
-    how = "intervals: fixed buckets" if coarse(frame).any() else "exact, not sampled"
+    how = "intervals: fixed buckets" if has_wide_bucket(frame).any() else "exact, not sampled"
     return f"{count(requests)} requests · {how}"
 
 
@@ -116,7 +116,7 @@ def help_button(name: str, paragraphs: tuple[str, ...]) -> Component:
 def _percentile_words(context: Context, frame: pd.DataFrame) -> str:
     last = frame.iloc[-1]
     low, high = float(last["low_seconds"]), float(last["high_seconds"])
-    wide = bool(coarse(frame)[-1])
+    wide = bool(has_wide_bucket(frame)[-1])
     latency = f"between {interval(low, high)}" if wide else duration(float(last["value_seconds"]))
     objective = _objective(context)
     promise = ""
@@ -277,7 +277,7 @@ def _marked_events(context: Context) -> dict[datetime, str]:
 
 def _step_note(frame: pd.DataFrame, name: str, quantile: float | None, step: str) -> str:
     text = f"{name.lower() if quantile is None else name} of each {step}"
-    unsure = rough(frame, quantile)
+    unsure = has_too_few(frame, quantile)
     if quantile is None or not unsure.any():
         return text
     if unsure.all():

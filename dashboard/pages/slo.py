@@ -18,7 +18,7 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.objectives.slo_file import EXAMPLE
 from ...alerts.unwatched import unwatched
 from ...core.stages import label
-from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts
+from ..figures.budget import BurnLine, budget_figure, budget_left, budget_left_words, burn_figure, burn_rates
 from ..figures.time_axis import STEPS, TimeAxis, step_for
 from ..ui.components import (
     Node,
@@ -64,7 +64,7 @@ def render(context: Context, name: str | None) -> Page:
         trail.append((name, None))
     chosen = next((each for each in found if each.slo.name == name), None if name else found[0])
     if chosen is None:
-        return Page(_TITLE, trail, [*broken, _unknown(context, name or "")], _PLACE)
+        return Page(_TITLE, trail, [*broken, _unknown_objective(context, name or "")], _PLACE)
     title = f"{chosen.slo.name} · {_TITLE}"
     return Page(
         title, trail, [_head(found, window_links(view, chosen)), *broken, *_body(context, found, chosen)], _PLACE
@@ -104,7 +104,7 @@ def slo_sentence(view: View, found: SloStatus) -> str:
         return f"{name} is not judged: {silence}. {_stale_detail(found)}"
     if found.budget_left is None:
         return f"{name} cannot be judged: {found.slo.service} had no request in {span(found.slo.window)}."
-    share, word = left_parts(found.budget_left)
+    share, word = budget_left_words(found.budget_left)
     budget = {
         "left": f"{name} has {share} of its error budget left",
         "overspent": f"{name} is {share} overspent",
@@ -124,7 +124,7 @@ def _stale_detail(found: SloStatus) -> str:
     held = "Until it works again no incident is opened or resolved."
     if found.budget_left is None:
         return held
-    share, word = left_parts(found.budget_left)
+    share, word = budget_left_words(found.budget_left)
     stood = f"{share} of the error budget was left" if word == "left" else f"the error budget was {word} {share}"
     return f"Then {stood}. {held}"
 
@@ -144,7 +144,7 @@ def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
     return [banner(html.Div([html.B("The SLO file cannot be read. "), kept, lines]), "bad")]
 
 
-def _unknown(context: Context, name: str) -> Component:
+def _unknown_objective(context: Context, name: str) -> Component:
     """Return the page of an unknown objective, with a link to its incidents if there are any."""
     first = context.source.slos()[0].slo.name
     actions = [
@@ -178,7 +178,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     slo, view = found.slo, context.view
     title = f"{slo.service}: error budget"
     since = counted_from(slo, max(view.end - slo.window, context.first_data or view.end - slo.window), view.end)
-    axis, series = _series(context, found, since)
+    axis, series = _budget_series(context, found, since)
     if not len(series):
         return card(title, _no_requests(found), sub=_bad_words(found))
     # A budget counts requests, also where time is measured.
@@ -196,7 +196,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
         versions=_budget_markers(context, found, axis),
         reported=_shown_events(context, axis),
     )
-    spoken = f"Of the error budget of {slo.name}, {' is '.join(left_parts(found.budget_left))}."
+    spoken = f"Of the error budget of {slo.name}, {' is '.join(budget_left_words(found.budget_left))}."
     frame = pd.DataFrame(
         {
             "time (UTC)": series["at"],
@@ -242,7 +242,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     return card(title, chart("burn", figure, spoken, 220, frame=inside), sub=sub)
 
 
-def _series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
+def _budget_series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
     """Return the shown part of the budget's window, and its good and bad requests."""
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
@@ -376,9 +376,9 @@ def slo_tiles(view: View, found: SloStatus) -> Component:
     return tiles(
         [
             tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
-            tile("Attained", attained(found.attained), "", _verdict(found)),
-            tile("Error budget", *_left_parts(found), _requests_left(found)),
-            tile("At this pace", *_pace(view, found)),
+            tile("Attained", attained(found.attained), "", _attainment_words(found)),
+            tile("Error budget", *_budget_left_words(found), _requests_left(found)),
+            tile("At this pace", *_exhaustion_tile(view, found)),
         ]
     )
 
@@ -409,7 +409,7 @@ def _budget_left(found: SloStatus, kind: str) -> Node:
     """Return the budget left as a bar and a number; an overspent budget has an empty bar."""
     if found.budget_left is None:
         return _UNKNOWN
-    text, word = left_parts(found.budget_left)
+    text, word = budget_left_words(found.budget_left)
     shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
     return html.Div([gauge(found.budget_left, kind), shown], className="gauge")
 
@@ -423,7 +423,7 @@ def _condition(slo: Slo, than: str) -> str:
     return f"{about}{than} {axis_duration(slo.threshold.total_seconds())}"
 
 
-def _verdict(found: SloStatus) -> Node:
+def _attainment_words(found: SloStatus) -> Node:
     if found.attained is None:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
@@ -431,8 +431,8 @@ def _verdict(found: SloStatus) -> Node:
     return html.Span(f"{said} then", className="muted") if found.state == "stale" else html.Span(said, className=kind)
 
 
-def _left_parts(found: SloStatus) -> tuple[str, str]:
-    return (_UNKNOWN, "") if found.budget_left is None else left_parts(found.budget_left)
+def _budget_left_words(found: SloStatus) -> tuple[str, str]:
+    return (_UNKNOWN, "") if found.budget_left is None else budget_left_words(found.budget_left)
 
 
 def _requests_left(found: SloStatus) -> Node:
@@ -443,7 +443,7 @@ def _requests_left(found: SloStatus) -> Node:
     return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
 
 
-def _pace(view: View, found: SloStatus) -> tuple[str, str, Node]:
+def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
     if found.state == "no_data":
         return _UNKNOWN, "", "no request in the last hour"
     if found.state == "stale":

@@ -107,11 +107,11 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     drawn = chart("spent", figure, _spent_words(spent, bad), 220, frame=_spent_table(frame))
     return card(
         _SPENT_TITLE,
-        [drawn, _excess(records(compared))],
+        [drawn, _excess_table(records(compared))],
         sub=f"{count(bad)} bad requests, {_window_words(context)}",
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
         foot=[
-            _foot(context, slo, compared, float(frame[UNEXPLAINED].sum()) / bad),
+            _blame_sentence(context, slo, compared, float(frame[UNEXPLAINED].sum()) / bad),
             maintenance_note(slo, axis.start, axis.end),
         ],
     )
@@ -141,7 +141,7 @@ def _spent_words(spent: Mapping[str, float], bad: float) -> str:
     return f"{count(bad)} bad requests by the stage that explains them: {shares or 'no stage stands out'}."
 
 
-def _foot(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
+def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
     """Return the blamed stage; *unexplained* is the share of bad requests without one."""
     blamed = culprit(excess(compared)) if slo.kind == "latency" else None
     said = [f"{bad_sentence(blamed, in_window(context.view))}."] if blamed else []
@@ -156,7 +156,7 @@ def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[*SPENT_COLUMNS, *spent_stages(frame)]].rename(columns=names)
 
 
-def _excess(rows: list[dict[str, Any]]) -> Component:
+def _excess_table(rows: list[dict[str, Any]]) -> Component:
     shown = [each for each in rows if float(each["bad_mean_seconds"]) > 0]
     widest = max((abs(float(each["excess_seconds"])) for each in shown), default=0.0) or 1e-9
     return table(
@@ -202,7 +202,7 @@ def stages_card(context: Context, slo: Slo) -> Component:
         text = f"{at} needs {whole(samples_needed(slo.objective))} requests, this window has {whole(split.requests)}."
         return card(_BUDGETS_TITLE, empty("Too few requests to judge", text), sub=sub, tools=tools)
     threshold = slo.threshold.total_seconds() if slo.threshold is not None else 0.0
-    foot = [*_conclusion(split, threshold), maintenance_note(slo, context.axis.start, context.axis.end)]
+    foot = [*_budget_sentences(split, threshold), maintenance_note(slo, context.axis.start, context.axis.end)]
     return card(_BUDGETS_TITLE, _budget_table(split, threshold, at), sub=sub, tools=tools, foot=html.Span(foot))
 
 
@@ -226,7 +226,7 @@ def _versions(context: Context, slo: Slo) -> Node:
     return link_tabs("Version of the stage budgets", options, chosen)
 
 
-def _conclusion(split: Split, threshold: float) -> list[Node]:
+def _budget_sentences(split: Split, threshold: float) -> list[Node]:
     """Return the broken budgets with their excess, and the stages without a budget if they contribute."""
     said = _broken_budgets(split.broken) if split.broken else _kept_budgets(split.uses)
     left = _unassigned(split, threshold)
@@ -239,18 +239,18 @@ def _conclusion(split: Split, threshold: float) -> list[Node]:
 def _broken_budgets(uses: Sequence[StageUse]) -> list[Node]:
     said: list[Node] = []
     for use in uses[:_MAX_NAMED]:
-        said += ["; " if said else None, html.B(label(use.stage)), f" broke its budget: {_amount(use)}"]
+        said += ["; " if said else None, html.B(label(use.stage)), f" broke its budget: {_use_words(use)}"]
     return [*said, f", and {len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else said
 
 
 def _kept_budgets(uses: Sequence[StageUse]) -> list[Node]:
     nearest = max(uses, key=lambda use: use.seconds / use.budget_seconds)
     if len(uses) == 1:
-        return [f"{label(nearest.stage)} kept its budget: {_amount(nearest)}"]
-    return [f"Every stage kept its budget; {label(nearest.stage)} is nearest to it: {_amount(nearest)}"]
+        return [f"{label(nearest.stage)} kept its budget: {_use_words(nearest)}"]
+    return [f"Every stage kept its budget; {label(nearest.stage)} is nearest to it: {_use_words(nearest)}"]
 
 
-def _amount(use: StageUse) -> str:
+def _use_words(use: StageUse) -> str:
     return f"{duration(use.seconds)} of {axis_duration(use.budget_seconds)}"
 
 
@@ -273,8 +273,8 @@ def _budget_table(split: Split, threshold: float, at: str) -> Component:
     rows = [_budget_row(use, widest) for use in split.uses]
     rest = (_unassigned(split, threshold), split.rest_seconds, split.rest_mean_seconds)
     foot = [
-        _sum("Without a budget", *rest, "What the budgets leave of the threshold is theirs"),
-        _sum("Whole request", threshold, split.seconds, split.mean_seconds, "The threshold of the objective"),
+        _sum_row("Without a budget", *rest, "What the budgets leave of the threshold is theirs"),
+        _sum_row("Whole request", threshold, split.seconds, split.mean_seconds, "The threshold of the objective"),
     ]
     return table(head, rows, _BUDGETS_TITLE, css="insp budgets", foot=foot)
 
@@ -300,7 +300,7 @@ def _bar(use: StageUse, widest: float) -> Component:
     return html.Span(marks, className=f"dv st-{hue(use.stage)}", title=f"The line is the budget of {label(use.stage)}")
 
 
-def _sum(name: str, budget: float, seconds: float, mean: float, said: str) -> Component:
+def _sum_row(name: str, budget: float, seconds: float, mean: float, said: str) -> Component:
     cells = [
         html.Th(name, scope="row"),
         html.Td(axis_duration(budget), className="r", title=said),

@@ -11,11 +11,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import BY_KEY, label
-from ..costs import MILLION, a_request, by_stage
+from ..costs import MILLION, cost_by_stage, cost_of_request
 from ..ui.components import Node, card, empty, swatch, table, tile
 from ..ui.design_tokens import hue
 from ..ui.format import TIMES, UNKNOWN, axis_duration, duration, money, percent
-from .hardware import busy, busy_share, hardware_frame
+from .hardware import hardware_frame, mean_utilization, utilization
 from .page import Context
 
 _COLUMNS = ("at", "n", "value_seconds")
@@ -52,8 +52,8 @@ def spending(context: Context) -> Spending | None:
     if costs is None or per_hour is None or context.view.part:
         return None
     counted = source.ask(source.read.slo_counts, context.selection, context.threshold_seconds)
-    whole = a_request(per_hour, context.seconds, counted.total)
-    good = a_request(per_hour, context.seconds, counted.total - counted.bad)
+    whole = cost_of_request(per_hour, context.seconds, counted.total)
+    good = cost_of_request(per_hour, context.seconds, counted.total - counted.bad)
     return Spending(costs.currency, per_hour, whole, good, counted.bad / max(counted.total, 1))
 
 
@@ -86,7 +86,7 @@ def cost_tile(context: Context) -> Component:
 def cost_card(context: Context, size: str) -> Component:
     """Return the cost by stage, and the possible saving of each."""
     found, means = spending(context), mean_stages(context)
-    shares = by_stage(1.0, means)
+    shares = cost_by_stage(1.0, means)
     if not shares:
         return card("Cost by stage", empty("No stage was busy in this window"), size=size)
     whole = found.each * MILLION if found and found.each is not None else None
@@ -97,19 +97,19 @@ def cost_card(context: Context, size: str) -> Component:
     if whole is None and not context.view.part:
         body.append(_how_to_price(context))
     if found is not None and found.each is not None:
-        body.append(_busy(context, found.each * MILLION, found.currency))
+        body.append(_idle_cost(context, found.each * MILLION, found.currency))
     waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
     foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing by itself. A saving is a ceiling: it comes only where the freed time is used."
     return card("Cost by stage", body, sub=_sub(context, found), foot=html.Span(foot), size=size)
 
 
-def _busy(context: Context, whole: float, currency: str) -> Component | None:
+def _idle_cost(context: Context, whole: float, currency: str) -> Component | None:
     """Split the cost of a million requests into busy and idle machine time; None where utilization is unknown."""
     frame = hardware_frame(context)
-    share = busy_share(frame)
+    share = mean_utilization(frame)
     if share is None:
         return None
-    kind, _ = busy(frame)
+    kind, _ = utilization(frame)
     worked, idle = (money(part * whole, currency) for part in (share, 1 - share))
     said = f"{kind}s busy {percent(share)} of the time: of {money(whole, currency)} per 1 M, {worked} paid for work and {idle} for machines that waited."
     return html.P(said, className="priced muted")
@@ -143,7 +143,7 @@ def _row(
     )
 
 
-def _spelled(service: str) -> str:
+def _yaml_string(service: str) -> str:
     """Return *service* as a YAML string, quoted where necessary."""
     return service if re.fullmatch(r"[A-Za-z][\w.-]*", service) else json.dumps(service)
 
@@ -153,7 +153,7 @@ def _how_to_price(context: Context) -> Component:
     return html.Div(
         [
             html.P("No price is set, so nothing says what this costs. Write one, and name the file with --prices or STAGELENS_PRICES:", className="muted"),
-            html.Pre(_EXAMPLE.format(service=_spelled(context.service or "")), className="code mono", tabIndex=0),
+            html.Pre(_EXAMPLE.format(service=_yaml_string(context.service or "")), className="code mono", tabIndex=0),
         ],
         className="priced",
     )  # fmt: skip

@@ -48,7 +48,7 @@ def render(context: Context) -> Page:
 def _body(context: Context) -> list[Node]:
     measures = measures_of_window(context)
     if not (measures.definitions or measures.put_out.count or measures.taken_in.count):
-        return [_no_streams(context)]
+        return [_no_streaming(context)]
     cards: list[tuple[str, Callable[[], Component], str]] = [
         ("Time to first token, by percentile", lambda: first_token_card(context, measures), "c6"),
         ("Token speed against load", lambda: speed_card(context, measures), "c6"),
@@ -66,7 +66,7 @@ def _body(context: Context) -> list[Node]:
     ]
 
 
-def _no_streams(context: Context) -> Component:
+def _no_streaming(context: Context) -> Component:
     return empty_page_card(
         "No request of this window answered token by token",
         "A service that streams shows here how long its readers wait for the first token, how fast the next ones come, "
@@ -101,14 +101,14 @@ def headline(context: Context, measures: TokenMeasures) -> str:
     if slow is None:
         return f"Half of the readers wait up to {duration(usual)} for the first token"
     text = f"p99 of the first token is {duration(slow)}, {count(slow / usual)}{TIMES} its median"
-    added = _added(first_token_frame(context, measures))
+    added = _tail_growth(first_token_frame(context, measures))
     if not added:
         return text
     stage = max(added, key=lambda each: added[each])
     return f"{text}: {label(stage)} is {percent(added[stage] / sum(added.values()))} of what the tail adds"
 
 
-def _added(frame: pd.DataFrame) -> dict[str, float]:
+def _tail_growth(frame: pd.DataFrame) -> dict[str, float]:
     """Return the increase of each stage before the first token from the median to p99, without decreases."""
     rows = {quantile: frame[frame["percentile"] == quantile] for quantile in (0.5, 0.99)}
     if not all(len(each) for each in rows.values()):
@@ -131,8 +131,10 @@ def _evidence(context: Context, measures: TokenMeasures) -> str:
 
 def _tiles(context: Context, now: TokenMeasures) -> Component:
     before = token_measures(context.source, context.previous, now.definition)
-    first, pace = (_course(context, metric, now.definition, (0.5, 0.99)) for metric in (FIRST_TOKEN, OUTPUT_TOKEN))
-    gap = _course(context, STREAM_GAP, now.definition, (0.99,))
+    first, pace = (
+        _metric_over_time(context, metric, now.definition, (0.5, 0.99)) for metric in (FIRST_TOKEN, OUTPUT_TOKEN)
+    )
+    gap = _metric_over_time(context, STREAM_GAP, now.definition, (0.99,))
     timed = definition_words(now.definition)
     every = f"TTFT {timed}"
     token = f"TPOT, by the definition {now.definition}"
@@ -176,7 +178,7 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
     """Return tokens a second as a tile."""
     if not now.count:
         return tile(name, UNKNOWN, "", "no token counts")
-    course = _course(context, TOKENS, kind, ())
+    course = _metric_over_time(context, TOKENS, kind, ())
     axis = context.axis_of(course)
     rates = course["total"].to_numpy(dtype=float) / axis.covered_seconds(course["at"])
     shown = [float(each) for each in (rates[:-1] if context.unfinished(course["at"], axis) else rates)]
@@ -189,7 +191,7 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
     return tile(name, count(rate), "tok/s", below, spark(shown))
 
 
-def _course(context: Context, metric: str, key: str, quantiles: tuple[float, ...]) -> pd.DataFrame:
+def _metric_over_time(context: Context, metric: str, key: str, quantiles: tuple[float, ...]) -> pd.DataFrame:
     source = context.source
     return source.ask(source.read.streams_over_time, context.selection, metric, key, quantiles, context.axis.step)
 

@@ -25,8 +25,8 @@ from .trace_timeline import (
     RARE,
     TraceBaseline,
     lanes,
-    neighbours,
-    rank_of,
+    neighbour_traces,
+    rank_in,
     requests_around,
     timeline,
     trace_baseline,
@@ -53,7 +53,7 @@ def render(context: Context, trace_id: str) -> Page:
     service = found.series.service
     trail += [(service, view.link("/traces", svc=service)), (found.trace_id[:8], None)]
     setting = trace_baseline(context, found)
-    near = neighbours(context, found)
+    near = neighbour_traces(context, found)
     body: list[Node] = [
         _head(context, found, setting, near),
         panel("Verdict", lambda: verdict(found, setting)),
@@ -64,7 +64,7 @@ def render(context: Context, trace_id: str) -> Page:
             ],
             className="grid",
         ),
-        panel("More like this", lambda: _more(context, found)),
+        panel("More like this", lambda: _similar_requests(context, found)),
     ]
     return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
 
@@ -90,11 +90,11 @@ def _not_retained(context: Context, trace_id: str) -> Component:
         )
     kept = link("Kept traces", href=context.view.link("/traces"), className="btn pri")
     return html.Div(
-        [empty_page_card("This trace was not kept", text, actions=[kept]), _newest(context)], className="stack"
+        [empty_page_card("This trace was not kept", text, actions=[kept]), _newest_retained(context)], className="stack"
     )
 
 
-def _newest(context: Context) -> Component | None:
+def _newest_retained(context: Context) -> Component | None:
     frame = context.source.ask(context.source.read.exemplars, context.selection, limit=5, order="time")
     if not len(frame):
         return None
@@ -113,7 +113,7 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
     at = datetime.fromtimestamp(found.started_ns / NS, UTC).astimezone(view.zone)
     title: list[Node] = [
         html.Span(["Trace ", html.Span(found.trace_id[:8], className="mono")]),
-        _rank_badge(rank_of(setting.latency, found.duration_ns / NS)),
+        _rank_badge(rank_in(setting.latency, found.duration_ns / NS)),
         link(pill(series.service, "out"), href=view.link(service_path(series.service))),
         pill(series.version, "out") if series.version else None,
         pill("error", "bad") if series.status != STATUS_OK else None,
@@ -161,7 +161,7 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
         "Device": series.device,
         "Status": series.status,
         "Servers not believed": found.attributes.get(SUSPECT, ""),
-        "Replica's age": _age(found),
+        "Replica's age": _process_age(found),
         "Started": f"{at:%H:%M:%S}.{found.started_ns // 1_000_000 % 1000:03d}",
     }
     known = {str(value) for value in pairs.values()}
@@ -178,13 +178,13 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
     return card("Attributes", html.Dl(items, className="kv"), size="c4")
 
 
-def _age(found: KeptTrace) -> str:
+def _process_age(found: KeptTrace) -> str:
     """Return the age of the process at the start of the request; "" if unknown."""
     age = found.attributes.get(REPLICA_AGE)
     return span(timedelta(seconds=age / NS)) if isinstance(age, int) else ""
 
 
-def _more(context: Context, found: KeptTrace) -> Component:
+def _similar_requests(context: Context, found: KeptTrace) -> Component:
     source = context.source
     frame = source.ask(source.read.exemplars, requests_around(found), limit=7, dominant=found.dominant)
     frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)

@@ -52,7 +52,13 @@ def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
     rows += _overhead_row(found, setting, scale)
     body = table(head, rows, "Stages of the request in time", css="wf")
     return card(
-        "Timeline", body, sub="dashed = median for this stage", tools=tools, foot=_foot(found), size="c8", flush=True
+        "Timeline",
+        body,
+        sub="dashed = median for this stage",
+        tools=tools,
+        foot=_overlap_note(found),
+        size="c8",
+        flush=True,
     )
 
 
@@ -67,7 +73,7 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
     said = span_note(span)
     if said:
         parts.append(_bar_note(said, left, width))
-    place = rank_of(setting.stages.get(stage), found.stages_ns.get(stage, 0) / NS)
+    place = rank_in(setting.stages.get(stage), found.stages_ns.get(stage, 0) / NS)
     measured = Measured(float(span["duration_ns"]) / NS, place, main=stage == found.dominant)
     return _timeline_row(stage, span_name(span), parts, scale.tick, measured)
 
@@ -92,7 +98,7 @@ def _overhead_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> lis
     seconds = found.stages_ns.get(OVERHEAD, 0) / NS
     if not seconds:
         return []
-    place = rank_of(setting.stages.get(OVERHEAD), seconds)
+    place = rank_in(setting.stages.get(OVERHEAD), seconds)
     between = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
         _timeline_row(OVERHEAD, label(OVERHEAD), [between], scale.tick, Measured(seconds, place)),
@@ -129,7 +135,7 @@ def span_note(span: Mapping[str, Any]) -> str:
     return " · ".join([*span_stalls(attributes), *part, *facts, *timed])
 
 
-def _foot(found: KeptTrace) -> Node:
+def _overlap_note(found: KeptTrace) -> Node:
     total = sum(int(each["duration_ns"]) for each in found.spans if each["stage"])
     if total <= found.duration_ns:
         return None
@@ -225,7 +231,7 @@ class TraceBaseline:
 
     @property
     def median_seconds(self) -> float:
-        """The latency of the median request; zero when there is none."""
+        """Latency of the median request; zero without one."""
         return sum(self.median.values())
 
 
@@ -243,7 +249,7 @@ def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
     return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
 
 
-def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
+def neighbour_traces(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
     """Return the retained requests before and after *found* in the list, slowest first."""
     source = context.source
     frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
@@ -257,7 +263,7 @@ def neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | No
     return (listed[at - 1] if at else None), (listed[at + 1] if at + 1 < len(listed) else None)
 
 
-def rank_of(histogram: Histogram | None, seconds: float) -> float | None:
+def rank_in(histogram: Histogram | None, seconds: float) -> float | None:
     """Return the share of requests with at most *seconds*; None with too few requests [ratio]."""
     if histogram is None or histogram.count < _MIN_REQUESTS:
         return None

@@ -52,7 +52,7 @@ def render(context: Context) -> Page:
 
 def _body(context: Context) -> list[Node]:
     frame = retained_traces(context)
-    body: list[Node] = [filters(context), panel("Kept among all requests", lambda: _among_all(context, frame))]
+    body: list[Node] = [filters(context), panel("Kept among all requests", lambda: _heatmap_card(context, frame))]
     return [*body, panel("Requests", lambda: _list(context, frame))]
 
 
@@ -89,7 +89,7 @@ def _seconds(text: str | None) -> float | None:
     return max(length, timedelta()).total_seconds() or None
 
 
-def _among_all(context: Context, frame: pd.DataFrame) -> Component:
+def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     """Return the latency heatmap of all requests, with the filtered retained requests marked."""
     source, selection, step = context.source, _selection(context), context.axis.step
     cells = source.ask(source.read.heat, selection, step)
@@ -115,13 +115,15 @@ def _among_all(context: Context, frame: pd.DataFrame) -> Component:
 
 def _list(context: Context, frame: pd.DataFrame) -> Component:
     if not len(frame):
-        return card(None, _none(context.view))
+        return card(None, _no_traces(context.view))
     slowest = duration(float(frame["duration_seconds"].max()))
     rows = traces_table(frame, context.view, "Kept requests", with_service=context.service is None)
-    return card("Requests", rows, sub=f"{len(frame)} shown, the slowest took {slowest}", foot=_how(frame), flush=True)
+    return card(
+        "Requests", rows, sub=f"{len(frame)} shown, the slowest took {slowest}", foot=_sampling_words(frame), flush=True
+    )
 
 
-def _none(view: View) -> Component:
+def _no_traces(view: View) -> Component:
     if not any(view.text(key) for key in _FILTERS):
         return empty("No kept request", "A request that is slow, failed or picked by chance shows here.")
     where = f"In the {view.window_label[0].lower()}{view.window_label[1:]}, with these filters."
@@ -129,7 +131,7 @@ def _none(view: View) -> Component:
     return empty("No kept request fits", where, actions=[reset])
 
 
-def _how(frame: pd.DataFrame) -> str:
+def _sampling_words(frame: pd.DataFrame) -> str:
     """Return how requests were sampled, their number, and the retention time."""
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
@@ -154,7 +156,7 @@ def filters(context: Context) -> Component:
         # Pages of a service have these filters in their header.
         *([] if on_service or not context.service else _parts(context)),
         _stages(context),
-        _slower(context),
+        _latency_filter(context),
         _attribute(context),
         link_tabs("Status", errors, "1" if view.text("err") == "1" else ""),
     ]
@@ -191,7 +193,7 @@ def _stages(context: Context) -> Component:
     return menu(shown, options, chosen)
 
 
-def _slower(context: Context) -> Component:
+def _latency_filter(context: Context) -> Component:
     """Return the latency filter: percentiles of the window, the objective, and a text field."""
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
     latency = source.ask(source.read.latency, context.selection)

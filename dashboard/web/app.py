@@ -165,8 +165,8 @@ def build(source: Source, config: DashboardConfig) -> Dash:
         enable_mcp=False,
     )
     app.layout = layout()
-    _connect_browser(app)
-    _connect_server(app, source)
+    _register_browser_callbacks(app)
+    _register_page_callback(app, source)
     server: flask.Flask = app.server
     wsgi_front.add_health_routes(server, source)
     api.add_api_routes(server, source)
@@ -184,7 +184,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     return app
 
 
-def _connect_browser(app: Dash) -> None:
+def _register_browser_callbacks(app: Dash) -> None:
     """Register the browser's own callbacks: insert received parts, and request updates."""
     browser = "stagelens"
     app.clientside_callback(ClientsideFunction(browser, "arrived"), Output("arrived", "data"), Input("made", "data"))
@@ -197,7 +197,7 @@ def _connect_browser(app: Dash) -> None:
     )
 
 
-def _connect_server(app: Application, source: Source) -> None:
+def _register_page_callback(app: Application, source: Source) -> None:
     """Register the page callback.
 
     A page is sent as HTML by element id and not as components: Dash's renderer updates every component on each change, and a
@@ -224,10 +224,10 @@ def _connect_server(app: Application, source: Source) -> None:
                 return no_update, {**seen, **now}
             if now["own"] and seen.get("own") == now["own"]:
                 # Other services have new data: the navigation may have changed, the page has not.
-                return _written(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
+                return _as_html_parts(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
         made = app.handover.take(context) or render_page(context)
-        return _written(frame_parts(context, made)), {**now, "place": made.place}
+        return _as_html_parts(frame_parts(context, made)), {**now, "place": made.place}
 
 
-def _written(parts: Mapping[str, Nodes]) -> dict[str, str]:
+def _as_html_parts(parts: Mapping[str, Nodes]) -> dict[str, str]:
     return {name: as_html(nodes) for name, nodes in parts.items()}

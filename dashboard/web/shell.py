@@ -203,7 +203,12 @@ def last_data(context: Context, state: StoreState) -> datetime | None:
 
 
 def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Component:
-    counts = {"/slo": _slos_in_trouble, "/incidents": _incidents, "/regressions": _regressions, "/advice": _advice}
+    counts = {
+        "/slo": _slos_in_trouble,
+        "/incidents": _incident_count,
+        "/regressions": _regression_count,
+        "/advice": _advice_count,
+    }
     count_of = counts.get(path)
     parts: list[Node] = [
         html.I(className=f"ic ic-{icon}"),
@@ -219,7 +224,7 @@ def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Co
     )
 
 
-def _advice(context: Context) -> Node:
+def _advice_count(context: Context) -> Node:
     number = advice_count(context)
     return html.Span(str(number), className="cnt") if number else None
 
@@ -233,13 +238,13 @@ def _slos_in_trouble(context: Context) -> Node:
     return html.Span(said, className="cnt bad" if worst == "burning" else "cnt")
 
 
-def _incidents(context: Context) -> Node:
+def _incident_count(context: Context) -> Node:
     number = len(context.open_incidents)
     pages = any(each.severity == "page" for each in context.open_incidents)
     return html.Span(str(number), className="cnt bad" if pages else "cnt", title="open") if number else None
 
 
-def _regressions(context: Context) -> Node:
+def _regression_count(context: Context) -> Node:
     number = sum(row.release is not None for row in urgent_first(context))
     title = f"slower by {percent(MATERIAL - 1)} or more"
     return html.Span(str(number), className="cnt bad", title=title) if number else None
@@ -334,7 +339,7 @@ def environment_menu(context: Context) -> Component | None:
     if len(known) < 2 and not chosen:  # noqa: PLR2004 - one is no choice
         return None
     items = [_choice(name or _ALL, "env", name, on=name == chosen) for name in ("", *known)]
-    state = _worst(context, chosen)
+    state = _worst_state(context, chosen)
     summary = html.Summary(
         [dot(state) if state else None, html.Span(chosen or _ALL, className="t"), html.I(className="ic ic-down")],
         className="btn",
@@ -397,7 +402,7 @@ def _choice(text: str, key: str, value: str, *, on: bool) -> Component:
     return html.Button(text, type="button", className="on" if on else "", **attributes(pressed))
 
 
-def _worst(context: Context, environment: str) -> str:
+def _worst_state(context: Context, environment: str) -> str:
     """Return the worst state of the objectives in *environment*; "" without objectives."""
     states: Sequence[str] = [
         each.state for each in context.slos if not environment or each.slo.environment in (None, environment)

@@ -137,7 +137,7 @@ def _hashed(password: str) -> str:
     return f"scrypt${_N}${_R}${_P}$" + "$".join(base64.b64encode(each).decode() for each in parts)
 
 
-def main(name: str, environment: Mapping[str, str]) -> int:
+def add_user_command(name: str, environment: Mapping[str, str]) -> int:
     """Add *name*; the password comes from the terminal, typed twice, or as the first line of what is piped in.
 
     Raises:
@@ -147,12 +147,12 @@ def main(name: str, environment: Mapping[str, str]) -> int:
     if not path:
         msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that names and passwords are kept in, such as users.txt"
         raise ConfigError(msg)
-    add_user(Path(path), name, _typed(name) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n"))
+    add_user(Path(path), name, _ask_password(name) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n"))
     print(f"{name} may read the dashboard that has STAGELENS_DASHBOARD_USERS={path}")
     return 0
 
 
-def _typed(name: str) -> str:
+def _ask_password(name: str) -> str:
     password = getpass.getpass(f"Password of {name}: ")
     if getpass.getpass("Again: ") != password:
         msg = "the two passwords differ; nothing was written"

@@ -46,7 +46,7 @@ def add_event_routes(server: Flask, source: Source) -> None:
 
     def add() -> Response:
         check_csrf()
-        event = _signed(_read(source))
+        event = _with_author(_read_event(source))
         with storing("POST /v1/events at the collector"):
             source.add_event(event)
         return json_response(event, 201)
@@ -66,7 +66,7 @@ def check_csrf() -> None:
         raise BadRequestError(msg, key=guard.CSRF_HEADER, fix=fix, status=403)
 
 
-def _read(source: Source) -> Event:
+def _read_event(source: Source) -> Event:
     if request.mimetype != "application/json":
         msg = f"Content-Type is {request.mimetype[:60]!r}"
         raise BadRequestError(msg, key="Content-Type", fix="application/json", status=415)
@@ -81,7 +81,7 @@ def _read(source: Source) -> Event:
         raise BadRequestError(what, key=named if named in _FIELDS else "", fix=fix) from error
 
 
-def _signed(event: Event) -> Event:
+def _with_author(event: Event) -> Event:
     """Return *event* with its author, where readers have names."""
     name = "".join(each for each in guard.current_principal().name if each.isprintable())
     if not name or event.kind == "advice":
@@ -114,7 +114,7 @@ def add_incident_routes(server: Flask, care: IncidentActions) -> None:
 
     def accept(name: str) -> Response:
         check_csrf()
-        why = _given("why").get("why", "")
+        why = _json_fields("why").get("why", "")
         with storing("stagelens alerts accept"):
             status = NOT_FOUND if care.incident(name) is None else 409
             by = _with_incident_errors(lambda: care.accept(name, author_name(), why), status=status)
@@ -122,8 +122,8 @@ def add_incident_routes(server: Flask, care: IncidentActions) -> None:
 
     def silence() -> Response:
         check_csrf()
-        given = _given(*MATCHERS, "for", "comment")
-        length = _length(given.pop("for", _DEFAULT))
+        given = _json_fields(*MATCHERS, "for", "comment")
+        length = _silence_length(given.pop("for", _DEFAULT))
         comment = given.pop("comment", "")
         with storing("stagelens alerts silence"):
             made = _with_incident_errors(
@@ -158,7 +158,7 @@ def _with_incident_errors(act: Any, status: int = NOT_FOUND) -> Any:
         raise BadRequestError(what, fix=fix, status=status) from error
 
 
-def _given(*fields: str) -> dict[str, str]:
+def _json_fields(*fields: str) -> dict[str, str]:
     try:
         given = json.loads(request.get_data())
     except (ValueError, RecursionError):
@@ -173,7 +173,7 @@ def _given(*fields: str) -> dict[str, str]:
     return cast("dict[str, str]", given)
 
 
-def _length(text: str) -> timedelta:
+def _silence_length(text: str) -> timedelta:
     try:
         length = parse_duration(text, "for")
     except ConfigError as error:

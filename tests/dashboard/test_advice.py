@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stagelens.core.stages import STAGES
 from stagelens.dashboard.pages.advice import top_advice
-from stagelens.dashboard.pages.advice_facts import MOST, advice_count, marks, of_all, of_service
+from stagelens.dashboard.pages.advice_facts import MOST, advice_count, advice_for_fleet, advice_for_service, marks
 from stagelens.dashboard.pages.advice_rules import MIN_GAIN, RANKS, Facts, families, family_of, findings
 from stagelens.dashboard.pages.measures import Measures
 from stagelens.dashboard.pages.page import Context
@@ -158,7 +158,7 @@ def test_waiting_costs_nothing() -> None:
 @pytest.mark.parametrize("rank", ["p99", "p50"])
 def test_what_could_be_reached_is_the_what_if_of_the_store(source: Source, rank: str) -> None:
     """The numbers on a card are re-sorted ones, best first, and none has less than 3 % to give."""
-    found = of_service(context(source), rank)
+    found = advice_for_service(context(source), rank)
     orders = [each.order(rank) for each in found]
     top = found[0].reach
     assert top is not None
@@ -174,7 +174,7 @@ def test_what_some_requests_wait_for_comes_before_what_all_need(store: Store, tr
     """Decode is most of p99 and as long for everybody: nobody can take no time in it. The queue is what p99 has and p50 has not."""
     calm, burst = {"decode": 200, "queue": 1, "overhead": 1}, {"decode": 200, "queue": 150, "overhead": 1}
     source = write(store, traffic, Served("chat", "1", 20, 0, calm), Served("chat", "1", 20, 0, burst, rate=1))
-    found = of_service(context(source, "chat"), "p99")
+    found = advice_for_service(context(source, "chat"), "p99")
     text = shown(source, "/s/chat/advice")
 
     assert [each.finding.stage for each in found] == ["queue", "decode"]
@@ -182,7 +182,7 @@ def test_what_some_requests_wait_for_comes_before_what_all_need(store: Store, tr
     assert "Queue first: p99 falls by" in text
     assert "if none took more than the median" in text
     assert "if Decode took no time" in text
-    assert [each.finding.stage for each in of_service(context(source, "chat"), "p99", 1)] == ["queue"]
+    assert [each.finding.stage for each in advice_for_service(context(source, "chat"), "p99", 1)] == ["queue"]
 
 
 def test_the_page_says_why_here_and_of_which_version_alone(source: Source) -> None:
@@ -198,7 +198,7 @@ def test_the_page_says_why_here_and_of_which_version_alone(source: Source) -> No
 
 def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source) -> None:
     """One card a service, and the side bar counts what is shown."""
-    found, candidates = of_all(context(source, None), "p50")
+    found, candidates = advice_for_fleet(context(source, None), "p50")
     text = shown(source, "/advice?rank=p50")
 
     assert {each.finding.facts.service for each in found} == {"shop", "gap"}
@@ -233,7 +233,7 @@ def test_too_few_requests_are_said(store: Store, traffic: ModuleType) -> None:
 )
 def test_the_newest_mark_counts(store: Store, own_source: Source, text: str, hides: bool) -> None:
     """What was done last with a piece of advice hides it, or brings it back; what nobody can read leaves it open."""
-    top = of_service(context(own_source), "p99")[0].finding
+    top = advice_for_service(context(own_source), "p99")[0].finding
     for told, ago in (("dismissed", 60), (text, 10)):
         store.add_event(Event(NOW - timedelta(seconds=ago), "shop", "advice", top.key, told))
     found = marks(context(own_source))["shop", top.key]
@@ -245,7 +245,7 @@ def test_the_newest_mark_counts(store: Store, own_source: Source, text: str, hid
 def test_what_is_put_off_comes_back(store: Store, own_source: Source) -> None:
     """A snooze ends by itself."""
     until = (NOW + timedelta(days=7)).isoformat()
-    top = of_service(context(own_source), "p99")[0].finding
+    top = advice_for_service(context(own_source), "p99")[0].finding
     store.add_event(Event(NOW, "shop", "advice", top.key, f"snoozed until {until}"))
     found = marks(context(own_source))["shop", top.key]
 
@@ -255,7 +255,7 @@ def test_what_is_put_off_comes_back(store: Store, own_source: Source) -> None:
 
 def test_what_was_done_is_compared_before_and_after(store: Store, own_source: Source) -> None:
     """Done advice leads to the windows around the mark."""
-    top = of_service(context(own_source), "p99")[0].finding
+    top = advice_for_service(context(own_source), "p99")[0].finding
     store.add_event(Event(NOW - timedelta(minutes=8), "shop", "advice", top.key, "done"))
     text = shown(own_source, "/s/shop/advice?kind=all")
 
@@ -266,7 +266,7 @@ def test_what_was_done_is_compared_before_and_after(store: Store, own_source: So
 def test_the_side_bar_counts_what_nobody_dealt_with(store: Store, own_source: Source) -> None:
     """Dismissing the finding of a service takes it out of the count."""
     before = advice_count(context(own_source, None))
-    for each in of_all(context(own_source, None), "p99")[0]:
+    for each in advice_for_fleet(context(own_source, None), "p99")[0]:
         store.add_event(Event(NOW, each.finding.facts.service, "advice", each.finding.key, "dismissed"))
 
     assert before > 0
@@ -294,7 +294,7 @@ def test_many_services_ask_few_what_ifs(store: Store, traffic: ModuleType, monke
 
     counted.__qualname__ = real.__qualname__
     monkeypatch.setattr(Reader, "whatif", counted)
-    found, candidates = of_all(context(source, None), "p50")
+    found, candidates = advice_for_fleet(context(source, None), "p50")
 
     assert candidates == MOST + 10
     assert len(found) == len(asked) == MOST

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.dashboard.capacity import MIN_STEPS, SEEN_TIMES, Capacity, Curve, Refusal, capacity, fit
+from stagelens.dashboard.capacity import MIN_STEPS, SEEN_TIMES, Capacity, Curve, Refusal, capacity_at, fit_curve
 
 STEPS = 120
 
@@ -24,14 +24,14 @@ def made(
 
 def fitted(rate: np.ndarray, latency: np.ndarray) -> Curve:
     """Return the curve, which there must be."""
-    found = fit(rate, latency)
+    found = fit_curve(rate, latency)
     assert isinstance(found, Curve)
     return found
 
 
 def allowed(rate: np.ndarray, latency: np.ndarray, threshold: float) -> Capacity:
     """Return the capacity of a curve that there must be."""
-    return capacity(fitted(rate, latency), rate, latency, threshold)
+    return capacity_at(fitted(rate, latency), rate, latency, threshold)
 
 
 @given(st.floats(0.005, 0.5), st.floats(0.3, 3), st.floats(5, 5000), st.floats(0.6, 0.95), st.floats(0.5, 0.95))
@@ -61,10 +61,10 @@ def test_scattered_data_gives_the_capacity_back_within_its_interval() -> None:
 def test_what_was_served_inside_the_objective_is_never_denied(seed: int, noise: float, threshold: float) -> None:
     """However the data scatters, the capacity is not below a rate at which five steps in a row stayed inside."""
     rate, latency = made(0.04, 0.05, 200.0, noise=noise, seed=seed)
-    curve = fit(rate, latency)
+    curve = fit_curve(rate, latency)
     if isinstance(curve, Refusal):
         return
-    found = capacity(curve, rate, latency, threshold)
+    found = capacity_at(curve, rate, latency, threshold)
     order = rate.argsort()
     inside = (latency <= threshold)[order]
     served = [rate[order][at] for at in range(2, STEPS - 2) if inside[at - 2 : at + 3].all()]
@@ -113,7 +113,7 @@ def test_a_knee_that_is_told_is_where_it_says(seed: int) -> None:
 
 def test_steps_far_below_the_knee_do_not_tell_it() -> None:
     """They allow nearly any: a knee at twice the true rate is worse than none."""
-    found = [fit(*made(0.05, 0.01, 80.0, top=0.5, noise=0.1, seed=seed)) for seed in range(20)]
+    found = [fit_curve(*made(0.05, 0.01, 80.0, top=0.5, noise=0.1, seed=seed)) for seed in range(20)]
     told = [each.knee for each in found if isinstance(each, Curve) and each.knee_is_sure]
     silent = [each.knee for each in found if isinstance(each, Curve) and not each.knee_is_sure]
 
@@ -124,14 +124,14 @@ def test_steps_far_below_the_knee_do_not_tell_it() -> None:
 def test_too_few_steps_are_refused_in_words() -> None:
     """A handful of steps makes no curve."""
     rate, latency = made(0.05, 0.03, 100.0)
-    found = fit(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
+    found = fit_curve(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
 
     assert found == Refusal("19 steps of time tell of it, and a curve needs 20")
 
 
 def test_rates_that_are_all_alike_are_refused_in_words() -> None:
     """Without a range of rates there is nothing to see of their effect."""
-    found = fit(np.linspace(100, 140, STEPS), np.linspace(0.1, 0.2, STEPS))
+    found = fit_curve(np.linspace(100, 140, STEPS), np.linspace(0.1, 0.2, STEPS))
 
     assert isinstance(found, Refusal)
     assert found.text.startswith("the rate hardly changed: the highest is 1.40 times the lowest")
@@ -142,7 +142,7 @@ def test_a_latency_that_does_not_grow_with_the_rate_is_refused_in_words(slope: f
     """Noise makes no curve, and neither does a latency that falls."""
     random = np.random.default_rng(4)
     rate = random.uniform(20, 100, STEPS)
-    found = fit(rate, (0.1 + slope * rate / 1000) * random.lognormal(0, 0.1, STEPS))
+    found = fit_curve(rate, (0.1 + slope * rate / 1000) * random.lognormal(0, 0.1, STEPS))
 
     assert isinstance(found, Refusal)
     assert "no more than a constant" in found.text

@@ -41,7 +41,7 @@ def said(file: Path, text: str) -> list[str]:
     """Return what is wrong with *text*, by line."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(FileError) as caught:
-        costs.read(file)
+        costs.read_prices(file)
     return str(caught.value).replace(f"{file}:", "").splitlines()
 
 
@@ -139,15 +139,15 @@ def test_the_setting_names_a_file_that_exists(file: Path) -> None:
 
 def test_a_request_costs_its_part_of_the_time_that_is_paid_for() -> None:
     """Fewer requests in the same time, such as only the good ones, cost more each."""
-    assert costs.a_request(12.4, 3600, 1_000_000) == pytest.approx(12.4e-6)
-    assert costs.a_request(12.4, 3600, 500_000) == pytest.approx(24.8e-6)
-    assert costs.a_request(12.4, 3600, 0) is None
+    assert costs.cost_of_request(12.4, 3600, 1_000_000) == pytest.approx(12.4e-6)
+    assert costs.cost_of_request(12.4, 3600, 500_000) == pytest.approx(24.8e-6)
+    assert costs.cost_of_request(12.4, 3600, 0) is None
 
 
 @given(st.dictionaries(st.sampled_from(["forward", "queue", "overhead", "own"]), st.floats(0, 1e3)), st.floats(0, 1e3))
 def test_the_stages_cost_what_the_request_costs(stages: dict[str, float], cost: float) -> None:
     """The cost of the busy stages adds up to the whole, and waiting costs nothing."""
-    found = costs.by_stage(cost, stages)
+    found = costs.cost_by_stage(cost, stages)
 
     assert "queue" not in found
     assert not found or sum(found.values()) == pytest.approx(cost)
@@ -164,6 +164,6 @@ def test_money_has_three_digits_and_its_sign() -> None:
 
 def test_the_example_is_a_file_of_prices() -> None:
     """What people copy works."""
-    found = costs.read(Path(__file__).parents[2] / "examples" / "prices.yaml")
+    found = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
 
     assert found.of("chat-llm", "demo")[0].per_hour == 6.2

@@ -27,7 +27,7 @@ from stagelens.core.hardware import (
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.hardware import MIN_STEPS, busy, busy_share, when_slow
+from stagelens.dashboard.pages.hardware import MIN_STEPS, compare_slow_steps, mean_utilization, utilization
 from stagelens.dashboard.source import Source
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
@@ -54,13 +54,13 @@ def test_gpus_are_what_is_busy_where_there_are_some() -> None:
     """However busy the CPUs are; each GPU counts as much as it was told of."""
     found = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
 
-    assert busy(found)[0] == "GPU"
-    assert busy_share(found) == pytest.approx(0.6)
+    assert utilization(found)[0] == "GPU"
+    assert mean_utilization(found) == pytest.approx(0.6)
 
 
 def test_a_slice_without_utilization_is_not_taken_for_idle() -> None:
     """Nor are the CPUs beside it taken for what its service works with."""
-    assert busy_share(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
+    assert mean_utilization(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
 
 
 def test_the_processes_of_a_machine_share_its_cpus() -> None:
@@ -69,14 +69,14 @@ def test_the_processes_of_a_machine_share_its_cpus() -> None:
         (0, CPU_SHARE, "a:1", 0.3), (0, CPU_SHARE, "a:2", 0.3), (0, CPU_SHARE, "b:1", 0.8), (0, CPU_SHARE, "b:2", 0.8)
     )
 
-    assert busy_share(found) == pytest.approx((0.6 + 1.0) / 2)
+    assert mean_utilization(found) == pytest.approx((0.6 + 1.0) / 2)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
 def test_slow_steps_are_compared_with_all_others(told: list[tuple[float, float]]) -> None:
     """The slow and the others are all there is, and both means lie among the values; too few or equal steps tell nothing."""
     shares, tail = [share for share, _ in told], [value for _, value in told]
-    found = when_slow(steps(shares, "share"), steps(tail, "value"))
+    found = compare_slow_steps(steps(shares, "share"), steps(tail, "value"))
 
     assert (found is None) == (len(told) < MIN_STEPS or sum(value > np.quantile(tail, 0.9) for value in tail) == 0)
     if found is not None:

@@ -20,7 +20,7 @@ from stagelens.alerts.evaluation.burn_rate import Tier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloStatus
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
-from stagelens.dashboard.figures.budget import budget_figure, markers, spent_figure
+from stagelens.dashboard.figures.budget import budget_figure, release_markers, spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.pages.incidents import incident_path, rules_card
 from stagelens.dashboard.pages.measures import urgent_first
@@ -172,7 +172,7 @@ def test_a_bar_leads_to_the_requests_it_counts() -> None:
 def test_names_of_markers_never_cover_each_other() -> None:
     """Two rows are enough for most; what fits in neither keeps its line only."""
     close = {AXIS.start + timedelta(minutes=30, seconds=step): f"v{step}" for step in range(5)}
-    shapes, notes, room = markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
+    shapes, notes, room = release_markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
 
     assert len(shapes) == 6
     assert [each["text"] for each in notes] == ["<b>▾ told</b>", "<b>▾ v0</b>", "<b>▾ v1</b>"]
@@ -184,7 +184,7 @@ def test_a_release_keeps_its_name_where_events_crowd_it() -> None:
     """However many settings were changed about then, what came out is what a reader looks for."""
     at = AXIS.start + timedelta(minutes=30)
     changes = {at - timedelta(seconds=step): f"ingress: keep-alive {step}" for step in range(1, 5)}
-    _, notes, _ = markers(AXIS, {at: "2.0.0"}, changes)
+    _, notes, _ = release_markers(AXIS, {at: "2.0.0"}, changes)
 
     assert "<b>▾ 2.0.0</b>" in [each["text"] for each in notes]
 
