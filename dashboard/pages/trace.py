@@ -17,8 +17,7 @@ from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage
 from ..ui.format import duration, percent, rank, span, split_duration, times
 from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, empty_page_card, panel
-from .stall_text import process_counters as around_it
-from .stall_text import stall_sentence, stalls_of_trace
+from .stall_text import process_counters, stall_sentence, stalls_of_trace
 from .trace_rows import traces_table
 from .trace_timeline import (
     NS,
@@ -170,7 +169,7 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
         for key, value in found.attributes.items()
         if str(value) not in known and not key.startswith("stagelens.")
     }
-    pairs |= around_it(found.attributes)
+    pairs |= process_counters(found.attributes)
     items: list[Component] = []
     for key, value in pairs.items():
         if str(value):

@@ -30,7 +30,7 @@ _MAX_ADDRESSES = 4096
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
 _MAX_NAME = 128
-# Limit of page threads that check a secret at a time [count], and the wait that others are told. [seconds]
+# Limit of page threads that check a secret at a time [count], and the retry time of others. [seconds]
 _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 

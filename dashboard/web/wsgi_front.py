@@ -222,7 +222,7 @@ def add_health_routes(server: Flask, source: Source) -> None:
             source.revision()
         except StagelensError as error:
             return _status_response(str(error), 503)
-        except Exception:  # noqa: BLE001 - whatever a store meets, the asker gets an answer
+        except Exception:  # noqa: BLE001 - whatever error the store raises, the probe gets a response
             _log.exception("the store did not answer %s", READYZ[0])
             return _status_response("the store does not answer; the log of the dashboard says more", 503)
         return _status_response("ok", 200)
