@@ -203,10 +203,10 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
     from .collector.allocator import reduce_gc_frequency, return_freed_memory  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
     from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
-    from .store.store_factory import open_store  # noqa: PLC0415
+    from .store.store_factory import open_store, single_instance_lock, store_locations  # noqa: PLC0415
 
     return_freed_memory()
-    voice = logs.set_up(environment)
+    output = logs.configure_logging(environment)
     stopped = _stop_on_signals()
     with output.report_errors(), ExitStack() as stack:
         settings = CollectorConfig.from_env(environment)
@@ -221,7 +221,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
             stack.callback(part.stop)
             lines.append(line())
         reduce_gc_frequency()
-        voice.tell(f"stagelens {__version__}", *lines)
+        output.print_lines(f"stagelens {__version__}", *lines)
         # Not for ever: the signal may be another thread's, and then nothing wakes this one, which is to handle it.
         while not stopped.wait(_LOOK_SECONDS):
             pass

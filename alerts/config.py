@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from ..core.egress.addresses import EgressPolicy
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
 
@@ -51,7 +52,7 @@ class AlertsConfig:
         if not url.startswith(("http://", "https://")):
             msg = f"STAGELENS_DASHBOARD_URL is {url!r}; write a web address, such as {DEFAULT_DASHBOARD}"
             raise ConfigError(msg)
-        MayCall.from_env(env)  # reports errors at startup and not with the first page
+        EgressPolicy.from_env(env)  # reports errors at startup and not with the first page
         host = env.get("STAGELENS_ALERTS_METRICS_HOST") or DEFAULT_METRICS_HOST
         return cls(_slo_file(env), interval, url.rstrip("/"), dict(env), host, _metrics_port(env))
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pandas as pd
 
-from ..core.confidence import CONFIDENCE, interval
+from ..core.confidence import CONFIDENCE, has_enough_samples, interval
 from ..core.confidence import ratio as ratio_of
 from ..core.histogram import Estimate, Histogram
 
@@ -72,7 +72,7 @@ def version_times(
     shared = ServingPeriod(max(a.start, b.start), min(a.end, b.end))
     if shared.end - shared.start > ROLLOUT:
         count = requests(shared, shared)
-        if bears(count, _QUANTILE) or count >= requests(first, second):
+        if has_enough_samples(count, _QUANTILE) or count >= requests(first, second):
             return VersionTimes(shared, shared, together=True)
     return VersionTimes(first, second, together=False)
 
@@ -147,7 +147,7 @@ def compare_quantile(
     ratio = ratio_of(before, after)
     if ratio is None:
         return QuantileComparison("not_enough", _value(before), _value(after), None, None, None, a_n, b_n)
-    kind = _classify(ratio, min_change) if bears(min(a_n, b_n), quantile) else "not_enough"
+    kind = _classify(ratio, min_change) if has_enough_samples(min(a_n, b_n), quantile) else "not_enough"
     return QuantileComparison(kind, _value(before), _value(after), ratio.value, ratio.low, ratio.high, a_n, b_n)
 
 

@@ -16,16 +16,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..analysis.comparison import version_times
-from ..analysis.version_times import Life
+from ..analysis.comparison import ServingPeriod, version_times
 from ..collector.config import CollectorConfig
 from ..collector.imports.importer import import_file
 from ..collector.ingest.validation import Window
+from ..collector.traces.sampling import SamplingPolicy
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings.schema import STORE
 from ..core.settings.values import parse_duration
 from ..core.stages import BY_KEY
-from ..instrumentors.run import Keep
 from ..store import Reader, Retention, Selection, Store
 from ..store.store_factory import open_existing
 from .compare_output import json_text, junit_text, markdown, print_comparison
@@ -38,7 +37,7 @@ _BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 _BUCKET = timedelta(seconds=10)
 _MAX_CLOCK_SKEW = timedelta(days=1)
 # A comparison only needs counts.
-_NO_TRACES = Keep(errors=0, slow=0, uniform=0)
+_NO_TRACES = SamplingPolicy(errors=0, slow=0, uniform=0)
 
 
 class NoRequestsError(StagelensError):
@@ -85,7 +84,7 @@ def sides_from_versions(
     service = _choose_store_service(read, asked)
     known = read.releases(environment=asked.environment)
     of_service = known[known["service"] == service]
-    lives: list[Life] = []
+    lives: list[ServingPeriod] = []
     for version in versions:
         seen = of_service[of_service["version"] == version]
         if seen.empty:
@@ -93,16 +92,16 @@ def sides_from_versions(
             msg = f"{service} has no version {version!r}; there are {there}"
             raise ConfigError(msg)
         first, last = seen["first_seen"].min().to_pydatetime(), seen["last_seen"].max().to_pydatetime()
-        lives.append(Life(first, last + _BUCKET))
+        lives.append(ServingPeriod(first, last + _BUCKET))
 
-    def side(version: str, life: Life) -> Side:
+    def side(version: str, life: ServingPeriod) -> Side:
         start, end = read.whole(max(life.start, life.end - window), life.end)
         return Side(version, replace(asked, service=service, version=version, start=start, end=end), has_window=True)
 
-    def sides(first: Life, second: Life) -> list[Side]:
+    def sides(first: ServingPeriod, second: ServingPeriod) -> list[Side]:
         return [side(version, life) for version, life in zip(versions, (first, second), strict=True)]
 
-    def fewest(first: Life, second: Life) -> int:
+    def fewest(first: ServingPeriod, second: ServingPeriod) -> int:
         return min(read.latency(each.selection).count for each in sides(first, second))
 
     times = version_times(lives[0], lives[1], fewest)

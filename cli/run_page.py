@@ -58,9 +58,9 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
                 "No request was seen", "Nothing was asked of it, or nothing in it is a request to Stagelens."
             )
         ]
-    body: list[Node] = [*_page(source, "/", start, end)] if len(names) > 1 else []
-    for number, name in enumerate(names[:_MOST_SERVICES]):
-        body += _apart(_page(source, service_path(name), start, end), number)
+    body: list[Node] = [*_page_nodes(source, "/", start, end)] if len(names) > 1 else []
+    for number, name in enumerate(names[:_MAX_SERVICES]):
+        body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)
         kept = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
         for ids in zip(kept["trace_id"], kept["span_id"], strict=True):
             # The last card of a trace page lists similar requests, which are above already.
@@ -68,8 +68,8 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
     return body
 
 
-def _page(source: Source, path: str, start: datetime, end: datetime) -> list[Node]:
-    return render_page(_context(source, path, start, end)).body
+def _page_nodes(source: Source, path: str, start: datetime, end: datetime) -> list[Node]:
+    return render_page(_page_context(source, path, start, end)).body
 
 
 def _page_context(source: Source, path: str, start: datetime, end: datetime) -> Context:

@@ -21,11 +21,10 @@ from ..core.confidence import has_enough_samples
 from ..core.histogram import Estimate
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
-from ..dashboard.figures.elements import note
 from ..dashboard.figures.percentile import PERCENTILES
 from ..dashboard.pages.measures import smoothed, stages_at
-from ..dashboard.pages.trace_timeline import NS, Scale, in_time, span_name
-from ..dashboard.ui.format import duration, interval, needed, percent, percentile, portion, several, span, whole
+from ..dashboard.pages.trace_timeline import NS, Scale, span_name, span_note, spans_by_start
+from ..dashboard.ui.format import duration, interval, percent, percentile, portion, samples_needed, several, span, whole
 from ..dashboard.view import trace_name
 from ..store import KeptTrace, Reader, Selection
 from .saved_run import Run
@@ -43,7 +42,7 @@ def waterfall_table(found: KeptTrace) -> Table:
     longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
     made = plain_table("The slowest request", "time")
     made.add_column(_ellipsized(styled(_request_name(found), "dim")))
-    for each in in_time(found):
+    for each in spans_by_start(found):
         if id(each) in longest:
             made.add_row(
                 styled(span_name(each)),
@@ -75,7 +74,7 @@ def _interval_bar(span: Mapping[str, Any], scale: Scale) -> Text:
     left, width = (each / 100 * _WATERFALL_COLUMNS for each in scale.place(span))
     start = min(round(left), _WATERFALL_COLUMNS - 1)
     bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
-    said = note(span)
+    said = span_note(span)
     return bar.append_text(styled(f" {said}", "dim")) if said else bar
 
 
@@ -273,7 +272,7 @@ def _latency_table(service: ServiceSummary) -> Table:
 def _latency_cell(quantile: float, found: Estimate | None) -> Text:
     """Return a percentile above its confidence interval, or the number of requests it needs."""
     if found is None:
-        return Text.assemble("\u2013\n", styled(f"needs {whole(needed(quantile))}", "dim"))
+        return Text.assemble("\u2013\n", styled(f"needs {whole(samples_needed(quantile))}", "dim"))
     between = interval(found.low, found.high) if math.isfinite(found.high) else f"from {duration(found.low)}"
     return Text.assemble(styled(duration(found.value), "bold"), "\n", styled(between, "dim"))
 

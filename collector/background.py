@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ..core.errors import StoreError
+from ..core.periodic_thread import PeriodicThread
 from ..store import Store
 from ..store.inbox import Delivery, Folded
 from ..store.records import as_columns
@@ -16,7 +17,7 @@ from .traces.sampling import SamplingPolicy
 MAINTENANCE_PART = "maintaining the store"
 
 
-class Maintenance(Loop):
+class Maintenance(PeriodicThread):
     """Thread that runs `Store.maintain` periodically.
 
     Args:
@@ -55,7 +56,7 @@ FOLDING_PART = "folding spans"
 INBOX_BYTES = 24 * 1024**2
 
 
-class SpanFolder(Loop):
+class SpanFolder(PeriodicThread):
     """Thread that turns the spans in the inbox of the store into points and traces.
 
     Args:

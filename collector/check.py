@@ -17,6 +17,7 @@ from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings.values import format_size
 from ..core.settings.yaml_fields import meant
 from ..store.engines import database
+from ..store.store_factory import store_locations
 from .config import CollectorConfig
 from .config_file import CollectorFile, read_collector_file
 from .forward.config import Destination

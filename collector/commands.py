@@ -19,6 +19,7 @@ from ..core.settings.values import format_size
 from ..store import Store
 from ..store.backup import copy_store
 from ..store.engines import database
+from ..store.queries.state import Storage
 from ..store.store_factory import open_existing
 from .config import CollectorConfig
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..core.egress.addresses import EgressPolicy
 from ..core.errors import ConfigError
+from ..core.periodic_thread import PeriodicThread
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.yaml_fields import Fields
 from .forward import config as forward_section
@@ -99,7 +100,7 @@ class _File(LiveFile[CollectorFile]):
             _log.warning("%s", line)
 
 
-class LiveConfig(Loop):
+class LiveConfig(PeriodicThread):
     """The file, read again when it changes; an invalid file leaves the previous content in force.
 
     Args:

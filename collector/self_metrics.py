@@ -12,6 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ..store import Batch, StoreState
+from ..store.inbox import InboxBacklog
 from ..store.records import PointColumns, as_columns
 from .ingest.validation import IngestResult, Reason
 from .prometheus.counters import Counters
@@ -196,7 +197,7 @@ class SelfMetrics:
         """Count a failed run of the fold."""
         self._fold_failures.inc()
 
-    def waiting(self, waiting: Waiting) -> None:
+    def waiting(self, waiting: InboxBacklog) -> None:
         """Show the spans that wait in the inbox."""
         self._spans_waiting.set(waiting.size_bytes)
         self._spans_oldest.set(waiting.oldest or 0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 
 from ..core.errors import StoreError
+from ..core.periodic_thread import PeriodicThread
 from ..core.settings.values import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report
@@ -32,7 +33,7 @@ _P99 = 0.99
 _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
-class StatusReporter(Loop):
+class StatusReporter(PeriodicThread):
     """Thread that writes the status of one collector, under its `name`, which is set before it starts.
 
     Args:

@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo
 
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
-from ..store.texts import name as stored
+from ..store.schema import storable_name
 from .ui.format import span
 
 DEFAULT_WINDOW = timedelta(hours=6)
@@ -172,7 +172,7 @@ class View:
     @cached_property
     def part(self) -> dict[str, str]:
         """Scope within the service, by the keys of `PART`, as the store spells it; empty for the whole service."""
-        return {key: stored(self.query[key]) for key in PART if key in self.query}
+        return {key: storable_name(self.query[key]) for key in PART if key in self.query}
 
     @property
     def part_of_each_version(self) -> dict[str, str]:

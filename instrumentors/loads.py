@@ -9,7 +9,7 @@ reports what its parent had loaded and not yet reported.
     try:
         ...
     finally:
-        loads.end(token, READ.key, "resnet50")
+        loads.end(token, LOAD_READ.key, "resnet50")
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ..core.stages import LOAD_DESERIALISE, LOAD_READ
 from .records import clock
 
 
@@ -93,7 +94,7 @@ class Loads:
         self._room = MAX_LOADS
 
     def begin(self, model: str = "", *, reading: bool = False) -> Token:
-        """Begin a phase of *model*, or of the model of the phase around it; `READ` needs *reading*."""
+        """Begin a phase of *model*, or of the model of the phase around it; `LOAD_READ` needs *reading*."""
         thread = self._thread
         token = clock(), worked() if reading else 0, thread.inside_ns, thread.inside_work_ns, thread.model
         thread.inside_ns, thread.inside_work_ns, thread.model = 0, 0, model or thread.model
@@ -106,7 +107,7 @@ class Loads:
         begun, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
         ended = clock()
         # Copying, compiling and running count as work throughout: measuring them costs more than most of them take.
-        work = worked() - before if phase == READ.key else ended - begun
+        work = worked() - before if phase == LOAD_READ.key else ended - begun
         thread.inside_ns += ended - begun if phase else inside
         thread.inside_work_ns += work if phase else inside_work
         own = ended - begun - inside

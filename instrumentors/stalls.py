@@ -28,8 +28,7 @@ from weakref import WeakSet
 from ..core import names
 from ..core.hardware import CPU
 from ..core.partition import Interval, segments
-from ..core.stages import holds_up
-from ..core.stalls import LOOP
+from ..core.stages import STALL_GC, STALL_LOOP, holds_up
 from . import recorder
 from .instrumentor import log_failure
 from .loads import on_and_off_cpu
@@ -261,5 +260,5 @@ def _beat(loop: AbstractEventLoop, due: int, before: tuple[int, int]) -> None:
         late = now - due
         without = min(late, waited if ran + waited <= late else waited * late // (ran + waited))
         stalls.note(CPU.key, due, due + without)
-        stalls.note(LOOP.key, due + without, now)
+        stalls.note(STALL_LOOP.key, due + without, now)
     _next_beat(loop)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError
 
 from ..core.errors import ConfigError, StoreError
 from ..core.settings.values import format_size, parse_duration, parse_size, require_positive
+from . import backup
 from .engines import database
 from .retention import Retention
 from .store import Store
@@ -54,7 +55,7 @@ class StoreConfig:
 
 
 def open_store(config: StoreConfig) -> Store:
-    """Open the store of *config*; make it where there is none.
+    """Open the store of *config*, and create it if it is missing.
 
     Raises:
         StoreError: It cannot be opened, or is the target of an interrupted copy.
@@ -73,7 +74,7 @@ def open_store(config: StoreConfig) -> Store:
 
 
 def open_existing(config: StoreConfig) -> Store:
-    """Open the store of *config*, which must be there.
+    """Open the existing store of *config*.
 
     Raises:
         StoreError: It does not exist, or cannot be opened.
@@ -95,8 +96,8 @@ def open_existing(config: StoreConfig) -> Store:
 
 
 @contextmanager
-def alone(config: StoreConfig) -> Generator[None]:
-    """Keep a second `stagelens up` off the SQLite file of *config*, as long as the block lasts; of other databases there may be many.
+def single_instance_lock(config: StoreConfig) -> Generator[None]:
+    """Lock the SQLite file of *config* against a second `stagelens up` within the block; other databases may be shared.
 
     Raises:
         StoreError: Another `stagelens up` uses it.
@@ -127,8 +128,8 @@ def alone(config: StoreConfig) -> Generator[None]:
         yield
 
 
-def places(config: StoreConfig) -> list[str]:
-    """Return where the store of *config* is, a line each, without passwords."""
+def store_locations(config: StoreConfig) -> list[str]:
+    """Return the locations of the store of *config*, a line each, without passwords."""
     lines = [f"database   {database.location(make_url(config.database))}"]
     if config.points:
         lines.append(f"points     {make_url(config.points).render_as_string(hide_password=True)}")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...core.egress.addresses import EgressPolicy
+from ...core.egress.addresses import EgressDeniedError, EgressPolicy
 from ...core.egress.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from ..formatting import line
@@ -102,7 +102,7 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
     """
     try:
         return _run(_request(method, httpx.URL(url), body, headers, receiver))
-    except NotCalledError as error:
+    except EgressDeniedError as error:
         # Not permanent: the name may resolve differently, or the setting may be fixed.
         msg = f"{receiver} is not called: {error}"
         raise ChannelError(msg, permanent=False) from error

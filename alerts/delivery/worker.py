@@ -13,9 +13,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...core import periodic_thread
 from ...core.errors import ChannelError, StoreError
-from ...core.periodic_thread import RETRY_SECONDS
+from ...core.periodic_thread import RETRY_SECONDS, PeriodicThread
 from ...store import Store
 from . import outbox
 from .channel import Channel
@@ -29,7 +28,7 @@ POLL_SECONDS = 2.0
 OTHERS_SECONDS = 0.5
 
 
-class AlertsThread(periodic_thread.Loop):
+class AlertsThread(PeriodicThread):
     """Thread of the alerts; it pauses after an error of the store.
 
     Args:

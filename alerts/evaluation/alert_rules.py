@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from ...core.failures import failures
+from ...core.confidence import compare_failures
 from ...store import Reader
 from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
 from ..objectives.maintenance import MaintenanceCalendar
@@ -139,7 +139,7 @@ def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> s
 def _has_more_failures(a: Counts, b: Counts) -> bool:
     if not a.total or not b.total:
         return False
-    return failures(round(a.bad), round(a.total), round(b.bad), round(b.total)).are_more
+    return compare_failures(round(a.bad), round(a.total), round(b.bad), round(b.total)).are_more
 
 
 @dataclass(frozen=True, slots=True)

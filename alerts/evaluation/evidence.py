@@ -14,7 +14,7 @@ import pandas as pd
 from ...analysis.comparison import StageGrowth, rank_stage_growth
 from ...core.names import STATUS_ERROR
 from ...store import Reader
-from ...store.texts import name as stored
+from ...store.schema import storable_name
 from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
 from .burn_rate import burn_rate
@@ -161,7 +161,7 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
 def filter_params(slo: Slo) -> dict[str, str]:
     """Return the filters of *slo* as parameters of a dashboard address, truncated as the store truncates names."""
     found = {"v": slo.version, "m": slo.model, "r": slo.route}
-    return {key: stored(value) for key, value in found.items() if value}
+    return {key: storable_name(value) for key, value in found.items() if value}
 
 
 def trace_link(dashboard_url: str, trace: str) -> str:

@@ -6,20 +6,28 @@ the destinations by leases.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ...core import names
+from ...core.egress.addresses import EgressPolicy
 from ...core.errors import StagelensError
 from ...store import Store
 from ...store.engines import database
 from ...store.outgoing import (
     Backlog,
+    Outgoing,
     drop_oldest,
     drop_unknown_destinations,
+    hold_destination,
+    oldest_bodies,
     read_backlogs,
     release_destinations,
+    remove_bodies,
     store_identity,
 )
 from ..task_supervisor import TaskSupervisor
@@ -127,8 +135,8 @@ class DestinationSender:
         if not self._done and self._held_until > now + seconds - _HOLD_SECONDS / 2:
             return True
         with self._store.transaction() as connection:
-            held = hold(connection, self._destination.name, self._holder, now, seconds)
-            remove(connection, [body.id for body in self._done])
+            held = hold_destination(connection, self._destination.name, self._holder, now, seconds)
+            remove_bodies(connection, [body.id for body in self._done])
         self._room.freed(self._destination.name, sum(len(body.body) for body in self._done))
         self._done.clear()
         self._held_until = now + seconds if held else 0.0
@@ -136,7 +144,7 @@ class DestinationSender:
 
     def _waiting(self) -> list[Outgoing]:
         with database.reading(self._store.engine) as connection:
-            return oldest(connection, self._destination.name, _BODIES, _BYTES)
+            return oldest_bodies(connection, self._destination.name, _BODIES, _BYTES)
 
     async def _send(self, bodies: Sequence[Outgoing]) -> list[Retry]:
         """Send *bodies* and record finished ones; return the outcomes that need a retry."""
@@ -175,7 +183,7 @@ class DestinationSender:
         self._failures = min(self._failures + 1, 16)
         self._states.down(self._destination.name, why, bodies)
         self._calls_until = 0.0
-        pause = random.uniform(longest / 2, longest)
+        pause = random.uniform(longest / 2, longest)  # noqa: S311 - jitter
         return max(pause, min(seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS))
 
     async def _connected(self) -> Transport:
@@ -229,8 +237,8 @@ class Forwarder:
     ) -> None:
         self._store, self._env, self._clock = store, env, clock
         with database.reading(store.engine) as connection:
-            self.room = Room(destinations, store_identity(connection), budget_bytes)
-        self.states = States()
+            self.room = ForwardQueue(destinations, store_identity(connection), budget_bytes)
+        self.states = DestinationStates()
         self._holder = secrets.token_hex(8)
         self._lines: dict[str, DestinationSender] = {}
         self._others_at = time.monotonic()

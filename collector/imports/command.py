@@ -19,6 +19,7 @@ from ...store.store_factory import open_store
 from .. import config_file
 from ..config import CollectorConfig
 from ..ingest.validation import Window
+from ..traces.sampling import SamplingPolicy
 from .formats import FORMATS
 from .importer import ImportResult, import_file
 from .source import ImportFileError

@@ -16,11 +16,15 @@ from ...core import names
 from ...core.errors import WireError
 from ...store import Batch, Store
 from ...store.inbox import Delivery, Parcel
+from ...store.records import as_columns
 from ...store.retention import IMPORT_PREFIX
+from ...store.schema import FINEST
 from ..ingest.export import Export, read_export
 from ..ingest.validation import Reason, Window
 from ..otlp.json_encoding import Object, object_at, objects
+from ..otlp.model import Attributes
 from ..otlp.responses import JSON
+from ..traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from ..traces.rules import Rule
 from ..traces.sampling import SamplingPolicy
 from ..traces.span_reader import SpanReader

@@ -19,6 +19,7 @@ from ...core.hardware import (
     PROCESS_ID,
     Measure,
     Of,
+    hardware_key,
     place,
 )
 from ...core.histogram import Histogram
@@ -96,7 +97,7 @@ def _values(metric: str, point: NumberPoint, resource: Attributes, window: Windo
 
 def _measure_name(measure: Measure, point: NumberPoint, resource: Attributes) -> str:
     device = printable_text(point.attributes.get(_DEVICE_KEYS.get(measure.of, ""), ""))
-    return joined(measure.key, place_of(resource, measure.of, device))
+    return hardware_key(measure.key, place_of(resource, measure.of, device))
 
 
 def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
 
 from ...core.errors import StagelensError, StoreError, WireError
-from ...store.events import Event, from_json
+from ...store.events import Event, event_from_json
 from ...store.outgoing import Outgoing
 from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
@@ -229,7 +229,7 @@ class IngestPipeline:
 
     def _read_event(self, _admission: AdmittedClient, body: bytes) -> Event:
         try:
-            return from_json(body, datetime.fromtimestamp(self._clock(), UTC))
+            return event_from_json(body, datetime.fromtimestamp(self._clock(), UTC))
         except ValueError as error:
             raise WireError(str(error)) from error
 

@@ -11,8 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from ...core import names
+from ...core.request_histograms import dominant_stage
+from ...core.stages import LOAD_PHASES
+from ...store.events import Load
 from ...store.records import KeptTrace
-from ..store.events import Load
+from ..otlp.model import Attributes, ResourceSpans, Scalar, Span
 from .gauges import place_of
 from .points import Window
 from .series import SeriesReader, stage_name
@@ -79,8 +82,8 @@ class RetainedTraceReader:
         # Of any age: a process reports its start only after its first request.
         replace(self.window, oldest=0).check(span.end_ns)
         phase, spent = printable_text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
-        if phase not in PHASES:
-            msg = f"{names.LOAD_PHASE} must be one of {', '.join(PHASES)}, got {phase[:40]!r}"
+        if phase not in LOAD_PHASES:
+            msg = f"{names.LOAD_PHASE} must be one of {', '.join(LOAD_PHASES)}, got {phase[:40]!r}"
             raise RejectedError(Reason.STAGE, msg)
         duration = span.end_ns - span.start_ns
         if type(spent) is not int or not 0 <= spent <= duration:
@@ -130,7 +133,7 @@ class RetainedTraceReader:
             started_ns=root.start_ns,
             duration_ns=root.end_ns - root.start_ns,
             because=printable_text(root.attributes[names.KEPT_BECAUSE]),
-            dominant=dominant(stages_ns),
+            dominant=dominant_stage(stages_ns),
             stages_ns=stages_ns,
             spans=[_child_span(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
             attributes=_shown_attributes(root.attributes),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import names, stages
-from ...core.bands import BATCHES
-from ...core.names import TOKENS
+from ...core.histogram import BATCH_SIZES, TOKEN_COUNTS
+from ...core.stages import STALL_CAUSES, split_stall_key
 from ...store import Series
 from ...store.records import Identity
 from ...store.series import COLD, WARM
@@ -99,7 +99,7 @@ def stage_name(value: Scalar | None, key: str) -> str:
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
 # Attributes whose values are size buckets.
-_SIZE_BUCKETS = {names.BATCH_BAND: BATCHES, names.TOKEN_BAND: TOKENS}
+_SIZE_BUCKETS = {names.BATCH_BAND: BATCH_SIZES, names.TOKEN_BAND: TOKEN_COUNTS}
 
 
 class SeriesCache:

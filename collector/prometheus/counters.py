@@ -20,7 +20,8 @@ from ...core.stages import OTHER
 from ...store.columns import Floats
 from ...store.encoding import Ints
 from ...store.records import Identity, PointColumns
-from ...store.texts import name as storable_name
+from ...store.schema import storable_name
+from .config import BUCKETS, PrometheusSettings, bucket_positions
 
 # A scrape every minute, the default of Prometheus, sees it empty once, even if it is late.
 EMPTY_SECONDS = 75.0

@@ -26,6 +26,9 @@ from ...core.egress.transport import CheckedTransport
 from ...core.errors import StagelensError, WireError
 from ...store import Batch, Store
 from ...store.collectors import TargetLostError
+from ..otlp.model import TooLargeError
+from ..server.body_reader import inflate
+from ..task_supervisor import TaskSupervisor
 from .config import Target
 from .deltas import Difference, difference_between, points_of
 from .engine_rules import Engine, detect, engines

@@ -26,8 +26,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.samples import Sample
 
-from ...core.bands import BATCHES
 from ...core.errors import StagelensError
+from ...core.histogram import BATCH_SIZES
 from .engine_rules import Engine, Source, base_of
 
 OPENMETRICS = "application/openmetrics-text"
@@ -326,7 +326,7 @@ def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
         ]
         for model, batch in entries[:_MAX_ENTRIES]:
             labels = (("model", str(model["name"])), ("version", str(model.get("version", ""))))
-            stream = MetricStream("batch", BATCHES.of(_bounded_int(batch["batch_size"], least=1)), labels)
+            stream = MetricStream("batch", BATCH_SIZES.bucket_of(_bounded_int(batch["batch_size"], least=1)), labels)
             runs[stream] += _bounded_int(batch["compute_infer"]["count"])
             spent[stream] += _bounded_int(batch["compute_infer"]["ns"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeAlias
 
+from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
@@ -360,7 +361,7 @@ class AccessControl:
             raise RefusedError(
                 HTTPStatus.UNAUTHORIZED, _CREDENTIALS_REQUIRED if access.tokens else _CERTIFICATE_REQUIRED
             )
-        return _Client("address", owner_of(caller.address), None, access.anonymous)
+        return _Client("address", client_of(caller.address), None, access.anonymous)
 
 
 def _match_token(tokens: tuple[Token, ...], authorization: str) -> Token:

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from ...core.addresses import owner_of
+from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ..otlp.responses import failure_response, http_response, media_type_of
 from .body_reader import discard_body
@@ -67,7 +67,7 @@ class ConnectionLimits:
 
     def enter(self, connection: LimitedConnection, address: str) -> Place:
         """Add a new *connection* from *address*, idle until its first request, and return how it counts."""
-        owner = owner_of(address)
+        owner = client_of(address)
         if not self._has_room(owner):
             takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)
             self._end_oldest([each for each in self._waiting if self._members.get(each) in takes_from])

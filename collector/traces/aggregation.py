@@ -1,4 +1,4 @@
-"""Aggregation of complete requests into points: the vectorized form of `core.counts`."""
+"""Aggregation of complete requests into points: the vectorized form of `core.request_histograms`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.encoding import Buckets
 from ...store.records import Identity, PointColumns
 from ...store.rows import Histograms
-from .assembly import Bools, Ints
-from .requests import Requests
+from .assembly import Bools, Ints, group_rows
+from .requests import Requests, split_by_stage
 
 Floats = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_Metric
         flowed = timed & (answers.tokens_out > 1) & (answers.last > first)
         mean = (answers.last - first) / np.maximum(answers.tokens_out - 1, 1) / _NS
         yield told(names.OUTPUT_TOKEN, answers.definitions, flowed, definition, mean)
-        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.names, flowed, _token_buckets(answers.tokens_out), mean)
+        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.names, flowed, _token_buckets(answers.tokens_out), mean)
     gap = answers.gap
     yield told(names.STREAM_GAP, answers.definitions, counted & (gap > 0), definition, gap / _NS, gap)
     for place, tokens in enumerate((answers.tokens_in, answers.tokens_out)):
@@ -136,8 +136,10 @@ def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_Metric
 
 
 def _token_buckets(tokens: Ints) -> Ints:
-    """Return the bucket of `TOKENS` of each number, as `Bands.of` does."""
-    return np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKENS.names)).astype(np.int64) - 1
+    """Return the bucket of `TOKEN_COUNTS` of each number, as `SizeBuckets.bucket_of` does."""
+    return (
+        np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKEN_COUNTS.names)).astype(np.int64) - 1
+    )
 
 
 def _buckets(values: Floats) -> Ints:

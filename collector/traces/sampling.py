@@ -16,9 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...core import names
 from ...store import KeptTrace, records
-from .assembly import Ints, trace_keys
-from .requests import Requests
+from ...store.records import encode_json
+from .assembly import AssembledSpans, Bools, Ints, SpanBatch, trace_keys
+from .columns import Flag, Label
+from .requests import NETWORK_STAGE, Requests
 
 # Number of spans shown for a request; the longest ones are shown.
 MAX_SPANS_SHOWN = 1000
@@ -75,7 +78,7 @@ def _in_order(joined: AssembledSpans, chosen: Ints) -> tuple[Ints, Ints, Bools]:
 def _longest(written: str) -> str:
     spans = json.loads(f"[{written}]")
     longest = sorted(spans, key=lambda span: span["duration_ns"], reverse=True)[:MAX_SPANS_SHOWN]
-    return to_json(sorted(longest, key=lambda span: span["start_ns"]))[1:-1]
+    return encode_json(sorted(longest, key=lambda span: span["start_ns"]))[1:-1]
 
 
 def _can_call(label: Label) -> bool:
@@ -88,8 +91,8 @@ class _SpanTemplate:
     __slots__ = ("_after", "_before")
 
     def __init__(self, name: str, stage: str, attributes: dict[str, Any]) -> None:
-        self._before = f'{{"name":{to_json(name)},"stage":{to_json(stage)},"start_ns":'
-        self._after = f',"attributes":{to_json(attributes)}}}'
+        self._before = f'{{"name":{encode_json(name)},"stage":{encode_json(stage)},"start_ns":'
+        self._after = f',"attributes":{encode_json(attributes)}}}'
 
     def between(self, start: int, took: int) -> str:
         """Return the span with start *start* and duration *took*, in nanoseconds."""

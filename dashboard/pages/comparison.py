@@ -14,7 +14,15 @@ from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
-from ...analysis.comparison import StageGrowth, highest_quantile, version_times
+from ...analysis.comparison import (
+    QuantileComparison,
+    ServingPeriod,
+    StageGrowth,
+    compare_quantile,
+    highest_quantile,
+    rank_stage_growth,
+    version_times,
+)
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_duration
 from ...store import Selection
@@ -39,7 +47,7 @@ LATE = timedelta(minutes=1)
 # A serving version changes ever more slowly: it is queried this often in its lifetime, not at every refresh.
 _MAX_QUERIES = 50
 # Named versions of a service, oldest first.
-Lives = Mapping[str, Life]
+Lives = Mapping[str, ServingPeriod]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +167,10 @@ def compared(context: Context, pair: Pair, quantile: float | None = None) -> Com
     """Compare *pair* at *quantile*, or at the highest percentile up to p99 with enough requests."""
     found, quantile = verdict_of(context, pair, quantile)
     stages = ask_past_if_over(context, context.source.read.compare, pair.a, pair.b, quantile)
-    return Comparison(pair, quantile, found, stages, blame(stages) if len(stages) else ())
+    return Comparison(pair, quantile, found, stages, rank_stage_growth(stages) if len(stages) else ())
 
 
-def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[Verdict, float]:
+def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:
     """Return the verdict alone, and at which quantile: half the questions of `compared`."""
     a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
@@ -230,7 +238,7 @@ def _lifetime(context: Context, known: Lives, name: str) -> Selection:
     return _served(context, name, known[name])
 
 
-def _served(context: Context, name: str, life: Life) -> Selection:
+def _served(context: Context, name: str, life: ServingPeriod) -> Selection:
     """Return the requests of version *name* in *life*, at most a week, in whole fiftieths while it goes on."""
     end = life.end
     if end > context.source.now() - SERVING:

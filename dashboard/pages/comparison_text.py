@@ -10,7 +10,7 @@ from datetime import UTC, datetime, tzinfo
 
 import pandas as pd
 
-from ...alerts.regression.detection import Kind
+from ...analysis.comparison import ChangeKind
 from ...core.histogram import Histogram
 from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
@@ -39,7 +39,7 @@ _LONGER_PROMPTS = "the traffic changed"
 _DIMENSION_NAMES = {"route": "route", "model": "model", "status": "status", "device": "device", "batch": "batch of"}
 # Traffic varies by a tenth without a cause.
 TRAFFIC_NOISE = 0.1
-VERDICT_WORDS: dict[Kind, tuple[str, str]] = {
+VERDICT_WORDS: dict[ChangeKind, tuple[str, str]] = {
     "regression": ("Regression", "bad"),
     "improvement": ("Improvement", "good"),
     "same": ("No difference", ""),

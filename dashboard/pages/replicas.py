@@ -10,6 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.stages import LOAD_PHASES, LOAD_START
 from ..ui.components import Node, card, empty, table
 from ..ui.format import UNKNOWN, count, day, duration, has_enough_samples, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD
@@ -135,7 +136,7 @@ def _replica_row(context: Context, found: Replica) -> Component:
         html.Td(day(began.astimezone(context.view.zone)) if began else UNKNOWN, className="r"),
         html.Td(span(now - began) if began and sends else UNKNOWN, className="r"),
     ]
-    phases = (START, *_LOADING)
+    phases = (LOAD_START, *_LOADING)
     seconds = (found.seconds.get(phase.key) for phase in phases)
     cells += [html.Td(UNKNOWN if each is None else duration(each), className="r") for each in seconds]
     return html.Tr(cells)

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from ...alerts.objectives.slo import Slo
 from ...store import Selection
-from ...store.texts import name as stored
+from ...store.schema import storable_name
 from ..ui.components import Node, attributes, link
 from ..ui.format import TIMES, count
 from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
@@ -98,7 +98,7 @@ def slo_scope_note(slo: Slo, shown: Selection) -> str:
 def matches_selection(where: Mapping[str, str], shown: Selection) -> bool:
     """Return whether requests matching *where*, by dimension, are among *shown*."""
     chosen = {name: getattr(shown, name) for name in where}
-    return all(chosen[name] in (None, stored(value)) for name, value in where.items())
+    return all(chosen[name] in (None, storable_name(value)) for name, value in where.items())
 
 
 def _words(view: View, key: str) -> str:

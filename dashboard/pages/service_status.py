@@ -11,6 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
+from ...alerts.objectives.maintenance import ActiveMaintenance
 from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
 from ..ui.components import WORDS, Node, link, pill, status
@@ -147,7 +148,7 @@ def state_note(found: SloStatus, view: View) -> str:
     return ""
 
 
-def maintenance_end(work: Work, view: View) -> str:
+def maintenance_end(work: ActiveMaintenance, view: View) -> str:
     """Return the end of *work* in words."""
     return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
 

@@ -10,13 +10,11 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burn_rate.measure import over_time
 from ...alerts.evaluation.burn_rate import FAST, RECENT
-from ...alerts.evaluation.measurement import counted_from
+from ...alerts.evaluation.measurement import counted_from, tally_over_time
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
-from ...alerts.objectives.slo_file import EXAMPLE
-from ...alerts.unwatched import unwatched
+from ...alerts.objectives.slo_file import EXAMPLE, why_unwatched
 from ...core.stages import label
 from ..figures.budget import BurnLine, budget_figure, budget_left, budget_left_words, burn_figure, burn_rates
 from ..figures.time_axis import STEPS, TimeAxis, step_for
@@ -217,7 +215,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     slo, axis = found.slo, context.axis
     # The step must divide five minutes, or that line would cover six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
-    series = context.source.ask(over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
+    series = context.source.ask(tally_over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
     title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
     if not len(series):
         return card(title, empty("No request in this window"), sub=sub)
@@ -247,7 +245,7 @@ def _budget_series(context: Context, found: SloStatus, since: datetime) -> tuple
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
-    series = context.source.ask(over_time, context.source.read, slo, start, view.end, axis.step)
+    series = context.source.ask(tally_over_time, context.source.read, slo, start, view.end, axis.step)
     return replace(axis, step=_step(series, axis)), series
 
 
@@ -314,7 +312,7 @@ def unwatched_line(context: Context) -> Component | None:
     if source.slos():
         problems = source.slo_problems()
         return _broken_file_line(context, problems) if problems else None
-    why, fix = unwatched(source.slo_file)
+    why, fix = why_unwatched(source.slo_file)
     said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_with_code(fix), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
@@ -334,7 +332,7 @@ def no_objectives(context: Context) -> Component:
             "Alerts do not run beside this dashboard",
             "Start them with it (stagelens up), and their objectives show here.",
         )
-    why, fix = unwatched(context.source.slo_file, example="")
+    why, fix = why_unwatched(context.source.slo_file, example="")
     return empty_page_card(
         f"Nobody is watched: {why}",
         html.Span([*_with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")]),

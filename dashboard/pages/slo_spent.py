@@ -14,14 +14,18 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burn_rate.bad_requests import excess
-from ...alerts.burn_rate.budgets import Split
-from ...alerts.burn_rate.links import part_of
-from ...alerts.evaluation.evidence import CALM_BEFORE, OF_REQUESTS, StageUse, stage_budgets
+from ...alerts.evaluation.evidence import (
+    CALM_BEFORE,
+    OF_REQUESTS,
+    BudgetSplit,
+    StageUse,
+    excess_by_stage,
+    filter_params,
+    stage_budgets,
+)
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
-from ...alerts.regression.detection import culprit
-from ...analysis.comparison import StageGrowth
+from ...analysis.comparison import StageGrowth, dominant_growth
 from ...core.stages import label
 from ..figures.budget import SPENT_COLUMNS, UNEXPLAINED, spent_figure, spent_stages
 from ..figures.time_axis import step_for
@@ -132,7 +136,7 @@ def _traces_path(context: Context, slo: Slo, stage: str, at: datetime, step: tim
     moments = {"from_": str(int(start.timestamp() * 1000)), "to": str(int(end.timestamp() * 1000))}
     # Bad requests without a stage have failed.
     why = {"dom": stage} if stage else {"err": "1"}
-    return context.view.link("/traces", svc=context.service, **part_of(slo), **why, **moments)
+    return context.view.link("/traces", svc=context.service, **filter_params(slo), **why, **moments)
 
 
 def _spent_words(spent: Mapping[str, float], bad: float) -> str:
@@ -143,7 +147,7 @@ def _spent_words(spent: Mapping[str, float], bad: float) -> str:
 
 def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
     """Return the blamed stage; *unexplained* is the share of bad requests without one."""
-    blamed = culprit(excess(compared)) if slo.kind == "latency" else None
+    blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
     said = [f"{bad_sentence(blamed, in_window(context.view))}."] if blamed else []
     if unexplained:
         said.append(f"{percent(unexplained)} failed without a stage that stands out.")
@@ -180,7 +184,7 @@ def _excess_row(record: dict[str, Any], widest: float) -> Component:
     return html.Tr(cells, **attributes({"data-stage": stage}))
 
 
-def stage_budget_use(context: Context, slo: Slo) -> Split | None:
+def stage_budget_use(context: Context, slo: Slo) -> BudgetSplit | None:
     """Return the stage budget use of *slo* in the window, for the version, model and route of the address."""
     asked, axis = _narrowed(context, slo), context.axis
     return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
@@ -226,7 +230,7 @@ def _versions(context: Context, slo: Slo) -> Node:
     return link_tabs("Version of the stage budgets", options, chosen)
 
 
-def _budget_sentences(split: Split, threshold: float) -> list[Node]:
+def _budget_sentences(split: BudgetSplit, threshold: float) -> list[Node]:
     """Return the broken budgets with their excess, and the stages without a budget if they contribute."""
     said = _broken_budgets(split.broken) if split.broken else _kept_budgets(split.uses)
     left = _unassigned(split, threshold)
@@ -254,12 +258,12 @@ def _use_words(use: StageUse) -> str:
     return f"{duration(use.seconds)} of {axis_duration(use.budget_seconds)}"
 
 
-def _unassigned(split: Split, threshold: float) -> float:
+def _unassigned(split: BudgetSplit, threshold: float) -> float:
     """Return the part of the threshold without a budget, never below zero."""
     return max(0.0, threshold - sum(use.budget_seconds for use in split.uses))
 
 
-def _budget_table(split: Split, threshold: float, at: str) -> Component:
+def _budget_table(split: BudgetSplit, threshold: float, at: str) -> Component:
     # Leaves room for a mark at the end.
     widest = 1.01 * max(max(use.seconds, use.budget_seconds) for use in split.uses)
     head: Sequence[tuple[Node, str]] = (
@@ -336,8 +340,8 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
         return "", ""
     view = context.view
     incident = next((each for each in context.open_incidents if each.name == slo.name), None)
-    growth = incident.stages if incident else excess(bad_breakdown(context, slo, view.start, view.end))
-    blamed = culprit(growth)
+    growth = incident.stages if incident else excess_by_stage(bad_breakdown(context, slo, view.start, view.end))
+    blamed = dominant_growth(growth)
     if blamed is None:
         return "", "No stage stands out in the requests that broke it"
     return blamed.stage, bad_sentence(
@@ -381,4 +385,4 @@ def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -
     elif slo.stage is not None:
         why = {"dom": slo.stage}
     environment = {"env": slo.environment} if slo.environment else {}
-    return view.link(service_path(slo.service, "traces"), **part_of(slo), **why, **environment, **window)
+    return view.link(service_path(slo.service, "traces"), **filter_params(slo), **why, **environment, **window)

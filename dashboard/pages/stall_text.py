@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.names import AROUND, STALL_PREFIX
-from ...core.stages import label, position
+from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall_key
 from ..ui.format import duration
 
 _NS = 1e9

@@ -19,7 +19,7 @@ from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
 from ...collector.server.connections import ConnectionLimits
-from ...collector.server.http_server import HttpServer
+from ...collector.server.http_server import HttpServer, open_listener
 from ...store import Store
 from ..config import DashboardConfig
 from ..pages.measures import measure
@@ -96,7 +96,7 @@ class Dashboard:
             StagelensError: The port is taken or the address is not of this machine.
         """
         config = self.config
-        listening = listen(config.host, config.port, "dashboard", _PORT_FIX)
+        listening = open_listener(config.host, config.port, "dashboard", _PORT_FIX)
         # A proxy may carry all readers on one address.
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(

@@ -16,7 +16,7 @@ from threading import BoundedSemaphore, Lock
 
 from werkzeug.wrappers import Request
 
-from ...core.addresses import owner_of, without_port
+from ...core.addresses import client_of, parse_ip, without_port
 from ..config import DashboardConfig
 from .sessions import RevokedSessions, is_session, name_in, session_of
 from .users import Users
@@ -113,7 +113,7 @@ class Authenticator:
 
     def is_trusted_proxy(self, request: Request) -> bool:
         """Return whether *request* came through a trusted proxy."""
-        address = address_of(request.remote_addr or "")
+        address = parse_ip(request.remote_addr or "")
         # A dual-stack socket writes IPv4 addresses as ::ffff:10.0.0.5.
         address = getattr(address, "ipv4_mapped", None) or address
         return address is not None and any(address in network for network in self._config.trusted_proxies)
@@ -226,7 +226,7 @@ class LoginThrottle:
 
         An allowed attempt counts as failed until `succeeded`, so that concurrent attempts are limited like consecutive ones.
         """
-        owner, now = owner_of(address), self._clock()
+        owner, now = client_of(address), self._clock()
         with self._lock:
             wrong, until = self._known.get(owner, (0, 0.0))
             if until > now:
@@ -242,4 +242,4 @@ class LoginThrottle:
     def succeeded(self, address: str) -> None:
         """Reset the failed attempts of *address*."""
         with self._lock:
-            self._known.pop(owner_of(address), None)
+            self._known.pop(client_of(address), None)

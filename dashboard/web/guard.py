@@ -15,7 +15,7 @@ import flask
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from ...core.addresses import is_loopback
+from ...core.addresses import is_loopback, parse_ip
 from ..config import DashboardConfig
 from . import signed_endpoints, signin, wsgi_front
 from .auth import COOKIE, Authenticator, Principal, TooManyAttemptsError
@@ -132,7 +132,7 @@ def _is_allowed_host(host: str, config: DashboardConfig) -> bool:
     if config.is_private or is_loopback(name):
         return is_loopback(name)
     # DNS rebinding needs a name; an IP address is safe.
-    return not config.hosts or name in config.hosts or address_of(name) is not None
+    return not config.hosts or name in config.hosts or parse_ip(name) is not None
 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:

@@ -24,7 +24,7 @@ from ...alerts.incidents.journal import IncidentError
 from ...alerts.incidents.silences import MATCHERS
 from ...core.errors import ConfigError, StoreError
 from ...core.settings.values import parse_duration
-from ...store.events import MAX_TEXT, Event
+from ...store.events import MAX_TEXT, Event, event_from_json
 from ..incident_actions import IncidentActions
 from ..source import Source
 from ..view import API_PREFIX, INCIDENTS_API, SILENCES_API

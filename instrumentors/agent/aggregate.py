@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...alerts.evaluation.burn_rate import Counts
 from ...core import names
+from ...core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ...core.names import AGENT_LEVELS
 from ...core.partition import Interval, partition
-from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
+from ...core.request_histograms import RequestHistograms
+from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
 from ..facts import read_marks
@@ -97,7 +98,7 @@ class Delta:
 
     sampler: Sampler[Record]
     own_stages: set[str] = field(default_factory=set[str])
-    counts: Counts = field(default_factory=Counts)
+    counts: RequestHistograms = field(default_factory=RequestHistograms)
     loads: dict[int, RequestTotals] = field(default_factory=dict[int, RequestTotals])
 
 
@@ -275,7 +276,7 @@ def _add_facts(
             counts.add_stream(metric, to_text(said)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
 
 
-def _add_stalls(counts: Counts, intervals: Collection[Interval], start: int, end: int) -> None:
+def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> None:
     """Count the stalls of a request by the stage that they held up."""
     met = stalls.during(start, end)
     if met:
@@ -286,7 +287,9 @@ def _add_stalls(counts: Counts, intervals: Collection[Interval], start: int, end
 _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 
 
-def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int) -> None:
+def _add_stream(
+    counts: RequestHistograms, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int
+) -> None:
     """Count time to first token, time per token, gaps and token numbers of a request."""
     first, definition = facts.get("@first_token", (None, ""))
     definition = to_text(definition)[:MAX_STAGE] or OTHER
@@ -308,7 +311,7 @@ def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Int
             counts.add_stream(names.TOKENS, kind, number)
 
 
-def _add_batch(counts: Counts, size: int, own: Mapping[str, int]) -> None:
+def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
     """Count how long the model of a request ran, by batch *size*; 0 is unknown."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...core import names
 from ...core.partition import partition
-from ...core.stages import OVERHEAD
+from ...core.stages import LOAD_START, OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
 from ..facts import RequestFacts, read_marks, stage_timings
@@ -223,7 +223,7 @@ class LoadSpans:
         if first_request is not None and not self._began:
             self._began = True
             born = min(loads.born, first_request)
-            found.append(Load(START.key, "", "", born, first_request, first_request - born))
+            found.append(Load(LOAD_START.key, "", "", born, first_request, first_request - born))
         return [Trace(self._trace_id, sampled=False, spans=[_load_to_span(load) for load in found])] if found else []
 
 

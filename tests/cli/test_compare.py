@@ -17,6 +17,7 @@ import pytest
 from stagelens.cli import compare as compare_command
 from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.imports.importer import import_file
+from stagelens.collector.imports.spans import ImportedRequest, StageInterval, span_exports
 from stagelens.collector.ingest.validation import Window
 from stagelens.core import names
 from stagelens.core.histogram import Histogram

@@ -26,6 +26,7 @@ from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Series, Store, schema
+from stagelens.store.store_factory import store_locations
 from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
 from tests.support.raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is

@@ -231,7 +231,7 @@ def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, u
 
 def _folded_later(delivery: Delivery) -> Folded:
     """Fold as if everything had been waited for."""
-    return fold(replace(delivery, now=delivery.now + 60), Patience(), Keep(everything=True))[0]
+    return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
 
 
 def _around(now_ns: int) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, KeptTrace, Point, Series, Store

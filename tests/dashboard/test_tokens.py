@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.evaluation.burn_rate import Counts
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import TOKENS as BANDS
+from stagelens.core.histogram import TOKEN_COUNTS, Histogram
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.pages.tokens_charts import (
     first_token_frame,
     measures_of_window,
@@ -75,17 +74,17 @@ def written(store: Store, answers: Iterable[Answer]) -> Source:
     """Write *answers* as an agent counts them: prefill up to the first token, then 20 ms a token of decode."""
     points: list[Point] = []
     for answer in answers:
-        counts, first = Counts(), answer.first_ms * MS
+        counts, first = RequestHistograms(), answer.first_ms * MS
         decode = 20 * MS * max(answer.put_out - 1, 10)
         counts.add({"prefill": first, "decode": decode}, first + decode)
         counts.add_first_token({"prefill": first}, first, answer.definition)
         counts.add_stream(names.STREAM_GAP, answer.definition, 0.05)
         if answer.taken_in:
-            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, BANDS.of(answer.taken_in), first / 1e9)
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(answer.taken_in), first / 1e9)
             counts.add_stream(names.TOKENS, names.TOKENS_IN, answer.taken_in)
         if answer.put_out:
             counts.add_stream(names.OUTPUT_TOKEN, answer.definition, 0.02)
-            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, BANDS.of(answer.put_out), 0.02)
+            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(answer.put_out), 0.02)
             counts.add_stream(names.TOKENS, names.TOKENS_OUT, answer.put_out)
         at = int(NOW.timestamp()) - answer.ago
         series = Series("chat-llm", "1", route=answer.route)
@@ -223,7 +222,7 @@ def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None
 def test_requests_that_are_not_timed_are_counted(store: Store) -> None:
     """Those of the service that have no first token are said beside those that have."""
     source = written(store, [Answer(ago=600 + step) for step in range(30)])
-    counts = Counts()
+    counts = RequestHistograms()
     counts.add({"forward": 5 * MS}, 5 * MS)
     points = [
         Point(Series("chat-llm", "1"), *each[:2], int(NOW.timestamp()) - 600, each[2]) for each in counts.histograms()

@@ -273,7 +273,7 @@ async def serve(agent: Agent, load: Load, requests: int, warm_after: int) -> tup
         rounds += 1
         # Every tenth time we are late, and what comes next does not fit.
         if rounds % 10:
-            agent._fold_pending()  # pyright: ignore[reportPrivateUsage] - what the background does meanwhile
+            agent._count_pending()  # pyright: ignore[reportPrivateUsage] - what the background does meanwhile
         if rounds % 40 == 0:
             load.marks_too_much()
             agent.flush(60)

@@ -24,7 +24,7 @@ from starlette.routing import Route
 import stagelens
 from stagelens.core import names
 from stagelens.core.partition import Interval, partition
-from stagelens.core.stages import holds_up
+from stagelens.core.stages import STALL_CAUSES, holds_up
 from stagelens.instrumentors import records, stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace

@@ -24,9 +24,14 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from ....core.loads import COMPILE as COMPILE_PHASE
-from ....core.loads import COPY, FIRST_RUN, READ, Phase
-from ....core.stalls import COMPILE
+from ....core.stages import (
+    LOAD_COMPILE,
+    LOAD_COPY,
+    LOAD_FIRST_RUN,
+    LOAD_READ,
+    STALL_COMPILE,
+    LoadPhase,
+)
 from ...imports import Hook
 from ...instrumentor import Instrumentor, log_failure
 from ...loads import loads, shapes_of
@@ -86,10 +91,10 @@ def compiling(original: Any) -> Any:
                 yield
         finally:
             thread_state.compiling -= 1
-            loads.end(loading, COMPILE_PHASE.key)
+            loads.end(loading, LOAD_COMPILE.key)
             ended = clock()
             if not thread_state.compiling:
-                stalls.note(COMPILE.key, begun, ended)
+                stalls.note(STALL_COMPILE.key, begun, ended)
             if marks is not None and len(marks) < MAX_MARKS:
                 marks.extend(("load", begun, ended))
 
@@ -282,7 +287,7 @@ def _tell(marks: Marks, model: Model) -> None:
         marks.extend(("@model", model.name, 0))
 
 
-def _loading(phase: Phase) -> Callable[[Any], Any]:
+def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
     """Return a wrapper for functions that load weights, including all their copies."""
 
     def make(original: Any) -> Any:
@@ -328,7 +333,7 @@ def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
         finally:
             _busy.inside = False
             moved = device_of_module(self) != before
-            loads.end(loading, COPY.key if moved else "", type(self).__name__)
+            loads.end(loading, LOAD_COPY.key if moved else "", type(self).__name__)
             if moved:
                 _mark_load(loading[0])
                 update_devices()

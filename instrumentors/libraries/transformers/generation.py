@@ -16,6 +16,7 @@ import threading
 from typing import Any
 
 from ....core.names import BY_GENERATE
+from ....core.stages import LOAD_FIRST_RUN
 from ...instrumentor import log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current

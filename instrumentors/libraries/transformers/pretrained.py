@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import Token
 from typing import Any
 
+from ....core.stages import LOAD_READ
 from ...instrumentor import log_failure
 from ...loads import loads
 from ...recorder import end

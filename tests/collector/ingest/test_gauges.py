@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from stagelens.collector.ingest import export
 from stagelens.collector.ingest.gauges import MAX_POINTS
 from stagelens.collector.ingest.points import Window
-from stagelens.core.hardware import BY_METRIC, CPU, CPU_SHARE, GPU, MEASURES, MEMORY, PCIE_IN, Reading, place
+from stagelens.core.hardware import (
+    BY_METRIC,
+    CPU,
+    CPU_SHARE,
+    GPU,
+    MEASURES,
+    MEMORY,
+    PCIE_IN,
+    Reading,
+    hardware_key,
+    place,
+)
 from stagelens.core.names import HARDWARE
 from stagelens.instrumentors.export.otlp import Encoder, Interval
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagelens.alerts.export import command
 from stagelens.alerts.metrics import AlertMetrics
+from stagelens.collector.forward.state import DestinationStates
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
 from stagelens.store.outgoing import Backlog

@@ -14,6 +14,7 @@ import pytest
 
 from stagelens.collector.prometheus import counters
 from stagelens.core.histogram import bucket_bounds, bucket_index
+from stagelens.core.prometheus_names import LADDER
 from tests.support import prometheus_server
 from tests.support.ports import free_port
 from tests.support.prometheus_server import Prometheus
@@ -77,9 +78,7 @@ def test_quantiles_are_ours(served: Any, bodies: Any, scraping: Scraping, until:
         low, high = bucket_bounds(bucket_index(ours))
         assert low <= fine <= high
         assert (
-            max(bound for bound in LADDER_BOUNDS if bound < ours)
-            <= coarse
-            <= min(bound for bound in LADDER_BOUNDS if bound >= ours)
+            max(bound for bound in LADDER if bound < ours) <= coarse <= min(bound for bound in LADDER if bound >= ours)
         )
 
 

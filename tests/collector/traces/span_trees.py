@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, decode_rows, encode, streams_of
-from stagelens.collector.traces.inbox import InboxLimits, process_inbox
+from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.core import names
 from stagelens.core.histogram import TOKEN_COUNTS
@@ -92,7 +92,7 @@ class Inbox:
         self._numbers += 1
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)
 
-    def fold(self, at: int, max_bytes: int | None = None) -> Outcome:
+    def fold(self, at: int, max_bytes: int | None = None) -> InboxOutcome:
         """Fold *at* seconds after `NOON`."""
         ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
         waiting = [parcel for parcel in ordered if not parcel.counted]

@@ -20,7 +20,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import BinaryIO, Literal
 
-from .....core.egress.addresses import MayCall
+from .....core.egress.addresses import EgressDeniedError, EgressPolicy
 from .....core.errors import ChannelError
 from ....formatting import line
 from ...channel import OutcomeUnknownError, Refresh
@@ -44,7 +44,7 @@ _PERMANENT = 500
 class CheckedSmtp(smtplib.SMTP):
     """SMTP client that connects to permitted addresses only, and closes after `DEADLINE_SECONDS` or `_MAX_REPLY_BYTES`.
 
-    Raises NotCalledError if the mail server may not be called, and else what `smtplib.SMTP` does.
+    Raises EgressDeniedError if the mail server may not be called, and else what `smtplib.SMTP` does.
     """
 
     # A second handle of the connection: during a TLS handshake `sock` is the closed previous one.
@@ -82,14 +82,14 @@ class CheckedSmtp(smtplib.SMTP):
 
     def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
         """Connect to the first address of the host that responds."""
-        may_call = MayCall.from_env(os.environ)
-        may_call.check(host, [host])
+        egress_policy = EgressPolicy.from_env(os.environ)
+        egress_policy.check(host, [host])
         try:
             found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         except UnicodeError as error:
             msg = f"{host} is no name of a host"
             raise OSError(msg) from error
-        may_call.check(host, found)
+        egress_policy.check(host, found)
         for address in found[:-1]:
             try:
                 return socket.create_connection((address, port), timeout)
@@ -209,7 +209,7 @@ class EmailChannel:
         """Convert SMTP errors to channel errors; *sent* says whether the server may already have the mail."""
         try:
             yield
-        except NotCalledError as error:
+        except EgressDeniedError as error:
             # Not permanent: the name may resolve differently, or the setting may be fixed.
             msg = f"the mail server is not called: {error}"
             raise ChannelError(msg, permanent=False) from error
