@@ -1,6 +1,6 @@
 """Comparison of two latency distributions at a quantile, the stage that grew most, and the periods to compare.
 
-Histograms in, result out, without assumptions on the distribution. `core.order_statistics` defines the error bounds.
+Histograms in, result out, without assumptions on the distribution. `core.confidence` defines the error bounds.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class QuantileComparison:
     """Comparison of B with A at one quantile.
 
     Args:
-        kind: `not_enough` when fewer than `order_statistics.MIN_TAIL` requests lie beyond the quantile on either side.
+        kind: `not_enough` when fewer than `confidence.MIN_TAIL` requests lie beyond the quantile on either side.
         a_value: Latency of A, None without requests. [seconds]
         b_value: Latency of B.
         ratio: b / a; None unless both are known and a is above zero.

@@ -2,7 +2,7 @@
 
     python benchmarks/burn.py [--parts tiers,quiet,speed] [--weeks N]
 
-The same counts, minute by minute, go through `alerts.backtest` (the functions that judge in production) and through the
+The same counts, minute by minute, go through `alerts.evaluation.backtest` (the functions that judge in production) and through the
 workbook's rules in `promtool test rules`.
 
 - tiers: an SLO of 99.9 % over 30 days, 100 requests a second, a clean history, then so many errors for some hours. Detection is

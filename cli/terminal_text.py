@@ -20,12 +20,12 @@ _SPACES = str.maketrans("\u202f\u00a0", "  ")
 
 
 def ordinary_spaces(said: str) -> str:
-    """Return *said* with ordinary spaces instead of the special ones of `dashboard.format`."""
+    """Return *said* with ordinary spaces instead of the special ones of `dashboard.ui.format`."""
     return said.translate(_SPACES)
 
 
 def styled(said: str, style: str = "") -> Text:
-    """Return *said*, a text of `dashboard.format`, for a terminal."""
+    """Return *said*, a text of `dashboard.ui.format`, for a terminal."""
     return Text(ordinary_spaces(said), style)
 
 

@@ -1,4 +1,4 @@
-"""Collector settings from the environment, read at the start; `core/options.py` lists them."""
+"""Collector settings from the environment, read at the start; `core/settings/schema.py` lists them."""
 
 from __future__ import annotations
 

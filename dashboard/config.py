@@ -1,4 +1,4 @@
-"""Settings of the dashboard, read from the environment at the start (listed in `core/options.py`)."""
+"""Settings of the dashboard, read from the environment at the start (listed in `core/settings/schema.py`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Settings of the agent: the environment variables of OpenTelemetry where one exists, else `STAGELENS_*`.
 
-`core/options.py` lists them. An invalid value has no further effect: it is logged once, with what to write instead, and the
+`core/settings/schema.py` lists them. An invalid value has no further effect: it is logged once, with what to write instead, and the
 default is used.
 """
 

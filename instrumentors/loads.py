@@ -57,7 +57,7 @@ class Load(NamedTuple):
     """One phase of a cold start.
 
     Args:
-        phase: A key of `core.loads.PHASES`.
+        phase: A key of `core.stages.LOAD_PHASES`.
         model: Name of the model, "" if unknown.
         shape: Shapes of the inputs of a first run, such as `1x3x224x224`.
         start: Start. [nanoseconds by `clock`]

@@ -107,7 +107,7 @@ class Stall(NamedTuple):
     """One stall.
 
     Args:
-        cause: A key of `core.stalls.CAUSES`.
+        cause: A key of `core.stages.STALL_CAUSES`.
         start: Start. [nanoseconds by `clock`]
         end: End. [nanoseconds by `clock`]
     """

@@ -4,7 +4,7 @@ Counters only grow while a process lives. A counter that is smaller than before,
 is new. Counts from before the first snapshot have no known time, so the first snapshot adds nothing. A failed scrape keeps the
 previous snapshot and only extends the interval.
 
-Fixed buckets stay intervals: each observation is counted at both edges of its bucket, in two histograms; see `core.intervals`.
+Fixed buckets stay intervals: each observation is counted at both edges of its bucket, in two histograms; see `core.histogram`.
 """
 
 from __future__ import annotations

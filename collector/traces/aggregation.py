@@ -176,7 +176,7 @@ def _stage_time_histograms(
 ) -> _MetricHistograms:
     """Sum the microseconds of each group and stage, by the latency bucket of the requests.
 
-    Rounding follows `core.counts.microseconds`, so that the stages of a bucket add up to its rounded total.
+    Rounding follows `core.request_histograms.round_to_microseconds`, so that the stages of a bucket add up to its rounded total.
     """
     timed = own.any(axis=1)
     group, bucket = group[timed], bucket[timed]

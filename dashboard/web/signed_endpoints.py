@@ -1,7 +1,7 @@
 """Endpoints that a signature authenticates: Slack and PagerDuty buttons, and incident charts.
 
     POST /hooks/slack, /hooks/pagerduty           signed with the secret in the SLO file
-    GET  /charts/<incident>/<signature>.png       signed by this dashboard (`alerts.delivery.chart_address`)
+    GET  /charts/<incident>/<signature>.png       signed by this dashboard (`alerts.delivery.chart`)
 
 Their callers have no account here.
 """

@@ -35,7 +35,7 @@ EXEMPLAR_COLUMNS = (
     "because",
     "stages",
 )
-# Retention rule of agents (`instrumentors.sampler`) and of traces of other programs (`collector.traces`).
+# Retention rule of agents (`instrumentors.agent.sample`) and of traces of other programs (`collector.traces`).
 RETENTION_RULE = (
     "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
     "and a uniform share, each up to a limit; of other programs' traces the same"
