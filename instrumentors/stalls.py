@@ -26,9 +26,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from ..core import names
-from ..core.hardware import CPU
 from ..core.partition import Interval, segments
-from ..core.stages import STALL_GC, STALL_LOOP, holds_up
+from ..core.stages import STALL_CPU, STALL_GC, STALL_LOOP, holds_up
 from . import recorder
 from .instrumentor import log_failure
 from .loads import on_and_off_cpu
@@ -259,6 +258,6 @@ def _beat(loop: AbstractEventLoop, due: int, before: tuple[int, int]) -> None:
         # Their position within the time is not known. A loop sleeps only before the beat is due; the rest is taken as even.
         late = now - due
         without = min(late, waited if ran + waited <= late else waited * late // (ran + waited))
-        stalls.note(CPU.key, due, due + without)
+        stalls.note(STALL_CPU.key, due, due + without)
         stalls.note(STALL_LOOP.key, due + without, now)
     _next_beat(loop)

@@ -90,7 +90,7 @@ class IngestResult:
 def printable_text(value: Scalar) -> str:
     r"""Return *value* as text of at most `MAX_VALUE_CHARS` printable characters; others show as U+FFFD.
 
-    >>> text(7), text(True), text("a\x00b")
+    >>> printable_text(7), printable_text(True), printable_text("a\x00b")
     ('7', 'true', 'a�b')
     """
     if isinstance(value, str):

@@ -104,7 +104,7 @@ def _text_family(counted: HistogramFamily) -> Iterator[str]:
 def label_text(labels: Sequence[tuple[str, str]]) -> str:
     r"""Return labels in text format, without braces.
 
-    >>> spell([("route", '/a"b')])
+    >>> label_text([("route", '/a"b')])
     'route="/a\\"b"'
     """
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)

@@ -21,10 +21,10 @@ from ...alerts.delivery.actions import (
     parse_pagerduty_action,
     parse_slack_action,
 )
+from ...alerts.delivery.chart import CHART_PATH
 from ...alerts.incidents.journal import IncidentError
 from ..incident_actions import IncidentActions
 from ..source import Source
-from .report import PATH
 
 CHART_ENDPOINT = "chart of an incident"
 # Cache time of a chart, as an open incident changes. [seconds]
@@ -110,4 +110,4 @@ def add_chart_route(server: Flask, care: IncidentActions) -> None:
         kept = {"Cache-Control": f"private, max-age={_KEPT_SECONDS}", "Cross-Origin-Resource-Policy": "cross-origin"}
         return Response(png, mimetype="image/png", headers=kept)
 
-    server.add_url_rule(f"{PATH}/<incident>/<signature>.png", CHART_ENDPOINT, chart)
+    server.add_url_rule(f"{CHART_PATH}/<incident>/<signature>.png", CHART_ENDPOINT, chart)

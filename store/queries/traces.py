@@ -161,7 +161,8 @@ def _one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retentio
         _select_traces(selection).with_only_columns(traces.c.dominant).distinct()
     ).all()
     first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
-    first.sort(key=lambda row: -row.duration)
+    # The database returns equally slow traces in any order.
+    first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
     taken = {_trace_key(row) for row in first}
     rest = [
         row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _trace_key(row) not in taken

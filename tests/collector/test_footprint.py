@@ -35,4 +35,10 @@ def test_a_collector_that_ran_has_loaded_nothing_of_pages_or_alerts(tmp_path: Pa
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["stagelens.__main__", "stagelens.collector", "stagelens.core", "stagelens.store"]
+    assert ran.stdout.split() == [
+        "stagelens.__main__",
+        "stagelens.cli",
+        "stagelens.collector",
+        "stagelens.core",
+        "stagelens.store",
+    ]
