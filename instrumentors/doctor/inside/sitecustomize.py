@@ -34,7 +34,7 @@ def _write(line: str):
 
 
 def _watch():
-    from ... import bootstrap, imports
+    from stagelens.instrumentors import bootstrap, imports
 
     _write("begun")
     os.register_at_fork(after_in_child=lambda: _write("begun"))
