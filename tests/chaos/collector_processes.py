@@ -78,7 +78,7 @@ class CollectorProcesses:
 
 def main() -> None:
     """Obey until there is nothing more to obey."""
-    for part in ("collector.serve", "collector.store_factory", "alerts.serve"):
+    for part in ("collector.serve", "store.store_factory", "alerts.serve"):
         importlib.import_module(f"stagelens.{part}")
     alive: set[int] = set()
     for command in sys.stdin:

@@ -57,7 +57,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path += {dependencies!r}; import stagelens, runpy; "
         "assert stagelens.__file__.startswith(sys.prefix), stagelens.__file__; "
-        "from stagelens.dashboard import serve; from stagelens.store import Store; "
+        "from stagelens.dashboard.web import app; from stagelens.store import Store; "
         "Store.open('sqlite:///wheel.db').close(); "
         "sys.argv = ['stagelens', '--version']; runpy.run_module('stagelens', run_name='__main__')"
     )
