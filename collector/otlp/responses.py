@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Literal, TypeAlias
 
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -41,7 +44,6 @@ _GRPC_CODES = {
 RETRY_AFTER = {HTTPStatus.TOO_MANY_REQUESTS: 1, HTTPStatus.SERVICE_UNAVAILABLE: 5}
 # gRPC sends the message twice in headers, which are limited to 8 KiB.
 _MAX_MESSAGE_CHARS = 1000
-_RETRY_INFO = b"type.googleapis.com/google.rpc.RetryInfo"
 
 # Response message of each signal, and the name of its count of rejected items in protobuf and JSON.
 _RESPONSES = {
@@ -66,15 +68,19 @@ class Failure:
     retry_after_seconds: int | None
 
     def status(self) -> bytes:
-        """Encode the failure as a google.rpc.Status {int32 code = 1; string message = 2; repeated Any details = 3}."""
-        details = b""
+        """Encode the failure as a google.rpc.Status; its details have the RetryInfo where a retry is useful."""
+        # The message may quote a request: protobuf refuses lone surrogates.
+        status = Status(code=self.code, message=self.message.encode(errors="replace").decode())
         if self.retry_after_seconds is not None:
-            details = _field(3, _field(1, _RETRY_INFO) + _field(2, self.retry_info()))
-        return bytes((1 << 3, self.code)) + _field(2, self.message.encode(errors="replace")) + details
+            status.details.add().Pack(self._retry_info())
+        return status.SerializeToString()
 
     def retry_info(self) -> bytes:
-        """Encode the retry delay as a google.rpc.RetryInfo {Duration {int64 seconds = 1} retry_delay = 1}."""
-        return _field(1, bytes((1 << 3,)) + _varint(self.retry_after_seconds or 0))
+        """Encode the retry delay as a google.rpc.RetryInfo."""
+        return self._retry_info().SerializeToString()
+
+    def _retry_info(self) -> RetryInfo:
+        return RetryInfo(retry_delay=Duration(seconds=self.retry_after_seconds or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +141,3 @@ def media_type_of(request: Request) -> str:
 def http_response(reply: OtlpResponse) -> Response:
     """Return *reply* as a Starlette response."""
     return Response(reply.body, reply.status, reply.headers, media_type=reply.media_type)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Encode a length-delimited protobuf field."""
-    return bytes((number << 3 | 2,)) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - a varint has seven bits a byte
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
