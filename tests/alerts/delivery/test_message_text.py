@@ -141,6 +141,18 @@ def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
     assert "_a &amp; b_" in sent
 
 
+def test_mail_html_is_escaped(message: Message, finding: Finding) -> None:
+    """A name adds no element, no attribute and no template expression."""
+    message = replace(
+        message, finding=replace(finding, service="<script>", runbook='https://x/"><b>'), also=("{{ 7 }}",)
+    )
+    page = body.mail_html(message, '"><i>')
+
+    assert "&lt;script&gt;" in page
+    assert "{{ 7 }}" in page
+    assert not any(each in page for each in ("<script>", "<b>", "<i>"))
+
+
 def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> None:
     """A stage called a*b* ends no bold text, and a backtick no code."""
     growth = (StageGrowth("a*b~`", 0.2, 0.9),)
