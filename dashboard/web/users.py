@@ -1,4 +1,4 @@
-"""User file: one line for each reader, `name:scrypt$N$r$p$salt$hash`.
+"""User file: one line for each reader, `name:scrypt:N:r:p$salt$hash`, as `werkzeug.security` hashes passwords.
 
 `stagelens dashboard --add-user NAME` asks for a password and writes the line. The file is read again when it changes: a
 removed user is signed out, and a new password ends the sessions of the old one.
@@ -6,27 +6,32 @@ removed user is signed out, and a new password ends the sessions of the old one.
 
 from __future__ import annotations
 
-import base64
 import getpass
 import hashlib
 import hmac
 import os
 import re
-import secrets
 import sys
+from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+
+from werkzeug.security import check_password_hash, generate_password_hash
 
 from ...core.errors import ConfigError
 
 # OWASP Password Storage Cheat Sheet, scrypt: N = 2^14, r = 8, p = 5 (16 MiB).
-_N, _R, _P = 2**14, 8, 5
-_SALT_BYTES, _HASH_BYTES = 16, 32
-# Limits of the scrypt parameters in a line; scrypt takes 128 * N * r bytes.
-_MAX_MEMORY_BYTES, _MAX_P = 128 * 2**20, 16
+_METHOD = "scrypt:16384:8:5"
+# Hash of no password, so that an unknown name takes as long as a wrong password.
+_NO_PASSWORD = f"{_METHOD}${'0' * 16}${'0' * 128}"
+# Hashes by `generate_password_hash`, and those that Stagelens wrote before it used Werkzeug, in base64.
+_HASH = re.compile(r"scrypt:(\d{1,9}):(\d{1,9}):(\d{1,9})\$\w+\$[0-9a-f]{128}", re.ASCII)
+_OLD_HASH = re.compile(r"scrypt\$(\d{1,9})\$(\d{1,9})\$(\d{1,9})\$([a-zA-Z\d+/]{22}==)\$([a-zA-Z\d+/]{43}=)", re.ASCII)
+# Limits of the scrypt parameters in a line. scrypt takes 128 * N * r bytes; Werkzeug allows it 132 * N * r * p bytes, which
+# are too few for a small N, and must stay below 2^31.
+_MIN_N, _MAX_MEMORY_BYTES, _MAX_P = 2**10, 128 * 2**20, 15
 _NAME = re.compile(r"[\w.@+-]{1,64}")
 _MIN_LETTERS = 8
 
@@ -60,9 +65,9 @@ class Users:
 
     def accept(self, name: str, password: str) -> bool:
         """Return whether *password* is that of *name*, in the same time for an unknown name."""
-        secret = _parse(self.line(name) or "") or _NOBODY
+        secret = self.line(name)
         with self._one_by_one:
-            return secret.fits(password) and secret is not _NOBODY
+            return _is_right(secret or _NO_PASSWORD, password) and secret is not None
 
     def _reread(self) -> None:
         try:
@@ -97,7 +102,7 @@ def add_user(path: Path, name: str, password: str) -> None:
     kept = [line for line in old.splitlines() if not line.startswith(f"{name}:")]
     beside = path.with_name(f"{path.name}.new")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-        out.write("\n".join([*kept, f"{name}:{_hashed(password)}"]) + "\n")
+        out.write("\n".join([*kept, f"{name}:{generate_password_hash(password, _METHOD)}"]) + "\n")
     beside.replace(path)
 
 
@@ -108,33 +113,32 @@ def _entries(text: str) -> list[tuple[int, str]]:
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
     name, _, secret = line.partition(":")
-    if not _NAME.fullmatch(name) or _parse(secret) is None:
+    if not _NAME.fullmatch(name) or not _is_valid(secret):
         # The line may contain a password, so the message does not repeat it.
-        msg = f"{path}, line {number}, is not NAME:scrypt$…; stagelens dashboard --add-user NAME writes such lines"
+        msg = f"{path}, line {number}, is not NAME:scrypt:…; stagelens dashboard --add-user NAME writes such lines"
         raise ConfigError(msg)
     return name, secret
 
 
-def _parse(text: str) -> _Secret | None:
-    try:
-        kind, n, r, p, salt, made = text.split("$")
-        secret = _Secret(int(n), int(r), int(p), base64.b64decode(salt), base64.b64decode(made))
-    except ValueError:
-        return None
-    return secret if kind == "scrypt" and _can_be_checked(secret) else None
+def _is_valid(secret: str) -> bool:
+    """Return whether *secret* is a hash that scrypt can check, at a bounded cost."""
+    found = _HASH.fullmatch(secret) or _OLD_HASH.fullmatch(secret)
+    if found is None:
+        return False
+    n, r, p = (int(each) for each in found.groups()[:3])
+    is_power_of_two = n >= _MIN_N and n & (n - 1) == 0
+    return is_power_of_two and 0 < 128 * n * r <= _MAX_MEMORY_BYTES and 0 < p <= _MAX_P
 
 
-def _can_be_checked(secret: _Secret) -> bool:
-    """Return whether scrypt accepts the parameters, at a bounded cost."""
-    is_power_of_two = secret.n > 1 and secret.n & (secret.n - 1) == 0
-    is_bounded = 0 < 128 * secret.n * secret.r <= _MAX_MEMORY_BYTES and 0 < secret.p <= _MAX_P
-    return is_power_of_two and is_bounded and len(secret.hash) == _HASH_BYTES
-
-
-def _hashed(password: str) -> str:
-    fresh = _Secret(_N, _R, _P, secrets.token_bytes(_SALT_BYTES), b"")
-    parts = (fresh.salt, fresh.made_of(password))
-    return f"scrypt${_N}${_R}${_P}$" + "$".join(base64.b64encode(each).decode() for each in parts)
+def _is_right(secret: str, password: str) -> bool:
+    old = _OLD_HASH.fullmatch(secret)
+    if old is None:
+        return check_password_hash(secret, password)
+    n, r, p = (int(each) for each in old.groups()[:3])
+    salt, made = (b64decode(each) for each in old.groups()[3:])
+    memory = 2 * _MAX_MEMORY_BYTES
+    fresh = hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=len(made))
+    return hmac.compare_digest(fresh, made)
 
 
 def add_user_command(name: str, environment: Mapping[str, str]) -> int:
@@ -158,26 +162,3 @@ def _ask_password(name: str) -> str:
         msg = "the two passwords differ; nothing was written"
         raise ConfigError(msg)
     return password
-
-
-@dataclass(frozen=True, slots=True)
-class _Secret:
-    """A hashed password, as its line has it."""
-
-    n: int
-    r: int
-    p: int
-    salt: bytes
-    hash: bytes
-
-    def fits(self, password: str) -> bool:
-        return hmac.compare_digest(self.made_of(password), self.hash)
-
-    def made_of(self, password: str) -> bytes:
-        memory = 2 * _MAX_MEMORY_BYTES
-        return hashlib.scrypt(
-            password.encode(), salt=self.salt, n=self.n, r=self.r, p=self.p, maxmem=memory, dklen=_HASH_BYTES
-        )
-
-
-_NOBODY = _Secret(_N, _R, _P, secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES))

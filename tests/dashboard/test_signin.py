@@ -26,12 +26,15 @@ from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
+HEX = "0" * 128
+# A line of `PASSWORD` as Stagelens wrote it before Werkzeug hashed passwords.
+OLD_LINE = "ada:scrypt$16384$8$5$RBxn2kjPBpuiwgW63Awabw==$ew0cetD4wYbaXhbdqCYJqX1OPIFNkSNZ3VHkcyjhyIU="
 
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hash as always, at a fraction of the cost."""
-    monkeypatch.setattr(users_module, "_N", 2)
+    monkeypatch.setattr(users_module, "_METHOD", "scrypt:1024:1:1")
 
 
 @pytest.fixture
@@ -64,6 +67,22 @@ def test_a_name_has_one_password(file: Path) -> None:
     assert not users.accept("eve", PASSWORD)
 
 
+def test_a_hash_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
+    """Until its user gets a new password."""
+    path = tmp_path / "users.txt"
+    path.write_text(f"{OLD_LINE}\n")
+    users = Users(path)
+
+    assert users.accept("ada", PASSWORD)
+    assert not users.accept("ada", "another password")
+    assert not users.accept("eve", PASSWORD)
+
+    add_user(path, "ada", "another password")
+
+    assert users.accept("ada", "another password")
+    assert not users.accept("ada", PASSWORD)
+
+
 def test_a_changed_file_is_read_again(file: Path) -> None:
     """Nobody restarts the dashboard to let somebody in, or out."""
     users = Users(file)
@@ -78,7 +97,22 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["ada:secret", "ada", "ada:scrypt$3$8$1$YQ==$YQ==", "a b:scrypt$2$8$5$YQ==$YQ==", "ada:scrypt$x$8$5$YQ==$YQ=="],
+    [
+        "ada:secret",
+        "ada",
+        OLD_LINE.replace("16384", "16383"),
+        OLD_LINE.replace("=$", "$"),
+        OLD_LINE.replace("ada", "a b"),
+        "ada:scrypt$x$8$5$YQ==$YQ==",
+        f"ada:pbkdf2:sha256:1000000$secret${HEX}",
+        f"ada:scrypt:secret:8:5$salt${HEX}",
+        f"ada:scrypt:16383:8:5$salt${HEX}",
+        f"ada:scrypt:16384:8:5$salt${HEX}0",
+        f"ada:scrypt:2:8:1$salt${HEX}",
+        f"ada:scrypt:1048576:8:1$salt${HEX}",
+        f"ada:scrypt:16384:8:16$salt${HEX}",
+        f"ada:scrypt:16384:{'9' * 5000}:1$salt${HEX}",
+    ],
 )
 def test_a_wrong_line_is_named_and_not_repeated(tmp_path: Path, line: str) -> None:
     """It may hold a password, and the message goes to a log."""
@@ -88,6 +122,15 @@ def test_a_wrong_line_is_named_and_not_repeated(tmp_path: Path, line: str) -> No
         Users(path)
 
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("method", ["scrypt:1024:1:1", "scrypt:1024:1:15"])
+def test_scrypt_accepts_the_smallest_parameters_of_a_valid_line(tmp_path: Path, method: str) -> None:
+    """Werkzeug gives it enough memory for them; for smaller ones it would not."""
+    path = tmp_path / "users.txt"
+    path.write_text(f"ada:{method}$salt${HEX}\n")
+
+    assert not Users(path).accept("ada", PASSWORD)
 
 
 def test_a_missing_file_stops_the_start(filled: Store, tmp_path: Path) -> None:
