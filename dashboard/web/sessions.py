@@ -2,6 +2,9 @@
 
 A session is stored nowhere: its cookie holds name and expiry, signed with a key derived from the secret of the sign-in. The
 session ends at its expiry, or when the secret changes. After sign-out every dashboard of the store rejects the cookie.
+
+The signature is hexadecimal and has one form only. A signature of itsdangerous has several (spare bits and padding of base64):
+an altered copy of a revoked cookie would be accepted.
 """
 
 from __future__ import annotations

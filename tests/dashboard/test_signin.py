@@ -406,6 +406,24 @@ def test_a_session_fits_its_name_secret_and_time_only(name: str, secret: str, ot
     assert is_session(cookie, other, 1000.0) == (other == secret)
 
 
+def test_a_session_has_one_cookie_only() -> None:
+    """A cookie is revoked as it was sent: an altered copy of it must not be valid."""
+    cookie = session_of("ada", "secret", 0.0)
+    who, until, which, signature = cookie.split(".")
+    altered = [cookie[:at] + other + cookie[at + 1 :] for at in range(len(cookie)) for other in "aAgQ1-_=. "]
+    altered += [
+        f"{cookie}=",
+        f"{cookie} ",
+        f"{who}=.{until}.{which}.{signature}",
+        f"{who}.0{until}.{which}.{signature}",
+    ]
+    valid = [
+        each for each in altered if each != cookie and name_in(each) is not None and is_session(each, "secret", 0.0)
+    ]
+
+    assert valid == []
+
+
 @given(st.text(max_size=60))
 def test_any_cookie_may_come(cookie: str) -> None:
     """Garbage is nobody's session."""
