@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
+from functools import cache
+from importlib.resources import files
 from urllib.parse import urlencode, urlsplit
 
 from flask import Flask, Response, redirect, request
+from jinja2 import Environment, Template
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..config import DashboardConfig
@@ -15,11 +17,6 @@ from .serialization import error_response
 from .sessions import LENGTH_SECONDS
 
 SIGN_IN, SIGN_OUT = "/signin", "/signout"
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:0;display:grid;place-items:center;min-height:90vh}"
-    "main{width:min(22rem,90vw)}h1{font-size:19px}form{display:grid;gap:10px}label{display:grid;gap:4px}"
-    "input,button{font:inherit;padding:8px 10px;border-radius:7px;border:1px solid GrayText}button{font-weight:600;cursor:pointer}"
-)
 _WRONG = 401
 _WRONG_TOKEN = "That token is not the one of this dashboard."  # noqa: S105 - a message
 
@@ -91,20 +88,15 @@ def unauthenticated_response(config: DashboardConfig, authenticator: Authenticat
 
 def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
     """Return the page with the form for name and password, or for the token."""
-    name = '<label>Name<input name="name" autocomplete="username" autofocus></label>' if config.users else ""
-    word = "Password" if config.users else "Token"
-    secret = f'<label>{word}<input name="secret" type="password" autocomplete="current-password" required></label>'
-    said = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
-    hint = "<p>Or the token of this dashboard, without a name.</p>" if config.users and config.token else ""
-    inputs = f'<input type="hidden" name="next" value="{escape(to)}">{name}{secret}<button>Sign in</button>'
-    return _page(f'{said}<form method="post" action="{SIGN_IN}">{inputs}</form>{hint}', status, "Sign in")
+    offered = {"users": bool(config.users), "token": bool(config.token)}
+    return _page(status, "Sign in", action=SIGN_IN, to=to, wrong=wrong, **offered)
 
 
 def refused_response(status: int, reason: str) -> Response:
     """Return why a request is not served, as a page or as JSON for programs."""
     if request.path.startswith(API_PREFIX):
         return error_response(reason, "", "", status)
-    return _page(f"<p>{escape(reason)}</p>", status, "Not signed in" if status == _WRONG else "Refused")
+    return _page(status, "Not signed in" if status == _WRONG else "Refused", reason=reason)
 
 
 def too_many_response(error: TooManyAttemptsError) -> Response:
@@ -115,14 +107,16 @@ def too_many_response(error: TooManyAttemptsError) -> Response:
     return response
 
 
-def _page(inside: str, status: int, name: str) -> Response:
-    title = f"<title>{name} · Stagelens</title>"
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{title}<style>{_STYLE}</style>'
-    body = f"<main><h1>{name} · Stagelens</h1>{inside}</main>"
-    text = f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
-    response = Response(text, status, mimetype="text/html")
+def _page(status: int, name: str, **values: str | bool) -> Response:
+    response = Response(_template().render(name=name, **values), status, mimetype="text/html")
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+@cache
+def _template() -> Template:
+    text = (files(__package__ or "") / "signin.html").read_text(encoding="utf-8")
+    return Environment(autoescape=True).from_string(text)
 
 
 def _with_session(response: AnyResponse, session: str, authenticator: Authenticator) -> AnyResponse:
