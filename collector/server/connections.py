@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ...core.addresses import client_of
 from ...core.errors import StagelensError
@@ -299,8 +299,8 @@ class Connection(HttpToolsProtocol):
         if not (self._unanswered and self._unanswered[0].response_started):
             reply = failure_response("", status, message, {"Connection": "close"})
             headers = reply.headers | {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
-            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            self.transport.write(STATUS_LINE[status] + lines.encode() + b"\r\n" + reply.body)
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}", *map(": ".join, headers.items())]
+            self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + reply.body)
         self.transport.close()
         self._abort_later()
 

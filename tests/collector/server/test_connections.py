@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from stagelens.collector.server import body_reader, connections
 
@@ -287,3 +293,31 @@ def test_a_client_that_goes_on_reading_is_not_disconnected(unread: tuple[int, ..
 
     assert connection.transport.aborted
     assert done == checks
+
+
+def test_uvicorn_has_the_methods_that_are_overridden() -> None:
+    """An override of a method that uvicorn no longer has is never called, and its limit no longer holds."""
+    methods = {name for name, value in vars(connections.Connection).items() if inspect.isfunction(value)}
+    overridden = {name for name in methods if not name.startswith("_")} - {"give_way"}
+
+    assert overridden - vars(HttpToolsProtocol).keys() == set()
+
+
+def test_uvicorn_has_the_attributes_that_are_used() -> None:
+    """Of connections, of requests, and of the flow control."""
+
+    async def application(_scope: Any, _receive: Any, _send: Any) -> None: ...
+
+    config = uvicorn.Config(application, ws="none", log_config=None)
+    loop = asyncio.new_event_loop()
+    connection = HttpToolsProtocol(config, ServerState(), {}, loop)
+    loop.close()
+    transport: Any = None
+    flow = FlowControl(transport)
+    request = RequestResponseCycle(**dict.fromkeys(inspect.signature(RequestResponseCycle).parameters, None))  # type: ignore[arg-type]
+
+    assert {"app", "client", "cycle", "flow", "loop", "transport"} <= vars(connection).keys()
+    assert {"disconnected", "response_started"} <= vars(request).keys()
+    assert "write_paused" in vars(flow)
+    assert {"should_exit", "server_state"} <= vars(uvicorn.Server(config)).keys()
+    assert {"startup", "shutdown", "run"} <= vars(uvicorn.Server).keys()
