@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stagelens.cli.comparison import evaluate_threshold, quantile_difference
+from stagelens.analysis.comparison import compare_quantile
+from stagelens.cli.comparison import evaluate_threshold
 from stagelens.cli.thresholds import read_thresholds
 from stagelens.core.histogram import Histogram, bucket_index
 
@@ -39,7 +40,7 @@ def failing(draw: Callable[[int], np.ndarray], requests: int, factor: float, com
     (limit,) = read_thresholds(LIMIT)
     failed = [0, 0]
     for _ in range(comparisons):
-        found = quantile_difference(_counted(draw(requests)), _counted(draw(requests) * factor), limit.quantile)
+        found = compare_quantile(_counted(draw(requests)), _counted(draw(requests) * factor), limit.quantile)
         for place, strict in enumerate((False, True)):
             failed[place] += evaluate_threshold(limit, found, strict=strict) == "failed"
     sure, strict = (100 * each / comparisons for each in failed)

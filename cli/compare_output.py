@@ -13,34 +13,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..core.confidence import CONFIDENCE, FailureDifference
+from ..analysis.comparison import CONFIDENCE, MIN_CHANGE, FailureDifference, QuantileComparison, requests_needed
+from ..core.confidence import samples_needed
 from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .comparison import (
     QUANTILES,
     Comparison,
-    QuantileDifference,
     Side,
     StageChange,
     ThresholdResult,
     TokenTimes,
-    requests_needed,
 )
 from .terminal_text import FULL, ordinary_spaces, plain_table, stage_colour, styled
 
-LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "at 95 % between")
+LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "at 99 % between")
 # TTFT: time to first token; TPOT: time per output token.
 TOKENS_HEAD = ("Tokens", *LATENCY_HEAD[1:])
 _OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "cannot tell"}
 
 
-def latency_row(found: QuantileDifference) -> tuple[str, ...]:
+def latency_row(found: QuantileComparison) -> tuple[str, ...]:
     """Return the cells of `LATENCY_HEAD`."""
     return (percentile(found.quantile), *_difference_cells(found))
 
 
-def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileDifference]]:
+def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
     """Return the cells of `TOKENS_HEAD`, each row with its difference."""
     return [
         ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(found)), found)
@@ -53,23 +52,23 @@ def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileDi
 def stage_head(comparison: Comparison) -> tuple[str, ...]:
     """Return the column titles of `stage_row`."""
     at = percentile(comparison.quantile)
-    return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "at 95 % between")
+    return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "at 99 % between")
 
 
 def stage_row(comparison: Comparison, found: StageChange) -> tuple[str, ...]:
-    """Return the cells of one stage; the share of the change is left out unless the change is clear."""
+    """Return the cells of one stage; the share of the change is left out where the latency is the same."""
     more = found.b_seconds - found.a_seconds
     return (
         label(found.stage),
         *(ordinary_spaces(duration(each)) for each in (found.a_seconds, found.b_seconds)),
         ordinary_spaces(duration(more, sign=True)),
-        ordinary_spaces(percent(round(found.share, 2) or 0.0)) if comparison.at.is_clear else UNKNOWN,
-        ordinary_spaces(duration(found.own.value, sign=True)),
+        ordinary_spaces(percent(round(found.share, 2) or 0.0)) if comparison.has_changed else UNKNOWN,
+        ordinary_spaces(duration(found.own.difference, sign=True)),
         interval_text(found.own),
     )
 
 
-def interval_text(found: QuantileDifference) -> str:
+def interval_text(found: QuantileComparison) -> str:
     """Return the bounds of the difference as text, as far as they are known."""
     low, high = (ordinary_spaces(duration(each, sign=True)) for each in (found.low, found.high))
     if math.isinf(found.low) and math.isinf(found.high):
@@ -82,15 +81,14 @@ def interval_text(found: QuantileDifference) -> str:
 def verdict(comparison: Comparison) -> str:
     """Return a sentence that tells whether B is slower and by which stage, or which limits it exceeds."""
     at, where = comparison.at, percentile(comparison.quantile)
-    if math.isinf(at.low) and math.isinf(at.high):
-        return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(requests_needed(comparison.quantile)))} on both sides."
-    if not at.is_clear:
+    if at.kind == "not_enough":
+        return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(samples_needed(comparison.quantile)))} on both sides."
+    if at.kind == "same":
         exceeded = ", ".join(_exceeded_text(each) for each in comparison.threshold_results if each.outcome == "failed")
-        return (
-            f"No difference at {where} beyond what chance explains{exceeded and f', but over the limit: {exceeded}'}."
-        )
-    word = "slower" if at.value > 0 else "faster"
-    size = ordinary_spaces(f"{duration(abs(at.value))} ({signed_change(at.ratio)})")
+        reason = f"of {MIN_CHANGE:.0%} or more" if at.is_certain else "beyond what chance explains"
+        return f"No difference at {where} {reason}{exceeded and f', but over the limit: {exceeded}'}."
+    word = "slower" if at.kind == "regression" else "faster"
+    size = ordinary_spaces(f"{duration(abs(at.difference))} ({signed_change(_relative_change(at))})")
     largest = comparison.largest_change
     why = (
         f"; {ordinary_spaces(portion(largest.share))} of it is {label(largest.stage)}"
@@ -105,7 +103,7 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
     difference = found.difference
     if isinstance(difference, FailureDifference):
         why = _failure_text(difference)
-        if found.outcome == "passed" and difference.value > found.threshold.limit:
+        if found.outcome == "passed" and difference.difference > found.threshold.limit:
             why += ": it may be chance"
         return found.threshold.text, _OUTCOMES[found.outcome], why
     if difference is None:
@@ -114,19 +112,21 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
             _OUTCOMES[found.outcome],
             f"the two sides have no {found.threshold.subject} in common",
         )
-    measured = ordinary_spaces(f"{duration(difference.value, sign=True)}, {signed_change(difference.ratio)}")
+    measured = ordinary_spaces(
+        f"{duration(difference.difference, sign=True)}, {signed_change(_relative_change(difference))}"
+    )
     why = f"{found.threshold.subject} {measured}, between {interval_text(difference)}"
     if found.outcome == "unknown":
         why = f"{found.threshold.subject} {measured}: {_requests_needed_text(difference)}"
-    elif found.outcome == "passed" and difference.value > found.threshold.allowed(difference.a.value):
+    elif found.outcome == "passed" and difference.difference > found.threshold.allowed(difference.a_value or 0.0):
         why += ": it may be chance"
     return found.threshold.text, _OUTCOMES[found.outcome], why
 
 
 def _exceeded_text(found: ThresholdResult) -> str:
-    if not isinstance(found.difference, QuantileDifference):
+    if not isinstance(found.difference, QuantileComparison):
         return found.threshold.subject
-    return f"{found.threshold.subject} ({ordinary_spaces(duration(found.difference.value, sign=True))})"
+    return f"{found.threshold.subject} ({ordinary_spaces(duration(found.difference.difference, sign=True))})"
 
 
 def warnings(comparison: Comparison) -> Sequence[str]:
@@ -180,13 +180,18 @@ def _excluded_text(found: TokenTimes) -> str:
     return f"{found.measure.upper()} {compared}: that of {of_a} of A and {of_b} of B was measured in another way."
 
 
-def _difference_cells(found: QuantileDifference) -> tuple[str, ...]:
-    times = (ordinary_spaces(duration(each)) for each in (found.a.value, found.b.value))
-    change = ordinary_spaces(signed_change(found.ratio)) if found.ratio is not None else UNKNOWN
-    return (*times, ordinary_spaces(duration(found.value, sign=True)), change, interval_text(found))
+def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
+    times = (ordinary_spaces(duration(each)) for each in (found.a_value, found.b_value))
+    change = _relative_change(found)
+    shown = UNKNOWN if change is None else ordinary_spaces(signed_change(change))
+    return (*times, ordinary_spaces(duration(found.difference, sign=True)), shown, interval_text(found))
 
 
-def _requests_needed_text(found: QuantileDifference) -> str:
+def _relative_change(found: QuantileComparison) -> float | None:
+    return None if found.ratio is None else found.ratio - 1
+
+
+def _requests_needed_text(found: QuantileComparison) -> str:
     return f"it takes {ordinary_spaces(whole(requests_needed(found.quantile)))} requests on both sides to tell"
 
 
@@ -234,11 +239,11 @@ def _stage_table(comparison: Comparison, columns: slice) -> Table:
     return made
 
 
-def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileDifference]]) -> Table:
+def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileComparison]]) -> Table:
     """Return a table in which differences that may be chance are dim."""
     made = plain_table(*head)
     for cells, found in rows:
-        made.add_row(*cells, style="" if found.is_clear else "dim")
+        made.add_row(*cells, style="" if found.is_certain else "dim")
     return made
 
 
@@ -357,15 +362,15 @@ def _tokens_json(found: TokenTimes) -> dict[str, Any]:
     }
 
 
-def _difference_json(found: QuantileDifference | FailureDifference) -> dict[str, Any]:
+def _difference_json(found: QuantileComparison | FailureDifference) -> dict[str, Any]:
     if isinstance(found, FailureDifference):
-        shares = {"a_share": found.a, "b_share": found.b, "difference": found.value}
+        shares = {"a_share": found.a, "b_share": found.b, "difference": found.difference}
         return {**shares, "low": found.low, "high": found.high}
     return {
         "percentile": percentile(found.quantile),
-        "a_seconds": found.a.value,
-        "b_seconds": found.b.value,
-        "difference_seconds": found.value,
+        "a_seconds": found.a_value,
+        "b_seconds": found.b_value,
+        "difference_seconds": found.difference,
         "low_seconds": found.low if math.isfinite(found.low) else None,
         "high_seconds": found.high if math.isfinite(found.high) else None,
     }

@@ -1,15 +1,9 @@
 """Comparison of two sets of requests: latency and stages at percentiles, tokens, failures and thresholds.
 
-The interval of a difference is made of the confidence intervals of both quantiles (`core.confidence`). Each end lies as far from
-the estimate as the root of the summed squares of the ends it is made of, because it is unlikely that chance is worst on both
-sides at once. The uncertainty within a histogram bucket is not chance, and is added in full. An end with too few requests
-is infinite.
+`analysis.comparison` has the rule and its intervals, which pages and alerts share.
 
 Times to and between tokens are measured by several definitions (`core.names.DEFINITIONS`), which never mix: the comparison
 uses the definition that most requests of both sides have in common.
-
-Source: G. Y. Zou, A. Donner, Construction of confidence limits about effect measures: a general approach, Statistics in
-Medicine 27 (2008), 1693-1702 (MOVER).
 """
 
 from __future__ import annotations
@@ -19,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from ..core.confidence import CONFIDENCE, FailureDifference, compare_failures, has_enough_samples, interval, ranks
-from ..core.histogram import Estimate, Histogram
+from ..analysis.comparison import FailureDifference, QuantileComparison, compare_failures, compare_quantile
+from ..core.confidence import has_enough_samples
+from ..core.histogram import Histogram
 from ..core.names import STATUS_ERROR
 from ..store import Reader, Selection
 from .thresholds import MEASURES, Threshold
@@ -28,83 +23,7 @@ from .thresholds import MEASURES, Threshold
 Outcome: TypeAlias = Literal["passed", "failed", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class QuantileDifference:
-    """Difference between the same quantile of both sides, in seconds.
-
-    Args:
-        quantile: The quantile. [0..1]
-        a: Value of A with its confidence interval.
-        b: Value of B with its confidence interval.
-        low: Lower bound of b - a; -inf where unknown.
-        high: Upper bound of b - a; inf where unknown.
-    """
-
-    quantile: float
-    a: Estimate
-    b: Estimate
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        """Estimate of b - a."""
-        return self.b.value - self.a.value
-
-    @property
-    def ratio(self) -> float | None:
-        """The difference relative to A; None where A is zero."""
-        return self.value / self.a.value if self.a.value else None
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the difference is larger than chance explains."""
-        return self.low > 0 or self.high < 0
-
-
-def quantile_difference(a: Histogram, b: Histogram, quantile: float) -> QuantileDifference:
-    """Return the difference between *b* and *a* at *quantile*; neither may be empty.
-
-    >>> from stagelens.core.histogram import Histogram
-    >>> quantile_difference(Histogram(zero=5), Histogram(zero=5), 0.99).high
-    inf
-    """
-    (before, a_low, a_high), (after, b_low, b_high) = _value_and_bounds(a, quantile), _value_and_bounds(b, quantile)
-    low = b_low - a_high - math.hypot(b_low - after.low, before.high - a_high)
-    high = b_high - a_low + math.hypot(after.high - b_high, a_low - before.low)
-    return QuantileDifference(
-        quantile,
-        before,
-        after,
-        low if _has_lower_bound(b, quantile) else -math.inf,
-        high if _has_lower_bound(a, quantile) else math.inf,
-    )
-
-
-def _value_and_bounds(histogram: Histogram, quantile: float) -> tuple[Estimate, float, float]:
-    """Return the value at *quantile* with its confidence interval, and the bounds of its bucket."""
-    found, bucket = interval(histogram, quantile), histogram.quantile(quantile)
-    if found is None or bucket is None:
-        msg = "both sides must have requests"
-        raise ValueError(msg)
-    return found, max(bucket.low, found.low), min(bucket.high, found.high)
-
-
-def _has_lower_bound(histogram: Histogram, quantile: float) -> bool:
-    return ranks(histogram.count, quantile)[0] >= 1
-
-
-def requests_needed(quantile: float) -> int:
-    """Return how many requests a side needs for an interval at *quantile*.
-
-    >>> requests_needed(0.5), requests_needed(0.99)
-    (6, 368)
-    """
-    missed = (1 - CONFIDENCE) / 2
-    return math.ceil(math.log(missed) / math.log(max(quantile, 1 - quantile)))
-
-
-def evaluate_threshold(threshold: Threshold, found: QuantileDifference | FailureDifference, *, strict: bool) -> Outcome:
+def evaluate_threshold(threshold: Threshold, found: QuantileComparison | FailureDifference, *, strict: bool) -> Outcome:
     """Return whether *found* exceeds *threshold*.
 
     Args:
@@ -112,8 +31,8 @@ def evaluate_threshold(threshold: Threshold, found: QuantileDifference | Failure
         found: The measured difference.
         strict: Compare the estimates alone, however few requests they come from.
     """
-    before = found.a if isinstance(found, FailureDifference) else found.a.value
-    beyond = found.value > threshold.allowed(before)
+    before = found.a if isinstance(found, FailureDifference) else found.a_value or 0.0
+    beyond = found.difference > threshold.allowed(before)
     if strict:
         return "failed" if beyond else "passed"
     if math.isinf(found.low):
@@ -141,7 +60,7 @@ class StageChange:
     a_seconds: float
     b_seconds: float
     share: float
-    own: QuantileDifference
+    own: QuantileComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +75,7 @@ class ThresholdResult:
 
     threshold: Threshold
     outcome: Outcome
-    difference: QuantileDifference | FailureDifference | None
+    difference: QuantileComparison | FailureDifference | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +114,7 @@ class Comparison:
 
     a: Side
     b: Side
-    latency: Sequence[QuantileDifference]
+    latency: Sequence[QuantileComparison]
     quantile: float
     stages: Sequence[StageChange]
     failures: FailureDifference
@@ -205,14 +124,19 @@ class Comparison:
     min_requests: int
 
     @property
-    def at(self) -> QuantileDifference:
+    def at(self) -> QuantileComparison:
         """Latency difference at the percentile at which stages are compared."""
         return next(each for each in self.latency if each.quantile == self.quantile)
 
     @property
     def largest_change(self) -> StageChange | None:
-        """Stage that moved most in the direction of a clear change; None without a clear change."""
-        return max(self.stages, key=lambda each: each.share, default=None) if self.at.is_clear else None
+        """Stage that moved most in the direction of the change; None if the latency is the same."""
+        return max(self.stages, key=lambda each: each.share, default=None) if self.has_changed else None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether B is slower or faster at the percentile at which stages are compared."""
+        return self.at.kind in ("regression", "improvement")
 
     @property
     def too_few(self) -> bool:
@@ -270,7 +194,7 @@ def compare_sides(  # noqa: PLR0917 - two sides, and what is asked of them
     return Comparison(
         replace(a, requests=sides.a.count),
         replace(b, requests=sides.b.count),
-        [quantile_difference(sides.a, sides.b, each) for each in wanted],
+        [compare_quantile(sides.a, sides.b, each) for each in wanted],
         at,
         stages,
         sides.failures,
@@ -291,7 +215,7 @@ class _Distributions:
         self.failures = compare_failures(failed[0], self.a.count, failed[1], self.b.count)
         self.token_times = token_times(read, a, b)
 
-    def measured(self, threshold: Threshold) -> QuantileDifference | FailureDifference | None:
+    def measured(self, threshold: Threshold) -> QuantileComparison | FailureDifference | None:
         """Return the difference that *threshold* limits; None where the sides have no such measure in common."""
         if threshold.is_of_errors:
             return self.failures
@@ -300,15 +224,15 @@ class _Distributions:
         if threshold.measure:
             found = self.token_times.get(threshold.measure)
             return found.at(threshold.quantile) if found else None
-        return quantile_difference(self.a, self.b, threshold.quantile)
+        return compare_quantile(self.a, self.b, threshold.quantile)
 
-    def of_stage(self, stage: str, quantile: float) -> QuantileDifference:
+    def of_stage(self, stage: str, quantile: float) -> QuantileComparison:
         """Return the difference of a stage's own time."""
         before, after = (
             _with_absent_requests(self._stages_a.get(stage), self.a.count),
             _with_absent_requests(self._stages_b.get(stage), self.b.count),
         )
-        return quantile_difference(before, after, quantile)
+        return compare_quantile(before, after, quantile)
 
 
 def _with_absent_requests(found: Histogram | None, requests: int) -> Histogram:
@@ -334,9 +258,9 @@ class TokenTimes:
     b: Histogram
     excluded: tuple[int, int]
 
-    def at(self, quantile: float) -> QuantileDifference | None:
+    def at(self, quantile: float) -> QuantileComparison | None:
         """Return the difference at *quantile*; None without a common definition."""
-        return quantile_difference(self.a, self.b, quantile) if self.definition else None
+        return compare_quantile(self.a, self.b, quantile) if self.definition else None
 
 
 def token_times(read: Reader, a: Selection, b: Selection) -> dict[str, TokenTimes]:

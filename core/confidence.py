@@ -1,6 +1,6 @@
-"""Confidence intervals of quantiles, of the ratio of two quantiles, and of the difference between two failure rates.
+"""Confidence intervals of quantiles.
 
-Quantiles use order statistics and make no assumption about the shape of the distribution. The number of requests below
+They use order statistics and make no assumption about the shape of the distribution. The number of requests below
 the true quantile is binomial, so the requests at two ranks around it enclose the true value with the wanted confidence.
 Each end is widened to the edge of the histogram bucket of its request. Few requests are counted with the binomial itself,
 many with its normal approximation.
@@ -8,19 +8,12 @@ many with its normal approximation.
 The binomial assumes independent requests. In a queue they are not: a burst of slow requests is one event. Treat the
 interval as a lower bound of the uncertainty, and look at the difference over time before you act on a small one.
 
-Failure rates use Wilson's score interval, which also holds where nothing failed. The interval of their difference is
-combined from both as Newcombe's method 10 does.
-
-Sources:
-    H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
-    R. G. Newcombe, Interval estimation for the difference between independent proportions: comparison of eleven methods,
-    Statistics in Medicine 17 (1998), 873-890, method 10.
+Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate
 from statistics import NormalDist
 
@@ -42,6 +35,15 @@ def has_enough_samples(count: int, quantile: float) -> bool:
     (True, False)
     """
     return count * (1 - quantile) >= MIN_TAIL - 1e-9
+
+
+def samples_needed(quantile: float) -> int:
+    """Return how many requests are enough for *quantile*.
+
+    >>> samples_needed(0.999)
+    10000
+    """
+    return round(MIN_TAIL / (1 - quantile))
 
 
 def interval(histogram: Histogram, quantile: float, confidence: float = CONFIDENCE) -> Estimate | None:
@@ -86,21 +88,6 @@ def _chance(number: int, count: int, quantile: float) -> float:
     return math.exp(logs + number * math.log(quantile) + (count - number) * math.log1p(-quantile))
 
 
-def ratio(a: Estimate | None, b: Estimate | None) -> Estimate | None:
-    """Return b / a with conservative bounds; None unless both are known and *a* is above zero.
-
-    Args:
-        a: A value with its interval, from `interval`.
-        b: The other value.
-
-    >>> ratio(Estimate(2.0, 1.0, 4.0), Estimate(4.0, 2.0, 8.0))
-    Estimate(value=2.0, low=0.5, high=8.0)
-    """
-    if a is None or b is None or a.value <= 0:
-        return None
-    return Estimate(b.value / a.value, b.low / a.high, b.high / a.low if a.low > 0 else math.inf)
-
-
 def _edges_at(histogram: Histogram, rank: int) -> tuple[float, float]:
     left = rank - histogram.zero
     if left <= 0:
@@ -110,52 +97,3 @@ def _edges_at(histogram: Histogram, rank: int) -> tuple[float, float]:
         if left <= 0:
             return bucket_bounds(index, histogram.scale)
     raise AssertionError  # the caller asks for ranks that exist
-
-
-_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-
-
-@dataclass(frozen=True, slots=True)
-class FailureDifference:
-    """Share of failed requests on both sides, between 0 and 1, and the confidence interval of the difference.
-
-    Args:
-        a: Share of side A.
-        b: Share of side B.
-        low: Lower bound of b - a.
-        high: Upper bound of b - a.
-    """
-
-    a: float
-    b: float
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        """The estimate of b - a."""
-        return self.b - self.a
-
-    @property
-    def are_more(self) -> bool:
-        """Whether B fails more than chance explains."""
-        return self.low > 0
-
-
-def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: int) -> FailureDifference:
-    """Return the difference in failure rate between B and A; both sides must have requests.
-
-    >>> found = compare_failures(48, 80, 56, 70)
-    >>> round(found.low, 4), round(found.high, 4)
-    (0.0524, 0.3339)
-    """
-    (a, a_low, a_high), (b, b_low, b_high) = _wilson(a_failed, a_requests), _wilson(b_failed, b_requests)
-    return FailureDifference(a, b, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
-
-
-def _wilson(failed: int, requests: int) -> tuple[float, float, float]:
-    """Return the share that failed and its score interval."""
-    share, square = failed / requests, _Z**2 / requests
-    middle = share + square / 2
-    reach = math.sqrt(square * (share * (1 - share) + square / 4))
-    return share, max((middle - reach) / (1 + square), 0.0), min((middle + reach) / (1 + square), 1.0)

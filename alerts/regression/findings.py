@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from statistics import NormalDist
 
 import numpy as np
 
-from ...analysis.comparison import StageGrowth
-from ...core.confidence import CONFIDENCE, interval, ratio
-from ...core.histogram import Estimate, Histogram, bucket_middle
+from ...analysis.comparison import StageGrowth, compare_means, compare_quantile, mean_latency
+from ...core.histogram import Estimate, Histogram
 from ...store import Group, Reader, Selection
 from .. import formatting
 from ..delivery.message import Exemplar, Finding, Trend
@@ -51,7 +48,7 @@ class TailVerdict:
 
     Args:
         at: Quantile with the highest score, or the mean.
-        before: Latency in the same hours before, with error bounds; None without requests. [seconds]
+        before: Latency in the same hours before; None without requests. [seconds]
         after: Latency in the window. [seconds]
         change: after / before, with error bounds. [ratio]
         before_n: Requests before. [count]
@@ -64,8 +61,8 @@ class TailVerdict:
     """
 
     at: At
-    before: Estimate | None
-    after: Estimate | None
+    before: float | None
+    after: float | None
     change: Estimate | None
     before_n: int
     after_n: int
@@ -103,12 +100,12 @@ def make_verdict(
         on_common_mix: Result of `traffic.on_common_mix`, if any.
     """
     grown = [one for one in suspects if one.seconds > 0]
-    a, b = estimate(before, row.at), estimate(after, row.at)
+    a, b, change = _compare(before, after, row.at)
     return TailVerdict(
         at=row.at,
         before=a,
         after=b,
-        change=ratio(a, b),
+        change=change,
         before_n=before.count,
         after_n=after.count,
         z=cell.z,
@@ -119,21 +116,14 @@ def make_verdict(
     )
 
 
-def estimate(histogram: Histogram, at: At) -> Estimate | None:
-    """Return the quantile or the mean with error bounds; None without requests."""
-    return _mean(histogram) if at == MEAN else interval(histogram, float(at), CONFIDENCE)
-
-
-def _mean(histogram: Histogram) -> Estimate | None:
-    """Return the mean with normal error bounds, from bucket middles."""
-    n = histogram.count
-    if n == 0:
-        return None
-    values = [(bucket_middle(index, histogram.scale), count) for index, count in histogram.buckets.items()]
-    mean = math.fsum(value * count for value, count in values) / n
-    square = math.fsum(value * value * count for value, count in values) / n
-    reach = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * math.sqrt(max(square - mean * mean, 0.0) / n)
-    return Estimate(mean, max(mean - reach, 0.0), mean + reach)
+def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None, float | None, Estimate | None]:
+    """Return both latencies in seconds, and after / before with its interval; None where unknown."""
+    if at == MEAN:
+        return mean_latency(before), mean_latency(after), compare_means(before, after)
+    found = compare_quantile(before, after, float(at))
+    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
+        return found.a_value, found.b_value, None
+    return found.a_value, found.b_value, Estimate(found.ratio, found.ratio_low, found.ratio_high)
 
 
 def pseudo_slo(group: Group, quantile: float) -> Slo:
@@ -385,8 +375,8 @@ def _shift(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
         return None
     return Slower(
         at=verdict.at,
-        before_seconds=verdict.before.value,
-        after_seconds=verdict.after.value,
+        before_seconds=verdict.before,
+        after_seconds=verdict.after,
         low=verdict.change.low,
         high=verdict.change.high,
         requests=verdict.after_n,

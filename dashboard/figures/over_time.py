@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...core.confidence import samples_needed
 from ...core.stages import label
-from ..ui.format import count, duration, percent, percentile, samples_needed, whole
+from ..ui.format import count, duration, percent, percentile, whole
 from .elements import (
     Annotation,
     Figure,

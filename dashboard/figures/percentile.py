@@ -13,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from ..ui.format import axis_duration, duration, has_enough_samples, interval, percent, percentile, target
+from ...core.confidence import has_enough_samples
+from ..ui.format import axis_duration, duration, interval, percent, percentile, target
 from .elements import (
     Annotation,
     Figure,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..costs import MILLION
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..ui.design_tokens import hue
-from ..ui.format import MINUS, day, duration, has_enough_samples, money, percent, samples_needed, whole
+from ..ui.format import MINUS, day, duration, money, percent, whole
 from ..view import service_path
 from .advice_facts import (
     MOST,

@@ -14,12 +14,13 @@ from typing import Literal
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples
 from ...core.histogram import Histogram
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
 from ...store import Selection
 from ..ui.components import attributes
-from ..ui.format import duration, has_enough_samples, span
+from ..ui.format import duration, span
 from ..view import View
 from .advice_rules import MIN_GAIN, Facts, Finding, findings
 from .comparison import window_name

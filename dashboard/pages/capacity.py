@@ -10,6 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import MIN_TAIL, has_enough_samples, samples_needed
 from ...core.histogram import Histogram
 from ...core.stages import label
 from ..capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity_at, fit_curve
@@ -17,21 +18,7 @@ from ..costs import HOUR_SECONDS, MILLION
 from ..figures.capacity import VersionLoad, batch_figure, load_figure
 from ..figures.time_axis import STEPS, TimeAxis, step_for
 from ..ui.components import Node, card, chart, empty, link, spark, tile, tiles
-from ..ui.format import (
-    MIN_REQUESTS_ABOVE,
-    MINUS,
-    UNKNOWN,
-    axis_duration,
-    count,
-    duration,
-    has_enough_samples,
-    money,
-    percent,
-    percentile,
-    samples_needed,
-    span,
-    whole,
-)
+from ..ui.format import MINUS, UNKNOWN, axis_duration, count, duration, money, percent, percentile, span, whole
 from .hardware import hardware_card
 from .measures import measure
 from .page import Context, Page, panel
@@ -332,7 +319,7 @@ def _load(
     found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
     covered = axis.covered_seconds(found["at"])
     kept = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
-    kept &= found["n"] * (1 - quantile) >= MIN_REQUESTS_ABOVE - 1e-9
+    kept &= found["n"] * (1 - quantile) >= MIN_TAIL - 1e-9
     if context.view.live and len(found) and end == context.view.end:
         # Agents have not sent all of the newest step yet.
         kept &= found["at"] < found["at"].max()

@@ -9,13 +9,14 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import label
 from ...store import Selection
 from ..figures.compare import both_figure, delta_figure
 from ..figures.elements import stages_of
 from ..figures.percentile import COLUMNS, percentile_grid
 from ..ui.components import Node, attributes, card, chart, empty, link, pill, spoken_stages, swatch, table
-from ..ui.format import MILLI, duration, has_enough_samples, percentile, samples_needed, signed_change, whole
+from ..ui.format import MILLI, duration, percentile, signed_change, whole
 from ..view import service_path
 from .compare_cards import QUANTILES, blame_card, signals_card
 from .compare_report import report

@@ -10,23 +10,13 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples, samples_needed
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ...store import SloCounts
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
-from ..ui.format import (
-    THIN,
-    count,
-    duration,
-    has_enough_samples,
-    percent,
-    percentile,
-    samples_needed,
-    signed_change,
-    span,
-    whole,
-)
+from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
 from .comparison import Comparison, Pair
 from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .page import Context

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ...core.confidence import has_enough_samples
 from ...core.stages import label
-from ..ui.format import duration, has_enough_samples, percentile
+from ..ui.format import duration, percentile
 from .compare_cards import change_words, total_words
 from .comparison import Comparison
 from .comparison_text import compared_times, evidence, report_time, verdict_badge, verdict_sentence

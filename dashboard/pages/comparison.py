@@ -23,10 +23,10 @@ from ...analysis.comparison import (
     rank_stage_growth,
     version_times,
 )
+from ...core.confidence import samples_needed
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_duration
 from ...store import Selection
-from ..ui.format import samples_needed
 from .page import Context
 
 EXAMPLE = "2026-11-21T12:00/6h"

@@ -11,24 +11,13 @@ from datetime import UTC, datetime, tzinfo
 import pandas as pd
 
 from ...analysis.comparison import ChangeKind
+from ...core.confidence import samples_needed
 from ...core.histogram import Histogram
 from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
 from ...store import Selection
 from ..ui.components import ratio_of
-from ..ui.format import (
-    THIN,
-    TIMES,
-    count,
-    day,
-    duration,
-    percent,
-    percentile,
-    portion,
-    samples_needed,
-    signed_change,
-    whole,
-)
+from ..ui.format import THIN, TIMES, count, day, duration, percent, percentile, portion, signed_change, whole
 from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, verdict_of
 from .page import Context
 from .trace_rows import records
@@ -100,7 +89,7 @@ def interval_words(judgement: Comparison) -> str:
         # "Two times faster", not "half as slow".
         low, high = 1 / high, 1 / low if low > 0 else math.inf
     last = f"{count(high)}{TIMES}" if high < _UNKNOWN_END else "unknown"
-    return f"95{THIN}% interval {count(low)} to {last}"
+    return f"99{THIN}% interval {count(low)} to {last}"
 
 
 def median_words(context: Context, judgement: Comparison) -> str:

@@ -8,22 +8,13 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples, samples_needed
 from ...core.histogram import Distribution
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD
 from ...store.queries.replicas import EngineModel
 from ..ui.components import Node, card, empty, legend, stage_bar, stage_name, table
-from ..ui.format import (
-    SPACE,
-    UNKNOWN,
-    axis_duration,
-    count,
-    duration,
-    has_enough_samples,
-    percentile,
-    samples_needed,
-    several,
-)
+from ..ui.format import SPACE, UNKNOWN, axis_duration, count, duration, percentile, several
 from .page import Context, Page, panel
 
 _PLACE = "/engines"

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.reader import Incident
+from ...core.confidence import has_enough_samples
 from ...core.stages import BY_KEY
 from ...store import Reader, Selection
 from ..figures.percentile import COLUMNS, PERCENTILES
 from ..source import Source
 from ..ui.components import ratio_of
-from ..ui.format import has_enough_samples
 from .page import Context
 from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of

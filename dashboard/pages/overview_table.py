@@ -10,6 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import samples_needed
 from ...core.stages import label, position
 from ..costs import MILLION, cost_of_request
 from ..figures.budget import budget_left_words
@@ -33,7 +34,7 @@ from ..ui.components import (
     stage_bar,
     table,
 )
-from ..ui.format import UNKNOWN, count, duration, money, percent, samples_needed, span, times, whole
+from ..ui.format import UNKNOWN, count, duration, money, percent, span, times, whole
 from ..view import service_path, slo_path
 from .comparison import window_name
 from .events import TimelineEvent, timeline_events

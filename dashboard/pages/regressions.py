@@ -132,7 +132,7 @@ def _change(release: Release) -> list[Node]:
     high = signed_change(found.ratio_high - 1) if found.ratio_high < _UNKNOWN_END else "unknown"
     text = f"{signed_change(found.ratio_low - 1)} to {high}"
     said = html.Span(signed_change(ratio - 1), className=f"b {'bad' if ratio > 1 else 'good'}")
-    return [said, html.Div(text, className="s hide", title=f"The 95{THIN}% interval of the change")]
+    return [said, html.Div(text, className="s hide", title=f"The 99{THIN}% interval of the change")]
 
 
 def _traffic(release: Release) -> Component:

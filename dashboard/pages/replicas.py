@@ -10,9 +10,10 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples
 from ...core.stages import LOAD_PHASES, LOAD_START
 from ..ui.components import Node, card, empty, table
-from ..ui.format import UNKNOWN, count, day, duration, has_enough_samples, percentile, several, span
+from ..ui.format import UNKNOWN, count, day, duration, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD
 from .page import Context, Page, panel
 from .service_frame import service_page

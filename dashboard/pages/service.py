@@ -15,6 +15,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import OVERHEAD, label, position
 from ..costs import MILLION, cost_of_request
 from ..figures.budget import budget_left_words
@@ -36,21 +37,7 @@ from ..ui.components import (
     tiles,
 )
 from ..ui.design_tokens import hue
-from ..ui.format import (
-    UNKNOWN,
-    count,
-    duration,
-    has_enough_samples,
-    interval,
-    money,
-    percent,
-    percentile,
-    portion,
-    rank,
-    samples_needed,
-    span,
-    whole,
-)
+from ..ui.format import UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
 from ..view import service_path
 from .advice import top_advice
 from .measures import Measures, breakdown, measure, stages_at, stalls

@@ -26,6 +26,7 @@ from ...alerts.evaluation.evidence import (
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
 from ...analysis.comparison import StageGrowth, dominant_growth
+from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..figures.budget import SPENT_COLUMNS, UNEXPLAINED, spent_figure, spent_stages
 from ..figures.time_axis import step_for
@@ -44,18 +45,7 @@ from ..ui.components import (
     table,
 )
 from ..ui.design_tokens import hue
-from ..ui.format import (
-    axis_duration,
-    count,
-    duration,
-    has_enough_samples,
-    percent,
-    percentile,
-    portion,
-    samples_needed,
-    several,
-    whole,
-)
+from ..ui.format import axis_duration, count, duration, percent, percentile, portion, several, whole
 from ..view import PART, View, service_path
 from .page import Context
 from .service_status import clock_or_date, maintenance_note

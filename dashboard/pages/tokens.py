@@ -8,11 +8,12 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import samples_needed
 from ...core.histogram import Histogram
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles
-from ..ui.format import TIMES, UNKNOWN, count, duration, percent, percentile, samples_needed, several, whole
+from ..ui.format import TIMES, UNKNOWN, count, duration, percent, percentile, several, whole
 from ..view import service_path
 from .measures import measure
 from .page import Context, Page, empty_page_card, panel

@@ -9,9 +9,10 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples
 from ...core.names import STATUS_OK
 from ..ui.components import Node, attributes, dominating, link, pill, stage_bar, table
-from ..ui.format import duration, has_enough_samples, rank
+from ..ui.format import duration, rank
 from ..view import View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (

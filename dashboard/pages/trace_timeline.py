@@ -10,6 +10,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.confidence import has_enough_samples
 from ...core.histogram import Histogram
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
 from ...core.stages import OVERHEAD, label
@@ -17,7 +18,7 @@ from ...store import KeptTrace, Selection
 from ..figures.elements import ticks
 from ..ui.components import Node, attributes, card, legend, swatch, table
 from ..ui.design_tokens import hue
-from ..ui.format import axis_duration, duration, has_enough_samples, percent, rank
+from ..ui.format import axis_duration, duration, percent, rank
 from ..view import trace_name
 from .measures import stages_at
 from .page import Context

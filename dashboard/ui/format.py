@@ -23,8 +23,6 @@ TIMES = "\u00d7"
 SMALL_CHANGE = 0.03
 # Factors replace percentages from here on.
 _TENFOLD = 9.0
-# A percentile is shown when at least this many requests stand above it.
-MIN_REQUESTS_ABOVE = 10
 
 MILLI = 1e-3
 # Shares from here on are written as 100 %, and portions above all of a change have no meaning.
@@ -231,24 +229,6 @@ def rank(quantile: float | None) -> str:
     digits = 2 if quantile >= 0.99 else 1 if quantile >= 0.95 else 0  # noqa: PLR2004 - one digit more a nine
     cut = min(math.floor(quantile * 100 * 10**digits + 1e-9) / 10**digits, _HIGHEST_RANK)
     return f"p{cut:g}"
-
-
-def has_enough_samples(requests: int, quantile: float) -> bool:
-    """Return whether *requests* suffice for *quantile*: at least ten above it.
-
-    >>> has_enough_samples(1000, 0.99), has_enough_samples(312, 0.99)
-    (True, False)
-    """
-    return requests * (1 - quantile) >= MIN_REQUESTS_ABOVE - 1e-9
-
-
-def samples_needed(quantile: float) -> int:
-    """Return the number of requests needed for *quantile*.
-
-    >>> samples_needed(0.999)
-    10000
-    """
-    return round(MIN_REQUESTS_ABOVE / (1 - quantile))
 
 
 def span(length: timedelta) -> str:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...core.confidence import interval, ratio
-from ...core.histogram import bucket_middle, rank_of
+from ...analysis.comparison import compare_quantile
+from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
 from ..columns import Columns, Floats, StageCounts, add_up
 from ..encoding import Ints
@@ -74,8 +74,8 @@ class ComparisonQueries(QueryGroup):
         Returns:
             Columns stage, a_seconds, b_seconds, delta_seconds (b - a), share (of the change of the latency; negative for a
             stage that moved against it), by falling delta. `attrs`: a_value, b_value (seconds, None without requests), a_n,
-            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (95 % confidence interval of each side, see
-            `core.confidence`; None without requests).
+            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (its interval, see
+            `analysis.comparison`; None without requests).
         """
         with self._snapshot() as snapshot:
             return _compare(snapshot, a, b, quantile)
@@ -231,17 +231,10 @@ def _stage_row(stage: str, a_seconds: float, b_seconds: float, change: float) ->
 
 def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
     """Return the number of requests, the latencies, and their ratio with its confidence interval."""
-    a_value, b_value = (interval(one.latency.histogram(), quantile) if one else None for one in (a, b))
-    found = ratio(a_value, b_value)
-    return {
-        "a_value": a_value.value if a_value else None,
-        "b_value": b_value.value if b_value else None,
-        "ratio": found.value if found else None,
-        "ratio_low": found.low if found else None,
-        "ratio_high": found.high if found else None,
-        "a_n": a.n if a else 0,
-        "b_n": b.n if b else 0,
-    }
+    before, after = (one.latency.histogram() if one else Histogram() for one in (a, b))
+    found = compare_quantile(before, after, quantile)
+    columns = ("a_value", "b_value", "ratio", "ratio_low", "ratio_high", "a_n", "b_n")
+    return {column: getattr(found, column) for column in columns}
 
 
 def _request_mix(snapshot: Snapshot, a: Selection, b: Selection) -> pd.DataFrame:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.cli.comparison import QuantileDifference, evaluate_threshold, quantile_difference, requests_needed
+from stagelens.analysis.comparison import QuantileComparison, compare_quantile
+from stagelens.cli.comparison import evaluate_threshold
 from stagelens.cli.thresholds import read_thresholds
-from stagelens.core.confidence import CONFIDENCE, compare_failures, ranks
 from stagelens.core.errors import ConfigError
 from stagelens.core.histogram import Histogram
 
 ROUNDS = 400
-# Of the share of ROUNDS that miss, with all but one in a thousand of luck.
-LUCK = 3.3 * math.sqrt(0.05 * 0.95 / ROUNDS)
 
 
 def sample(random_: random.Random, count: int, mean: float) -> Histogram:
@@ -28,50 +25,24 @@ def sample(random_: random.Random, count: int, mean: float) -> Histogram:
     return made
 
 
-def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, float]) -> list[QuantileDifference]:
+def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, float]) -> list[QuantileComparison]:
     """Comparisons of two samples each, the same ones each time."""
     random_ = random.Random(20261122)
     return [
-        quantile_difference(sample(random_, counts[0], means[0]), sample(random_, counts[1], means[1]), quantile)
+        compare_quantile(sample(random_, counts[0], means[0]), sample(random_, counts[1], means[1]), quantile)
         for _ in range(ROUNDS)
     ]
 
 
-@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
-@pytest.mark.parametrize("counts", [(8, 8), (50, 600)])
-def test_the_true_difference_is_in_the_interval_at_least_95_times_in_100(
-    quantile: float, counts: tuple[int, int]
-) -> None:
-    """With few requests, with many, and with few on one side; where an end is not known, it is infinite."""
-    truth = -math.log(1 - quantile) * (0.15 - 0.1)
-
-    found = simulated(quantile, counts, (0.1, 0.15))
-
-    assert sum(each.low <= truth <= each.high for each in found) >= (0.95 - LUCK) * ROUNDS
-
-
-@pytest.mark.parametrize("shares", [(0.0, 0.02), (0.01, 0.01), (0.1, 0.3)])
-def test_the_true_share_of_failures_is_in_the_interval_at_least_95_times_in_100(shares: tuple[float, float]) -> None:
-    """Also where hardly any request fails."""
-    random_ = random.Random(20261122)
-
-    def failed(count: int, share: float) -> int:
-        return sum(random_.random() < share for _ in range(count))
-
-    found = [compare_failures(failed(60, shares[0]), 60, failed(400, shares[1]), 400) for _ in range(ROUNDS)]
-
-    assert sum(each.low <= shares[1] - shares[0] <= each.high for each in found) >= (0.95 - LUCK) * ROUNDS
-
-
 @pytest.mark.parametrize("quantile", [0.5, 0.99])
 def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: float) -> None:
-    """Even one of nothing at all: at most 2.5 in 100, in practice far less."""
+    """A threshold of +0 % fails at most 0.5 of a hundred times; one of the simulated runs may."""
     (limit,) = read_thresholds(f"p{quantile * 100:g}:+0%")
 
-    found = [evaluate_threshold(limit, each, strict=False) for each in simulated(quantile, (500, 500), (0.1, 0.1))]
+    found = [evaluate_threshold(limit, each, strict=False) for each in simulated(quantile, (600, 600), (0.1, 0.1))]
 
     assert "unknown" not in found
-    assert found.count("failed") <= 0.025 * ROUNDS
+    assert found.count("failed") <= 0.0075 * ROUNDS
 
 
 def test_a_run_that_is_slower_breaks_it() -> None:
@@ -81,38 +52,6 @@ def test_a_run_that_is_slower_breaks_it() -> None:
     found = [evaluate_threshold(limit, each, strict=False) for each in simulated(0.5, (500, 500), (0.1, 0.2))]
 
     assert found.count("failed") > 0.9 * ROUNDS
-
-
-@pytest.mark.stacks
-@given(st.integers(1, 5000), st.floats(0.01, 0.999))
-@settings(deadline=None)
-def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(count: int, quantile: float) -> None:
-    """By the binomial itself, as others have it."""
-    from scipy.stats import binom  # noqa: PLC0415 - only the second tier has it installed
-
-    if count * quantile * (1 - quantile) > 1000:
-        return
-    first, last = ranks(count, quantile)
-    missed = (1 - CONFIDENCE) / 2 * (1 + 1e-9)
-
-    assert binom.cdf(first - 1, count, quantile) <= missed < binom.cdf(first, count, quantile) * (1 + 1e-6)
-    assert binom.sf(last - 1, count, quantile) <= missed < binom.sf(last - 2, count, quantile) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("quantile", [0.01, 0.5, 0.9, 0.99, 0.999])
-def test_so_many_requests_as_it_says_are_needed_for_an_interval(quantile: float) -> None:
-    """With one less, an end of it is not known."""
-    enough, short = (
-        Histogram(buckets={0: count}) for count in (requests_needed(quantile), requests_needed(quantile) - 1)
-    )
-
-    assert all(
-        map(
-            math.isfinite,
-            (quantile_difference(enough, enough, quantile).low, quantile_difference(enough, enough, quantile).high),
-        )
-    )
-    assert math.isinf(quantile_difference(short, short, quantile).low)
 
 
 def values(count: int, seconds: float) -> Histogram:
@@ -139,7 +78,7 @@ def test_a_threshold_is_broken_by_what_is_beyond_it_and_beyond_chance(
 ) -> None:
     """Where requests are too few for an interval there is no saying; --strict says it all the same."""
     (threshold,) = read_thresholds(limit)
-    found = quantile_difference(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
+    found = compare_quantile(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
 
     assert evaluate_threshold(threshold, found, strict=False) == outcome
     assert evaluate_threshold(threshold, found, strict=True) == strict

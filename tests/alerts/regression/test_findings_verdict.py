@@ -1,9 +1,11 @@
 """What is said of a regression."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression.findings import estimate, make_verdict
+from stagelens.alerts.regression.findings import make_verdict
 from stagelens.alerts.regression.scoring import WindowScore
 from stagelens.alerts.regression.stage_attribution import Suspect
 from stagelens.alerts.regression.statistic import END_TO_END, MEAN, Row
@@ -50,19 +52,9 @@ def test_a_changed_mix_says_so_with_what_is_left_on_the_common_mix() -> None:
     assert verdict.stage is None
 
 
-def test_the_mean_has_an_interval_too() -> None:
-    """The mean of the requests, with the normal interval of a mean."""
-    values = np.random.default_rng(4).lognormal(-3, 0.4, 5000)
-    found = estimate(drawn(1.0), MEAN)
-
-    assert found
-    assert found.value == pytest.approx(values.mean(), rel=0.01)
-    assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(5000), rel=0.05)
-
-
-def test_nothing_recorded_has_no_estimate() -> None:
-    """No requests before: nothing to compare with."""
-    verdict = make_verdict(ROW, CELL, Histogram(), drawn(1.0), ())
+@pytest.mark.parametrize("at", [0.95, MEAN])
+def test_no_requests_before_is_no_comparison(at: float | str) -> None:
+    """There is nothing to compare with, at a percentile or at the mean."""
+    verdict = make_verdict(replace(ROW, at=at), CELL, Histogram(), drawn(1.0), ())
 
     assert (verdict.before, verdict.change) == (None, None)
-    assert estimate(Histogram(), MEAN) is None
