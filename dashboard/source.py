@@ -20,11 +20,11 @@ from ..alerts.evaluation.slo_status import URGENCY, SloStatus
 from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import Incident
+from ..analysis.costs import Costs
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
 from ..store.schema import storable_name as stored
 from .config import DashboardConfig
-from .costs import Costs
 from .incident_actions import IncidentActions
 from .view import BUCKET_SECONDS, View
 

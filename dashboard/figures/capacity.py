@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..capacity import Capacity, Curve, Floats
+from ...analysis.capacity import Capacity, Curve, Floats
 from ..ui.format import axis_duration, count, duration
 from .elements import Annotation, Figure, Shape, Trace, f4, horizontal_line, line, note, safe, ticks, vertical_line
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.costs import MILLION
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import label
-from ..costs import MILLION
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..ui.design_tokens import hue
 from ..ui.format import MINUS, day, duration, money, percent, whole

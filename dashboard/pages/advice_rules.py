@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
+from ...analysis.costs import cost_by_stage
 from ...core.stages import BY_KEY, OTHER, OVERHEAD, label
-from ..costs import cost_by_stage
 from ..ui.format import count, duration, percent, times
 from .measures import Measures
 

@@ -10,11 +10,11 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity_at, fit_curve
+from ...analysis.costs import HOUR_SECONDS, MILLION
 from ...core.confidence import MIN_TAIL, has_enough_samples, samples_needed
 from ...core.histogram import Histogram
 from ...core.stages import label
-from ..capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity_at, fit_curve
-from ..costs import HOUR_SECONDS, MILLION
 from ..figures.capacity import VersionLoad, batch_figure, load_figure
 from ..figures.time_axis import STEPS, TimeAxis, step_for
 from ..ui.components import Node, card, chart, empty, link, spark, tile, tiles

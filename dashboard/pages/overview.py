@@ -11,8 +11,8 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
+from ...analysis.costs import HOUR_SECONDS, MILLION
 from ...core.stages import BY_KEY, label
-from ..costs import HOUR_SECONDS, MILLION
 from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
 from ..ui.design_tokens import hue

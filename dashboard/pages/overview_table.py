@@ -10,9 +10,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.costs import MILLION, cost_of_request
 from ...core.confidence import samples_needed
 from ...core.stages import label, position
-from ..costs import MILLION, cost_of_request
 from ..figures.budget import budget_left_words
 from ..figures.over_time import busy_seconds, fleet_figure
 from ..ui.components import (

@@ -15,9 +15,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.costs import MILLION, cost_of_request
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import OVERHEAD, label, position
-from ..costs import MILLION, cost_of_request
 from ..figures.budget import budget_left_words
 from ..figures.elements import safe
 from ..figures.percentile import COLUMNS, PERCENTILES, has_wide_bucket, nearest, place

@@ -12,10 +12,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ... import __version__
+from ...analysis.costs import Prices
 from ...core.settings.live_file import LiveFile
 from ...store.queries.state import Storage, TierStorage
 from ..config import DashboardConfig
-from ..costs import Prices
 from ..ui.components import Node, banner, card, pill, table
 from ..ui.format import UNKNOWN, count, day, money, size, span, whole
 from .page import Context, Page, panel

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.costs import MILLION, cost_by_stage, cost_of_request
 from ...core.stages import BY_KEY, label
-from ..costs import MILLION, cost_by_stage, cost_of_request
 from ..ui.components import Node, card, empty, swatch, table, tile
 from ..ui.design_tokens import hue
 from ..ui.format import TIMES, UNKNOWN, axis_duration, duration, money, percent

@@ -10,10 +10,10 @@ import pytest
 
 from stagelens.alerts import check as slo_check
 from stagelens.alerts.config import AlertsConfig
+from stagelens.analysis.costs import Costs
 from stagelens.collector import check as collector_check
 from stagelens.collector.config import CollectorConfig
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.costs import Costs
 from tests.helm.given_values import EXAMPLES, Manifest, Manifests
 from tests.support.certificate_authority import Authorities
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.dashboard.capacity import MIN_STEPS, SEEN_TIMES, Capacity, Curve, Refusal, capacity_at, fit_curve
+from stagelens.analysis.capacity import MIN_STEPS, SEEN_TIMES, Capacity, Curve, Refusal, capacity_at, fit_curve
 
 STEPS = 120
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.analysis import costs
+from stagelens.analysis.costs import Costs
 from stagelens.core.errors import ConfigError
 from stagelens.core.settings.live_file import FileError
-from stagelens.dashboard import costs
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.costs import Costs
 from stagelens.dashboard.ui.format import money
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
