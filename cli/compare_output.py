@@ -368,9 +368,17 @@ def _difference_json(found: QuantileComparison | FailureDifference) -> dict[str,
         return {**shares, "low": found.low, "high": found.high}
     return {
         "percentile": percentile(found.quantile),
+        "verdict": found.kind,
         "a_seconds": found.a_value,
         "b_seconds": found.b_value,
         "difference_seconds": found.difference,
-        "low_seconds": found.low if math.isfinite(found.low) else None,
-        "high_seconds": found.high if math.isfinite(found.high) else None,
+        "low_seconds": _finite(found.low),
+        "high_seconds": _finite(found.high),
+        "ratio": found.ratio,
+        "ratio_low": found.ratio_low,
+        "ratio_high": _finite(found.ratio_high),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

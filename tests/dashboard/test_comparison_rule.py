@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ from stagelens.alerts.regression.findings import make_verdict
 from stagelens.alerts.regression.scoring import WindowScore
 from stagelens.alerts.regression.statistic import END_TO_END, Row
 from stagelens.alerts.regression.traffic import merged_latency
-from stagelens.cli.compare_output import verdict
+from stagelens.cli.compare_output import json_text, verdict
 from stagelens.cli.comparison import Side, compare_sides
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.comparison import compared, newest_pair
@@ -67,7 +68,9 @@ def test_four_readers_one_verdict(  # noqa: PLR0917 - a case of the table
     assert (page.kind, api["verdict"]["kind"], command.at.kind) == (kind, kind, kind)
     assert verdict(command).startswith(sentence)
     interval = page.ratio, page.ratio_low, page.ratio_high
-    for found in (api["verdict"], api["summary"]):
+    printed = next(each for each in json.loads(json_text(command))["latency"] if each["percentile"] == "p99")
+    assert printed["verdict"] == kind
+    for found in (api["verdict"], api["summary"], printed):
         assert (found["ratio"], found["ratio_low"], found["ratio_high"]) == pytest.approx(interval)
     assert (command.at.ratio, command.at.ratio_low, command.at.ratio_high) == interval
     assert alert.change is not None
