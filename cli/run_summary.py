@@ -16,13 +16,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
 from ..core import confidence
 from ..core.confidence import has_enough_samples, samples_needed
 from ..core.histogram import Estimate
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
-from ..dashboard.figures.percentile import PERCENTILES
-from ..dashboard.pages.measures import smoothed, stages_at
 from ..dashboard.pages.trace_timeline import NS, Scale, span_name, span_note, spans_by_start
 from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
 from ..dashboard.view import trace_name

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from stagelens.dashboard.figures.percentile import PERCENTILES
+from stagelens.analysis.breakdown import PERCENTILES
 from stagelens.dashboard.figures.time_axis import step_for
 from stagelens.store import Reader, Selection
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from ...analysis.breakdown import COLUMNS
 from ...core.stages import label, position
 from ..ui.format import duration, percentile, signed_change
 from .elements import (
@@ -27,7 +28,7 @@ from .elements import (
     vertical_line,
     without_side_labels,
 )
-from .percentile import COLUMNS, place
+from .percentile import place
 
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 _LABELLED = (0.95, 0.99)

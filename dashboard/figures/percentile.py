@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from ...core.confidence import has_enough_samples
+from ...analysis.breakdown import COLUMNS, NAMED_PERCENTILES
 from ..ui.format import axis_duration, duration, interval, percent, percentile, target
 from .elements import (
     Annotation,
@@ -38,13 +38,8 @@ from .elements import (
 _CLEAR = 0.86
 # An attainment less precise than this is written as an interval. [ratio]
 _CERTAIN = 0.0005
-COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 MARKS = (0.5, 0.9, 0.95, 0.99, 0.999)
-_TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 _EVEN_TICKS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
-# Three nines: the axis ends at p99.9.
-MAX_NINES = 3.0
-_STEPS_A_NINE = 40
 # Our buckets are 2.2 % wide; a less precise latency comes from a source with fixed buckets.
 _FINE = 1.025
 # A pinned percentile takes the place of named ones nearer than this. [nines]
@@ -159,7 +154,7 @@ def _figure(
     even: bool,
 ) -> Figure:
     last = float(quantiles[-1])
-    named = [each for each in (_EVEN_TICKS if even else _TICKS) if each <= last + 1e-9]
+    named = [each for each in (_EVEN_TICKS if even else NAMED_PERCENTILES) if each <= last + 1e-9]
     spike = {"showspikes": True, "spikemode": "across", "spikethickness": 1, "spikecolor": "$ink@.6"}
     xaxis = {
         "range": [0, max(place(last, even=even), 0.5)],
@@ -276,22 +271,6 @@ def _inside(objective: Objective) -> str:
     return " to ".join(ends)
 
 
-def _percentiles() -> tuple[float, ...]:
-    """Return the percentiles of the axis: evenly spaced in nines, including the named ones."""
-    even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
-    short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
-    return tuple(sorted({*short, *_TICKS}))
-
-
-def percentile_grid(requests: int) -> tuple[float, ...]:
-    """Return the `PERCENTILES` with at least ten of *requests* above them."""
-    return (
-        tuple(each for each in PERCENTILES if has_enough_samples(requests, each))
-        if has_enough_samples(requests, 0.0)
-        else ()
-    )
-
-
 def place(quantile: float, *, even: bool) -> float:
     """Return the x position of *quantile*: equal width a nine (Tail), or linear (Even)."""
     return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
@@ -301,6 +280,3 @@ def has_wide_bucket(frame: pd.DataFrame) -> np.ndarray:
     """Return for each row of a breakdown whether its latency lies in a wide bucket; shape (n,)."""
     low, high = (frame[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
     return (low > 0) & (high > low * _FINE)
-
-
-PERCENTILES = _percentiles()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from ...analysis.breakdown import COLUMNS
 from ...core.stages import label
 from ..ui.format import UNKNOWN, count, duration, interval, percentile
 from .elements import (
@@ -23,7 +24,7 @@ from .elements import (
     vertical_line,
     without_side_labels,
 )
-from .percentile import COLUMNS, percentile_figure, place
+from .percentile import percentile_figure, place
 
 _SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}
 # The lower panel ends and the upper one begins here. [ratio of the plot's height]

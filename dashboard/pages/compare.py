@@ -9,12 +9,12 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.breakdown import COLUMNS, percentile_grid
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import label
 from ...store import Selection
 from ..figures.compare import both_figure, delta_figure
 from ..figures.elements import stages_of
-from ..figures.percentile import COLUMNS, percentile_grid
 from ..ui.components import Node, attributes, card, chart, empty, link, pill, spoken_stages, swatch, table
 from ..ui.format import MILLI, duration, percentile, signed_change, whole
 from ..view import service_path

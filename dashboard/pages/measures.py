@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.reader import Incident
+from ...analysis.breakdown import AT_P50, AT_P99, COLUMNS, PERCENTILES, SMOOTHED_ROWS, smooth, smoothed, stages_at
 from ...core.confidence import has_enough_samples
 from ...core.stages import BY_KEY
 from ...store import Reader, Selection
-from ..figures.percentile import COLUMNS, PERCENTILES
 from ..source import Source
 from ..ui.components import ratio_of
 from .page import Context
@@ -28,16 +28,6 @@ from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of
 
 Floats: TypeAlias = NDArray[np.float64]
-Places: TypeAlias = NDArray[np.int64]
-# Neighbouring percentiles within this distance are averaged: an eighth of a nine on both sides.
-_NEIGHBOURS = 6
-# From this many requests on, neighbours count less and less.
-_PLENTY = 50
-AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
-# Positions of the percentiles needed for p50 and p99 alone.
-SMOOTHED_ROWS = tuple(
-    place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
-)
 # Stages of token generation; speech models decode too, and have no prefill.
 _TOKEN_STAGES = {"prefill", "decode"}
 KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
@@ -96,47 +86,6 @@ def _smoothed_stalls(read: Reader, selection: Selection) -> pd.DataFrame:
     return smoothed(read.stalls(selection, PERCENTILES))
 
 
-def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return *frame* with the stage shares of each percentile averaged over its neighbours, near ones weighted more.
-
-    With few requests, single ones would make the stages jump from one percentile to the next. The latency of a percentile does
-    not change, and the stages still add up to it. With many requests the neighbours hardly count.
-
-    Args:
-        frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
-    """
-    if frame.empty:
-        return frame
-    stages = [str(each) for each in frame.columns if each not in COLUMNS]
-    total = frame["value_seconds"].to_numpy(dtype=float)
-    steps = np.arange(len(frame))
-    made = frame.copy()
-    made[stages] = smooth(frame[stages].to_numpy(dtype=float), total, frame["n"].to_numpy(dtype=float), steps, steps)
-    return made
-
-
-def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, wanted: Places) -> Floats:
-    """Average stage shares over neighbouring percentiles as `smoothed` does, for any number of breakdowns at once.
-
-    Args:
-        seconds: Of the stages; shape (..., rows, stages).
-        total: The latency; shape (..., rows). [seconds]
-        requests: Requests behind each mean share; shape (..., rows).
-        steps: Position of each row among percentiles evenly spaced in nines; shape (rows,).
-        wanted: Positions to return, a subset of *steps*; shape (k,).
-
-    Returns:
-        Shape (..., k, stages). [seconds]
-    """
-    rows = np.searchsorted(steps, wanted)
-    shares = seconds / np.maximum(total, 1e-12)[..., None]
-    near = np.maximum(1 - np.abs(np.subtract.outer(wanted, steps)) / _NEIGHBOURS, 0)
-    requests = np.maximum(requests, 1)
-    borrowed = np.minimum(1, _PLENTY / requests)[..., rows, None]
-    weight = near * requests[..., None, :] * np.where(np.equal.outer(wanted, steps), 1, borrowed)
-    return weight @ shares / weight.sum(axis=-1, keepdims=True) * total[..., rows, None]
-
-
 def measure(source: Source, selection: Selection | None) -> Measures:
     """Return the measures of *selection*; `NO_REQUESTS` for None."""
     if selection is None:
@@ -163,12 +112,6 @@ def measures_of(
         stages[0],
         stages[1] if tail_tells else {},
     )
-
-
-def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
-    """Return the stages of one row of a breakdown, stage to seconds, without zeros."""
-    values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
-    return {stage: seconds for stage, seconds in values.items() if seconds > 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.breakdown import COLUMNS, PERCENTILES, stages_at
 from ...analysis.costs import MILLION, cost_of_request
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import OVERHEAD, label, position
 from ..figures.budget import budget_left_words
 from ..figures.elements import safe
-from ..figures.percentile import COLUMNS, PERCENTILES, has_wide_bucket, nearest, place
+from ..figures.percentile import has_wide_bucket, nearest, place
 from ..ui.components import (
     Node,
     attributes,
@@ -40,7 +41,7 @@ from ..ui.design_tokens import hue
 from ..ui.format import UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
 from ..view import service_path
 from .advice import top_advice
-from .measures import Measures, breakdown, measure, stages_at, stalls
+from .measures import Measures, breakdown, measure, stalls
 from .page import Context, Page, panel
 from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card

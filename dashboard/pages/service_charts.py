@@ -9,16 +9,17 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.breakdown import COLUMNS, percentile_grid, stages_at
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..figures.elements import Figure, stages_of
 from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
-from ..figures.percentile import COLUMNS, MARKS, Objective, has_wide_bucket, percentile_figure, percentile_grid
+from ..figures.percentile import MARKS, Objective, has_wide_bucket, percentile_figure
 from ..figures.time_axis import Alert, has_too_few
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
 from ..ui.format import count, duration, interval, percent, percentile, span, whole
-from .measures import breakdown, stages_at
+from .measures import breakdown
 from .page import Context
 from .scope_filter import matches_selection
 from .trace_rows import records

@@ -10,6 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.breakdown import PERCENTILES, percentile_grid, smoothed, stages_at
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.histogram import Histogram
 from ...core.names import (
@@ -24,12 +25,10 @@ from ...core.names import (
     TOKENS_OUT,
 )
 from ...store import Reader, Selection
-from ..figures.percentile import PERCENTILES, percentile_grid
 from ..figures.tokens import band_figure, first_token_figure, speed_figure
 from ..source import Source
 from ..ui.components import Node, card, chart, empty, gauge, spoken_stages, table
 from ..ui.format import TIMES, UNKNOWN, count, duration, percent, percentile, several, span, whole
-from .measures import smoothed, stages_at
 from .page import Context
 from .service_charts import percentile_table, population
 

@@ -10,6 +10,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.breakdown import stages_at
 from ...core.confidence import has_enough_samples
 from ...core.histogram import Histogram
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
@@ -20,7 +21,6 @@ from ..ui.components import Node, attributes, card, legend, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import axis_duration, duration, percent, rank
 from ..view import trace_name
-from .measures import stages_at
 from .page import Context
 from .stall_text import span_stalls
 

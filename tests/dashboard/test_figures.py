@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.analysis.breakdown import percentile_grid
 from stagelens.dashboard.figures.budget import BurnLine, budget_figure, burn_figure
 from stagelens.dashboard.figures.compare import both_figure, delta_figure
 from stagelens.dashboard.figures.elements import band_labels, log_ticks, ticks
 from stagelens.dashboard.figures.heatmap import heat_figure
 from stagelens.dashboard.figures.over_time import over_time_figure
-from stagelens.dashboard.figures.percentile import Objective, percentile_figure, percentile_grid
+from stagelens.dashboard.figures.percentile import Objective, percentile_figure
 from stagelens.dashboard.figures.time_axis import Alert, TimeAxis, step_for
 from stagelens.dashboard.ui.design_tokens import TOKEN
 from stagelens.dashboard.ui.format import percentile

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.reader import AlertsReader
+from stagelens.analysis.breakdown import COLUMNS
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.core.stages import position
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.figures.percentile import COLUMNS
 from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.service import inspector

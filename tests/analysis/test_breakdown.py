@@ -1,4 +1,4 @@
-"""Where the time goes at a percentile: told by the requests around it, and never more or less than its latency."""
+"""Smoothing of a breakdown: stages of neighbouring percentiles are averaged, and add up to the latency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.dashboard.pages.measures import smoothed
+from stagelens.analysis.breakdown import smoothed
 
 STAGES = ["queue", "forward", "overhead"]
 

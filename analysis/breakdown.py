@@ -1,0 +1,100 @@
+"""Breakdown of latency by stage over the percentiles: the percentiles that are read, and smoothing of the stages at each.
+
+A breakdown is a table with the columns `COLUMNS` and one column a stage in seconds, a row for each percentile; the stages of a row
+add up to its latency.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core.confidence import has_enough_samples
+
+Floats: TypeAlias = NDArray[np.float64]
+Places: TypeAlias = NDArray[np.int64]
+COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
+NAMED_PERCENTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
+# Three nines: the percentiles end at p99.9.
+MAX_NINES = 3.0
+_STEPS_A_NINE = 40
+
+
+def _percentiles() -> tuple[float, ...]:
+    """Return percentiles evenly spaced in nines, and the named ones."""
+    even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
+    short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
+    return tuple(sorted({*short, *NAMED_PERCENTILES}))
+
+
+PERCENTILES = _percentiles()
+
+
+def percentile_grid(requests: int) -> tuple[float, ...]:
+    """Return the `PERCENTILES` with at least ten of *requests* above them."""
+    return (
+        tuple(each for each in PERCENTILES if has_enough_samples(requests, each))
+        if has_enough_samples(requests, 0.0)
+        else ()
+    )
+
+
+# Neighbouring percentiles within this distance are averaged: an eighth of a nine on both sides.
+_NEIGHBOURS = 6
+# From this many requests on, neighbours count less and less.
+_PLENTY = 50
+AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
+# Positions of the percentiles needed for p50 and p99 alone.
+SMOOTHED_ROWS = tuple(
+    place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
+)
+
+
+def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return *frame* with the stage shares of each percentile averaged over its neighbours, near ones weighted more.
+
+    With few requests, single ones would make the stages jump from one percentile to the next. The latency of a percentile does
+    not change, and the stages still add up to it. With many requests the neighbours hardly count.
+
+    Args:
+        frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
+    """
+    if frame.empty:
+        return frame
+    stages = [str(each) for each in frame.columns if each not in COLUMNS]
+    total = frame["value_seconds"].to_numpy(dtype=float)
+    steps = np.arange(len(frame))
+    made = frame.copy()
+    made[stages] = smooth(frame[stages].to_numpy(dtype=float), total, frame["n"].to_numpy(dtype=float), steps, steps)
+    return made
+
+
+def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, wanted: Places) -> Floats:
+    """Average stage shares over neighbouring percentiles as `smoothed` does, for any number of breakdowns at once.
+
+    Args:
+        seconds: Of the stages; shape (..., rows, stages).
+        total: The latency; shape (..., rows). [seconds]
+        requests: Requests behind each mean share; shape (..., rows).
+        steps: Position of each row among percentiles evenly spaced in nines; shape (rows,).
+        wanted: Positions to return, a subset of *steps*; shape (k,).
+
+    Returns:
+        Shape (..., k, stages). [seconds]
+    """
+    rows = np.searchsorted(steps, wanted)
+    shares = seconds / np.maximum(total, 1e-12)[..., None]
+    near = np.maximum(1 - np.abs(np.subtract.outer(wanted, steps)) / _NEIGHBOURS, 0)
+    requests = np.maximum(requests, 1)
+    borrowed = np.minimum(1, _PLENTY / requests)[..., rows, None]
+    weight = near * requests[..., None, :] * np.where(np.equal.outer(wanted, steps), 1, borrowed)
+    return weight @ shares / weight.sum(axis=-1, keepdims=True) * total[..., rows, None]
+
+
+def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
+    """Return the stages of one row of a breakdown, stage to seconds, without zeros."""
+    values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
+    return {stage: seconds for stage, seconds in values.items() if seconds > 0}
