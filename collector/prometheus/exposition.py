@@ -20,6 +20,7 @@ from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
 from ...core.histogram import SCALE, ZERO_THRESHOLD
+from ...core.prometheus_names import format_labels
 from ...store.encoding import Ints
 from .config import FIRST_INDEX, cumulative_counts
 from .counters import HistogramFamily
@@ -79,7 +80,6 @@ MetricFamily: Any = _make()
 
 
 TEXT_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def write_text(counted: Iterable[HistogramFamily]) -> bytes:
@@ -94,20 +94,11 @@ def _text_family(counted: HistogramFamily) -> Iterator[str]:
     classic = (cumulative_counts(counted.counts, counted.bounds) + counted.zero[:, None]).tolist()
     ends = [f'le="{bound!r}"}} ' for bound in counted.bounds]
     for labels, held, number, spent in zip(counted.labels, classic, total, counted.sum.tolist(), strict=True):
-        said = label_text(labels)
+        said = format_labels(labels)
         begin = f"{name}_bucket{{{said},"
         for end, count in zip(ends, held, strict=True):
             yield f"{begin}{end}{count}\n"
         yield f'{begin}le="+Inf"}} {number}\n{name}_count{{{said}}} {number}\n{name}_sum{{{said}}} {spent!r}\n'
-
-
-def label_text(labels: Sequence[tuple[str, str]]) -> str:
-    r"""Return labels in text format, without braces.
-
-    >>> label_text([("route", '/a"b')])
-    'route="/a\\"b"'
-    """
-    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
 
 
 PROTOBUF_MEDIA_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
