@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..core.errors import ConfigError, StoreError
-from ..core.settings.yaml_fields import meant
+from ..core.settings.yaml_config import meant
 from ..store import Reader, Store
 from ..store.store_factory import StoreConfig, open_existing
 from . import formatting

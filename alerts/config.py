@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from ..core.egress.addresses import EgressPolicy
+from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
 

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.settings.live_file import FileError, LiveFile, read_document
-from ..core.settings.yaml_document import Document, Place, Problem, spell
-from ..core.settings.yaml_fields import Fields
+from ..core.settings.yaml_config import Document, Fields, Place, Problem, spell
 from ..core.stages import BY_KEY
 
 HOUR_SECONDS = 3600.0

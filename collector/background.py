@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from ..core.background_tasks import PeriodicThread
 from ..core.errors import StoreError
-from ..core.periodic_thread import PeriodicThread
 from ..store import Store
 from ..store.inbox import Delivery, Folded
 from ..store.records import as_columns

@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core.egress.addresses import EgressPolicy
+from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings.values import format_size
-from ..core.settings.yaml_fields import meant
+from ..core.settings.yaml_config import meant
 from ..store.engines import database
 from ..store.store_factory import store_locations
 from .config import CollectorConfig

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..core.egress.addresses import EgressPolicy
+from ..core.background_tasks import PeriodicThread
+from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError
-from ..core.periodic_thread import PeriodicThread
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
-from ..core.settings.yaml_fields import Fields
+from ..core.settings.yaml_config import Fields
 from .forward import config as forward_section
 from .forward.config import Destination
 from .prometheus import config as prometheus_section

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 
+from ..core.background_tasks import PeriodicThread
 from ..core.errors import StoreError
-from ..core.periodic_thread import PeriodicThread
 from ..core.settings.values import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.errors import ChannelError
-from ...core.settings.yaml_fields import Fields, Secrets
+from ...core.settings.yaml_config import Fields, Secrets
 from .message import Message
 
 # A part of an error message, and what to do about that error.

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...core.egress.addresses import EgressDeniedError, EgressPolicy
-from ...core.egress.transport import CheckedTransport, proxy_of
+from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
 from ...core.errors import ChannelError
 from ..formatting import line
 from .channel import OutcomeUnknownError

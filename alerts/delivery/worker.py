@@ -13,8 +13,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...core.background_tasks import RETRY_SECONDS, PeriodicThread
 from ...core.errors import ChannelError, StoreError
-from ...core.periodic_thread import RETRY_SECONDS, PeriodicThread
 from ...store import Store
 from . import outbox
 from .channel import Channel

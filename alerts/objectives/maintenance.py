@@ -9,8 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from ...core.settings.yaml_document import Document, Place
-from ...core.settings.yaml_fields import Fields, meant
+from ...core.settings.yaml_config import Document, Fields, Place, meant
 
 # `[start, end)` in UTC.
 Interval = tuple[datetime, datetime]

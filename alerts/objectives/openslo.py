@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
-from ...core.settings.yaml_document import Document, Place, Problem
-from ...core.settings.yaml_fields import Fields, meant
+from ...core.settings.yaml_config import Document, Fields, Place, Problem, meant
 from ..formatting import latency, percent
 from .slo import MAX_WINDOW, MIN_WINDOW, THRESHOLDS, Slo, SloEntry, check_names, check_threshold, read_indicator_fields
 

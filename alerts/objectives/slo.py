@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
 from ...core.names import DEFINITIONS
-from ...core.settings.yaml_document import Document, Place, Problem
-from ...core.settings.yaml_fields import Fields, meant
+from ...core.settings.yaml_config import Document, Fields, Place, Problem, meant
 from ...core.stages import BY_KEY
 from ...store import Indicator, Selection
 from ...store.selection import Kind

@@ -14,8 +14,7 @@ from pathlib import Path
 from ...core.errors import ConfigError
 from ...core.settings import live_file
 from ...core.settings.live_file import FileError, read_documents, spell_problem
-from ...core.settings.yaml_document import Document, Place, Problem, spell
-from ...core.settings.yaml_fields import Fields
+from ...core.settings.yaml_config import Document, Fields, Place, Problem, spell
 from ..delivery import channels
 from ..delivery.channels import ChannelEntry
 from . import openslo

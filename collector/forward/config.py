@@ -27,13 +27,10 @@ from typing import Any, Literal, cast
 
 import httpx
 
-from ...core.egress.addresses import ENV, EgressPolicy
-from ...core.egress.tls import CallTls, file_at, is_header
-from ...core.egress.tls import read as read_tls
+from ...core.egress import ENV, CallTls, EgressPolicy, file_at, is_header, read_call_tls
 from ...core.errors import ConfigError, StagelensError
 from ...core.settings.values import parse_size
-from ...core.settings.yaml_document import Document, Place
-from ...core.settings.yaml_fields import Fields
+from ...core.settings.yaml_config import Document, Fields, Place
 from ..otlp.responses import ExportSignal
 
 AGENT = f"stagelens/{metadata.version('stagelens')}"
@@ -203,7 +200,7 @@ def _destination(fields: Fields, env: Mapping[str, str], egress_policy: EgressPo
         signals=_signals(fields),
         headers=headers,
         secrets=secrets,
-        tls=read_tls(fields),
+        tls=read_call_tls(fields),
         compression=cast("Any", _compression(fields, protocol)),
         timeout=_timeout(fields),
         most_waiting_bytes=_most_waiting(fields),

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core import names
-from ...core.egress.addresses import EgressPolicy
+from ...core.background_tasks import TaskSupervisor
+from ...core.egress import EgressPolicy
 from ...core.errors import StagelensError
 from ...store import Store
 from ...store.engines import database
@@ -30,7 +31,6 @@ from ...store.outgoing import (
     remove_bodies,
     store_identity,
 )
-from ..task_supervisor import TaskSupervisor
 from .admission import ForwardQueue
 from .config import Destination, with_secrets
 from .grpc_transport import open_grpc_transport

@@ -29,9 +29,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from ...core.egress.addresses import EgressPolicy
-from ...core.egress.tls import CallTls
-from ...core.egress.transport import addresses_of, port_of
+from ...core.egress import CallTls, EgressPolicy, addresses_of, port_of
 from ...core.errors import StagelensError, WireError
 from ...store.outgoing import Outgoing
 from ..otlp.json_encoding import identifier

@@ -25,8 +25,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from ...core.egress.addresses import EgressDeniedError, EgressPolicy
-from ...core.egress.transport import CheckedTransport, proxy_of
+from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
 from ...store.outgoing import Outgoing
 from ..otlp.responses import JSON
 from .config import AGENT, Destination

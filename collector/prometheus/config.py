@@ -15,8 +15,7 @@ import numpy as np
 
 from ...core.histogram import SCALE
 from ...core.prometheus_names import DEFAULT_LABELS, LABELS
-from ...core.settings.yaml_document import Document, Place
-from ...core.settings.yaml_fields import Fields, meant
+from ...core.settings.yaml_config import Document, Fields, Place, meant
 from ...store.encoding import Ints
 
 BUCKETS_PER_DOUBLING = 2**SCALE

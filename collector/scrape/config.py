@@ -10,11 +10,8 @@ from typing import Any
 
 import httpx
 
-from ...core.egress import tls
-from ...core.egress.addresses import ENV, EgressPolicy
-from ...core.egress.tls import CallTls
-from ...core.settings.yaml_document import Document, Place
-from ...core.settings.yaml_fields import Fields, meant
+from ...core.egress import ENV, CallTls, EgressPolicy, file_at, is_header, read_call_tls
+from ...core.settings.yaml_config import Document, Fields, Place, meant
 from .engine_rules import Engine, engines, read_engine
 
 AUTO, GENERIC = "auto", "generic"
@@ -86,9 +83,9 @@ def _target(fields: Fields, egress_policy: EgressPolicy) -> Target | None:
         environment=fields.text("environment"),
         every=_every(fields),
         headers=_headers(fields),
-        token_file=tls.file_at(fields, "bearer_token_file"),
+        token_file=file_at(fields, "bearer_token_file"),
         token_env=fields.text("bearer_token_env"),
-        tls=tls.read(fields),
+        tls=read_call_tls(fields),
         link_local=link_local,
         statistics_url=statistics or None,
     )
@@ -153,6 +150,6 @@ def _headers(fields: Fields) -> dict[str, str]:
         return {}
     found = {name: inner.text(name) for name in inner.keys}
     for name, value in found.items():
-        if not tls.is_header(name, value):
+        if not is_header(name, value):
             inner.complain(f"{inner.name(name)} is no header; write plain letters", name)
     return found

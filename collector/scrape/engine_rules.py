@@ -13,8 +13,8 @@ from typing import Any
 
 from ...core.errors import StagelensError
 from ...core.names import BY_ENGINE, DEFINITIONS, TOKENS_IN, TOKENS_OUT
-from ...core.settings import yaml_document
-from ...core.settings.yaml_fields import Fields
+from ...core.settings import yaml_config
+from ...core.settings.yaml_config import Fields
 
 # Seconds per unit.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -200,7 +200,7 @@ def engines() -> Mapping[str, Engine]:
     found: dict[str, Engine] = {}
     for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
         key = file.name.removesuffix(".yaml")
-        document = yaml_document.parse(file.read_text(encoding="utf-8"))
+        document = yaml_config.parse(file.read_text(encoding="utf-8"))
         found[key] = read_engine(Fields(document, (), document.value, example="name: vLLM"), key)
         if document.problems:
             problem = document.problems[0]

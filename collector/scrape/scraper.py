@@ -21,14 +21,13 @@ from typing import NamedTuple
 
 import httpx
 
-from ...core.egress.addresses import EgressDeniedError, EgressPolicy
-from ...core.egress.transport import CheckedTransport
+from ...core.background_tasks import TaskSupervisor
+from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy
 from ...core.errors import StagelensError, WireError
 from ...store import Batch, Store
 from ...store.collectors import TargetLostError
 from ..otlp.model import TooLargeError
 from ..server.body_reader import inflate
-from ..task_supervisor import TaskSupervisor
 from .config import Target
 from .deltas import Difference, difference_between, points_of
 from .engine_rules import Engine, detect, engines

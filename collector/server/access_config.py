@@ -27,8 +27,7 @@ from typing import Any, TypeVar
 from ...core.addresses import is_loopback
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_size
-from ...core.settings.yaml_document import Document, Place, Problem, spell
-from ...core.settings.yaml_fields import Fields, Secrets
+from ...core.settings.yaml_config import Document, Fields, Place, Problem, Secrets, spell
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..errors import ConfigError
-from .yaml_document import Document, Problem, parse, parse_all
+from .yaml_config import Document, Problem, parse, parse_all
 
 T = TypeVar("T")
 

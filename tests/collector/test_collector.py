@@ -32,8 +32,8 @@ from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.writer import UncommittedError, Writer
 from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.collector.serve import Collector
-from stagelens.collector.task_supervisor import TaskSupervisor
 from stagelens.core import names
+from stagelens.core.background_tasks import TaskSupervisor
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.store import Batch, Retention, Selection, Store
 

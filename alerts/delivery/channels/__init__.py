@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ....core.settings.yaml_document import Document, Place
-from ....core.settings.yaml_fields import Fields, Secrets
+from ....core.settings.yaml_config import Document, Fields, Place, Secrets
 from ..channel import Channel, ChannelKind, HeartbeatReceiver
 from . import alertmanager, email, heartbeat, pagerduty, slack, webhook
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ....core.settings.yaml_fields import Fields, Secrets
+from ....core.settings.yaml_config import Fields, Secrets
 from ...formatting import cut, line
 from ..channel import ChannelKind, ParsedChannel, Refresh
 from ..http import post_json

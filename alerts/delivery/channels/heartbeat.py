@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ....core.errors import ChannelError
-from ....core.settings.yaml_fields import Fields, Secrets
+from ....core.settings.yaml_config import Fields, Secrets
 from ....store import Store
 from ... import lease
 from .. import outbox

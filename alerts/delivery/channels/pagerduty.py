@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from ....core.errors import ChannelError
-from ....core.settings.yaml_fields import Fields, Secrets
+from ....core.settings.yaml_config import Fields, Secrets
 from ....store import Store
 from ... import lease
 from ...formatting import cut, line

@@ -8,14 +8,13 @@ import pytest
 
 from stagelens.collector.forward import config
 from stagelens.collector.forward.config import Destination, Secret
-from stagelens.core.egress.addresses import EgressPolicy
-from stagelens.core.egress.tls import CallTls
-from stagelens.core.settings import yaml_document
+from stagelens.core.egress import CallTls, EgressPolicy
+from stagelens.core.settings import yaml_config
 
 
 def read(entry: str, env: dict[str, str] | None = None) -> tuple[tuple[Destination, ...], list[str]]:
     """The destinations of *entry*, one of a list, and its problems as line and text."""
-    document = yaml_document.parse(f"forward:\n  destinations:\n{entry}")
+    document = yaml_config.parse(f"forward:\n  destinations:\n{entry}")
     found = config.read_destinations(document, ("forward",), document.value["forward"], env or {}, EgressPolicy())
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 

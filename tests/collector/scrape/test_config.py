@@ -8,14 +8,13 @@ import pytest
 
 from stagelens.collector.scrape import config
 from stagelens.collector.scrape.config import Target
-from stagelens.core.egress.addresses import EgressPolicy
-from stagelens.core.egress.tls import CallTls
-from stagelens.core.settings import yaml_document
+from stagelens.core.egress import CallTls, EgressPolicy
+from stagelens.core.settings import yaml_config
 
 
 def read(text: str) -> tuple[tuple[Target, ...], list[str]]:
     """The targets of *text*, and its problems as line and text."""
-    document = yaml_document.parse(text)
+    document = yaml_config.parse(text)
     targets = config.read_targets(document, ("scrape",), document.value["scrape"], EgressPolicy())
     return targets, [f"{problem.line}: {problem.text}" for problem in document.problems]
 

@@ -10,7 +10,7 @@ import pytest
 from stagelens.collector.server import access_config
 from stagelens.collector.server.access_config import Access, Certificate, Limits, TlsFiles, Token, check_exposure
 from stagelens.core.errors import ConfigError
-from stagelens.core.settings.yaml_document import parse
+from stagelens.core.settings.yaml_config import parse
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16

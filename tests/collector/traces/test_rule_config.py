@@ -7,7 +7,7 @@ import pytest
 from stagelens.collector.traces import rule_config
 from stagelens.collector.traces.rules import IntervalRule, Rule, SpanCondition, StreamRule
 from stagelens.core import names
-from stagelens.core.settings.yaml_document import Document, parse
+from stagelens.core.settings.yaml_config import Document, parse
 
 
 def read(text: str) -> tuple[tuple[Rule, ...], Document]:

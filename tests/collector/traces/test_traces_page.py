@@ -9,7 +9,7 @@ from pathlib import Path
 from stagelens.collector.traces import rule_config
 from stagelens.collector.traces.rule_config import RuleReader
 from stagelens.collector.traces.rules import Rule, SpanCondition
-from stagelens.core.settings.yaml_document import Document, parse
+from stagelens.core.settings.yaml_config import Document, parse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
 

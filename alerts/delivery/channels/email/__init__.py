@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .....core.settings.yaml_fields import Fields, Secrets
+from .....core.settings.yaml_config import Fields, Secrets
 from ....config import MAX_PORT
 from ...channel import ChannelKind, ParsedChannel
 from .channel import PORTS, EmailChannel, is_address

@@ -20,7 +20,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import BinaryIO, Literal
 
-from .....core.egress.addresses import EgressDeniedError, EgressPolicy
+from .....core.egress import EgressDeniedError, EgressPolicy
 from .....core.errors import ChannelError
 from ....formatting import line
 from ...channel import OutcomeUnknownError, Refresh

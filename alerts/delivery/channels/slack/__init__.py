@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .....core.settings.yaml_fields import Fields, Secrets
+from .....core.settings.yaml_config import Fields, Secrets
 from ...channel import ChannelKind, ParsedChannel
 from .api import BASE_URL, HINTS
 from .bot import SlackBot

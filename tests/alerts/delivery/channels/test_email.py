@@ -20,7 +20,7 @@ from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.channels.email import channel as smtp
 from stagelens.alerts.delivery.channels.email.channel import EmailChannel
 from stagelens.alerts.delivery.message import Message
-from stagelens.core.egress.addresses import ENV
+from stagelens.core.egress import ENV
 from stagelens.core.errors import ChannelError
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods

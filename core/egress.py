@@ -1,19 +1,83 @@
-"""Egress allow-list of the server: STAGELENS_MAY_CALL, a list of kinds of addresses, networks and host names.
+"""Outbound calls of the server: egress allow-list, TLS files and the HTTP transport that applies both.
+
+STAGELENS_MAY_CALL is a list of kinds of addresses, networks and host names:
 
 public, private, loopback            the default: everything except cloud metadata services, which give out credentials
 public                               nothing within private networks
 10.0.0.0/8, hooks.slack.com          these, and nothing else
 public, private, loopback, metadata  everything
+
+`CheckedTransport` connects only to addresses that were resolved and checked, so DNS rebinding has no effect. httpx follows
+redirects only on request, and each one is checked. A proxy of the environment resolves names itself; then the written host is
+checked, and a name counts as public.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+from urllib.request import getproxies, proxy_bypass
 
-from ..errors import ConfigError, StagelensError
+import httpx
+
+from .errors import ConfigError, StagelensError
+from .settings.yaml_config import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class CallTls:
+    """PEM files of outbound TLS; without `ca_file` the system's authorities verify, without `cert_file` no certificate is sent."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return a new TLS context; each call reads the files again, so they can be replaced.
+
+        Raises:
+            OSError: A file cannot be used; `ssl.SSLError` is a subclass.
+        """
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.cert_file is not None:
+            # Without the argument, OpenSSL would ask for a password on the terminal.
+            context.load_cert_chain(self.cert_file, self.key_file, password="")
+        return context
+
+
+def read_call_tls(fields: Fields) -> CallTls:
+    """Read the key `tls` of *fields*; errors are added to the document's problems."""
+    inner = fields.mapping("tls", example="ca_file: /etc/ca.pem") if fields.has("tls") else None
+    if inner is None or inner.broken:
+        return CallTls()
+    found = CallTls(file_at(inner, "ca_file"), file_at(inner, "cert_file"), file_at(inner, "key_file"))
+    if (found.cert_file is None) != (found.key_file is None):
+        inner.complain(f"{inner.name('cert_file')} and key_file belong together; write both")
+    inner.finish()
+    return found
+
+
+def file_at(fields: Fields, key: str) -> Path | None:
+    """Return the path at *key* of *fields*, None without the key; a missing file is a problem of the document."""
+    written = fields.text(key)
+    if not written:
+        return None
+    path = Path(written)
+    if not path.is_file():
+        fields.complain(f"{fields.name(key)} is {written!r}, which is no file here", key)
+    return path
+
+
+def is_header(name: str, value: str) -> bool:
+    """Return whether *name* and *value* form a valid header."""
+    return name.isascii() and value.isascii() and (name + value).isprintable() and ":" not in name and " " not in name
+
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -187,3 +251,93 @@ def _is_name(text: str) -> bool:
     labels = text.removeprefix("*.").split(".")
     plain = all(label and label.isascii() and label.replace("-", "").replace("_", "").isalnum() for label in labels)
     return plain and not labels[-1].isdigit()
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class CheckedTransport(httpx.AsyncBaseTransport):
+    """Transport for one host; connections are pooled by address, so a second host must have its own transport.
+
+    Args:
+        egress_policy: The egress allow-list.
+        verify: TLS verification, as for `httpx.AsyncHTTPTransport`.
+        proxy: URL of the proxy; None for direct calls.
+
+    Requests raise EgressDeniedError if the host may not be called, otherwise the errors of httpx.
+    """
+
+    def __init__(
+        self, egress_policy: EgressPolicy, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None
+    ) -> None:
+        self._egress_policy, self._proxied = egress_policy, proxy is not None
+        self._inner = httpx.AsyncHTTPTransport(verify=verify, proxy=proxy)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send *request* to the first address of its host that accepts the connection."""
+        host = request.url.host
+        self._egress_policy.check(host, [host])
+        if self._proxied:
+            self._egress_policy.check_by_proxy(host)
+            return await self._inner.handle_async_request(request)
+        try:
+            found = await addresses_of(request.url, self._egress_policy)
+        except OSError as error:
+            raise httpx.ConnectError(str(error), request=request) from error
+        for address in found[:-1]:
+            try:
+                return await self._inner.handle_async_request(_at(address, request))
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+        return await self._inner.handle_async_request(_at(found[-1], request))
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._inner.aclose()
+
+
+async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]:
+    """Return the addresses of the host of *url*, all of which may be called.
+
+    Raises:
+        EgressDeniedError: One of them may not be called.
+        OSError: The host cannot be resolved.
+    """
+    egress_policy.check(url.host, [url.host])
+    try:
+        answers = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(str(error)) from error
+    found = _distinct_addresses(answers)
+    egress_policy.check(url.host, found)
+    return found
+
+
+def proxy_of(url: httpx.URL) -> str | None:
+    """Return the proxy that the environment (HTTPS_PROXY, NO_PROXY, …) names for *url*; None for none."""
+    if url.scheme not in _PORTS or proxy_bypass(url.netloc.decode("ascii")):
+        return None
+    proxies = getproxies()
+    found = proxies.get(url.scheme) or proxies.get("all")
+    return found if found is None or "://" in found else f"http://{found}"
+
+
+def port_of(url: httpx.URL) -> int:
+    """Return the port of *url*, by default that of its scheme."""
+    return url.port or _PORTS.get(url.scheme, 0)
+
+
+def _distinct_addresses(found: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Return the distinct addresses of a result of getaddrinfo, in its order; there is at least one."""
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def _at(address: str, request: httpx.Request) -> httpx.Request:
+    """Return *request* sent to *address*, with the Host header and TLS server name of its host."""
+    return httpx.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=request.headers,
+        stream=request.stream,
+        extensions=request.extensions | {"sni_hostname": request.url.host},
+    )

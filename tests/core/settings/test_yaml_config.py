@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.core.settings.yaml_document import parse
+from stagelens.core.settings.yaml_config import parse
 
 # A few lines that stand for ten thousand million values: whoever walks or copies them takes all memory there is.
 LISTS = "\n".join(["l0: &l0 [x]", *(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 11))])

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stagelens.core.egress.addresses import ENV, EgressDeniedError, EgressPolicy
-from stagelens.core.egress.transport import CheckedTransport, proxy_of
+from stagelens.core.egress import ENV, CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
 from tests.support import scrape_target
 
 

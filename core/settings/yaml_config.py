@@ -1,4 +1,4 @@
-"""Typed access to the keys of one YAML mapping, and the secrets it names.
+"""YAML configuration: documents with the line of every value, typed access to the keys of one mapping, and its secrets.
 
 Each wrong value becomes a problem of the document, with its line, key, value and the allowed form. Secrets come from the
 environment, from files, or (where allowed) from the YAML file itself.
@@ -9,13 +9,136 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ..errors import ConfigError
 from .values import parse_duration
-from .yaml_document import Document, Place, Problem, spell
+
+# Path of a value: keys and list positions from the top of the document.
+Place = tuple[str | int, ...]
+
+# Limit on expanded aliases: a few lines of nested aliases can stand for millions of values.
+MAX_PLACES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error in a file.
+
+    Args:
+        line: Line, counted from 1.
+        text: What is wrong, and what to do.
+        path: The file, where it is not the one that was read.
+    """
+
+    line: int
+    text: str
+    path: Path | None = None
+
+
+@dataclass(slots=True)
+class Document:
+    """A YAML document.
+
+    Args:
+        value: Content, in plain Python.
+        lines: Line of every key and list item.
+        problems: Errors.
+        warnings: Values that may be read differently than intended.
+    """
+
+    value: Any
+    lines: dict[Place, int] = field(default_factory=dict[Place, int])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    warnings: list[Problem] = field(default_factory=list[Problem])
+
+    def line(self, place: Place) -> int:
+        """Return the line of *place*, or of the nearest enclosing place that exists."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+
+def parse(text: str) -> Document:
+    """Parse one YAML document; errors are in its `problems`."""
+    first, *more = parse_all(text)
+    if more:
+        line = more[0].line(())
+        first.problems.append(Problem(line, "a second document begins here; write one, without the line `---`"))
+    return first
+
+
+def parse_all(text: str) -> list[Document]:
+    """Parse all YAML documents of *text*, at least one; the errors of each are in its `problems`."""
+    made: list[Document] = []
+    document = Document(None)
+    try:
+        roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        values = yaml.safe_load_all(text)
+        for root in roots:
+            document = Document(None)
+            made.append(document)
+            _note(root, (), document)
+            document.value = next(values)
+    except yaml.YAMLError as error:
+        document.problems.append(_syntax(error))
+    except _TooManyError:
+        text = f"its aliases make more than {MAX_PLACES:,} values of it; write plain lists and keys"
+        document.problems.append(Problem(1, text))
+    except RecursionError:
+        document.problems.append(Problem(1, "it is nested without end; write plain lists and keys"))
+    except ValueError as error:  # a date that is none, such as 2026-99-99
+        document.problems.append(Problem(1, f"a value is not what it looks like: {error}; put quotes around it"))
+    return made or [document]
+
+
+def spell(place: Place) -> str:
+    """Return *place* in the notation of error messages.
+
+    >>> spell(("slos", 0, "objective"))
+    'slos[0].objective'
+    """
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return text.removeprefix(".")
+
+
+class _TooManyError(Exception):
+    """A document has more places than `MAX_PLACES`."""
+
+
+def _note(node: yaml.Node, place: Place, document: Document) -> None:
+    if len(document.lines) > MAX_PLACES:
+        raise _TooManyError
+    document.lines.setdefault(place, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        _note_mapping(node, place, document)
+    elif isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            _note(item, (*place, position), document)
+
+
+def _note_mapping(node: yaml.MappingNode, place: Place, document: Document) -> None:
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in seen:
+            text = f"{spell((*place, name))} is written twice, first on line {seen[name]}; keep one"
+            document.problems.append(Problem(line, text))
+        seen[name] = line
+        document.lines[*place, name] = line
+        _note(value, (*place, name), document)
+
+
+def _syntax(error: yaml.YAMLError) -> Problem:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        what = error.problem or error.context or "it cannot be read"
+        return Problem(error.problem_mark.line + 1, f"this is not YAML: {what}; look at this line and the one above")
+    return Problem(1, f"this is not YAML: {error}")
 
 
 class Fields:

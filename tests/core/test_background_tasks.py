@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stagelens.collector.task_supervisor import TaskSupervisor
+from stagelens.core.background_tasks import TaskSupervisor
 
 
 async def nothing(_: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.core.egress.addresses import ENV, EgressDeniedError, EgressPolicy, kind_of
+from stagelens.core.egress import ENV, EgressDeniedError, EgressPolicy, kind_of
 from stagelens.core.errors import ConfigError
 
 EVERYWHERE = EgressPolicy.from_env({ENV: "public, private, loopback, metadata"})
