@@ -19,9 +19,9 @@ from stagelens.collector.prometheus import exposition as text
 from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.collector.prometheus.counters import EMPTY_SECONDS, Counters
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION
-from stagelens.store.encoding import Buckets
+from stagelens.store.columns import Buckets
+from stagelens.store.points import HistogramArrays
 from stagelens.store.records import Identity, PointColumns
-from stagelens.store.rows import Histograms
 from stagelens.store.series import Series
 
 STAGES = ("forward", "preprocess", "queue", "serialize", "overhead", "network")
@@ -58,7 +58,7 @@ def _points(histograms: int) -> PointColumns:
     size = POINTS * BUCKETS
     index = (np.cumsum(rng.integers(1, 8, (POINTS, BUCKETS)), axis=1) - 150).ravel()
     buckets = Buckets(np.arange(0, size + 1, BUCKETS), index, np.ones(size, np.int64))
-    histogram = Histograms(np.full(POINTS, 5), np.zeros(POINTS, np.int64), np.ones(POINTS), buckets)
+    histogram = HistogramArrays(np.full(POINTS, 5), np.zeros(POINTS, np.int64), np.ones(POINTS), buckets)
     chosen = [about[number % histograms] for number in range(POINTS)]
     return PointColumns(chosen, np.zeros(POINTS, np.int64), histogram)
 

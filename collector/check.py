@@ -179,9 +179,9 @@ def _check_store(config: CollectorConfig) -> None:
     finally:
         engine.dispose()
     if config.points:
-        from ..store.engines import clickhouse_client  # noqa: PLC0415 - its driver is an extra
+        from ..store.engines import clickhouse  # noqa: PLC0415 - its driver is an extra
 
-        clickhouse_client.parse_url(config.points)
+        clickhouse.parse_url(config.points)
 
 
 def _check_file(file: Path) -> None:

@@ -18,8 +18,7 @@ from .series import Series, SeriesCaps
 from .store import Store
 
 if TYPE_CHECKING:
-    from .queries.indicators import Tally
-    from .queries.slo import SloCounts
+    from .queries.slo import SloCounts, Tally
     from .reader import Reader
 
 __all__ = [
@@ -42,7 +41,7 @@ __all__ = [
     "Tally",
 ]
 
-_ON_FIRST_USE = {"Reader": ".reader", "SloCounts": ".queries.slo", "Tally": ".queries.indicators"}
+_ON_FIRST_USE = {"Reader": ".reader", "SloCounts": ".queries.slo", "Tally": ".queries.slo"}
 
 
 def __getattr__(name: str) -> Any:

@@ -33,11 +33,10 @@ from sqlalchemy import (
 )
 
 from ..core.errors import StoreError
-from . import schema, tiers
+from . import schema
 from .engines import database
-from .points import PointQuery, PreparedWrite, Snapshot
+from .points import PointQuery, PointRow, PreparedWrite, StoreSnapshot, add_to_ledger, sum_rows, take_part
 from .queries import fetch
-from .rows import PointRow, add_to_ledger, sum_rows, take_part
 from .selection import Selection
 from .store import Store
 
@@ -59,7 +58,7 @@ class StoreFingerprint:
     quantiles: dict[str, tuple[float | None, ...]]
 
 
-def read_fingerprint(snapshot: Snapshot) -> StoreFingerprint:
+def read_fingerprint(snapshot: StoreSnapshot) -> StoreFingerprint:
     """Return the fingerprint of *snapshot*."""
     names = snapshot.connection.scalars(select(schema.services.c.name).order_by(schema.services.c.name)).all()
     counts: Counter[tuple[int, str, str]] = Counter()
@@ -68,12 +67,12 @@ def read_fingerprint(snapshot: Snapshot) -> StoreFingerprint:
     return StoreFingerprint(dict(counts), {name: _quantiles(snapshot, name) for name in names})
 
 
-def _counts(snapshot: Snapshot) -> Iterator[tuple[tuple[int, str, str], int]]:
+def _counts(snapshot: StoreSnapshot) -> Iterator[tuple[tuple[int, str, str], int]]:
     series = schema.series
     rows = snapshot.connection.execute(select(series.c.id, series.c.total_id, series.c.service)).all()
     owners = {row.id: row.service for row in rows} | {row.total_id: row.service for row in rows}
-    for tier in tiers.read_tiers(snapshot.connection):
-        segment = tiers.Segment(tier.seconds, tier.kept_from, _ALL_TIME.seconds[1])
+    for tier in schema.read_tiers(snapshot.connection):
+        segment = schema.Segment(tier.seconds, tier.kept_from, _ALL_TIME.seconds[1])
         kinds: tuple[Literal["series", "total"], ...] = ("series",)
         if tier.seconds != schema.FINEST:
             kinds = ("series", "total")
@@ -85,7 +84,7 @@ def _counts(snapshot: Snapshot) -> Iterator[tuple[tuple[int, str, str], int]]:
                     yield (tier.seconds, owners.get(seen.series_id, ""), name), seen.requests
 
 
-def _quantiles(snapshot: Snapshot, service: str) -> tuple[float | None, ...]:
+def _quantiles(snapshot: StoreSnapshot, service: str) -> tuple[float | None, ...]:
     found = fetch.request_latency(snapshot, Selection(_ALL_TIME.start, _ALL_TIME.end, service=service))
     return tuple(None if (said := found.quantile(each)) is None else said.value for each in _QUANTILES)
 
@@ -155,7 +154,7 @@ def copy_store(source: Store, target: Store, progress: Callable[[int, int], None
         StoreError: The target holds other data, a database cannot be read or written, or the copy differs.
     """
     with database.reading(source.engine) as connection:
-        snapshot = Snapshot(connection, source.points)
+        snapshot = StoreSnapshot(connection, source.points)
         stretches = list(stretches_of(connection))
         done = _begin_copy(target, _source_name(connection))
         total, moved = sum(stretch.rows for stretch in stretches), 0
@@ -192,12 +191,12 @@ def _source_name(connection: Connection) -> str:
 def stretches_of(connection: Connection) -> Iterator[Stretch]:
     """Yield the stretches of the source, in the order of the key of `points`; each fits into memory."""
     table = schema.ledger
-    for tier in tiers.read_tiers(connection):
+    for tier in schema.read_tiers(connection):
         slots = select(table.c.slot, table.c.rows).where(table.c.tier == tier.seconds).order_by(table.c.slot)
         for slot, rows in connection.execute(slots).all():
             stop = slot + schema.SLOT_SECONDS[tier.seconds]
             pieces = -(-rows // STRETCH_ROWS)
-            width = tiers.ceil_to(-(-(stop - slot) // max(pieces, 1)), tier.seconds)
+            width = schema.ceil_to(-(-(stop - slot) // max(pieces, 1)), tier.seconds)
             starts = range(slot, stop, width)
             for start in starts:
                 yield Stretch(tier.seconds, start, min(start + width, stop), rows // len(starts))
@@ -271,7 +270,7 @@ def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointR
     return sorted(single + sum_rows(several, tier, part)) if several else single
 
 
-def _finish_copy(snapshot: Snapshot, target: Store) -> None:
+def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
     """Copy everything but points, and compare both stores."""
     expected = read_fingerprint(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
@@ -280,7 +279,7 @@ def _finish_copy(snapshot: Snapshot, target: Store) -> None:
         numbers = schema.store
         # Both databases have assigned part numbers to rows that are here now.
         connection.execute(update(numbers).where(numbers.c.last_part < part).values(last_part=part))
-        differences = fingerprint_differences(expected, read_fingerprint(Snapshot(connection, target.points)))
+        differences = fingerprint_differences(expected, read_fingerprint(StoreSnapshot(connection, target.points)))
         if differences:
             msg = (
                 f"{database.location(target.engine.url)} is not what it was copied from, and stays unfinished: "

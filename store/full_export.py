@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from ..core.histogram import Histogram
-from . import backup, schema, tiers
+from . import backup, schema
 from .engines import database
-from .points import Snapshot
+from .points import StoreSnapshot, histograms_of, sum_rows
 from .queries import traces
 from .records import KeptTrace
-from .rows import histograms_of, sum_rows
 from .series import Series
 from .store import Store
 
@@ -50,7 +49,7 @@ class StoreExport:
         snapshot: The moment.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: StoreSnapshot) -> None:
         self._snapshot = snapshot
 
     def counted(self) -> Iterator[list[ExportedHistogram]]:
@@ -95,7 +94,7 @@ def open_export(store: Store) -> Generator[StoreExport]:
         StoreError: The store cannot be read.
     """
     with database.reading(store.engine) as connection:
-        yield StoreExport(Snapshot(connection, store.points))
+        yield StoreExport(StoreSnapshot(connection, store.points))
 
 
 def _series(connection: Connection) -> dict[int, Series]:
@@ -107,7 +106,7 @@ def _series(connection: Connection) -> dict[int, Series]:
 def _finest_until(connection: Connection) -> dict[int, int]:
     """Return the end of the time in which each tier is the finest one kept, in Unix seconds."""
     until, finest = dict[int, int](), sys.maxsize
-    for tier in tiers.read_tiers(connection):
+    for tier in schema.read_tiers(connection):
         until[tier.seconds] = finest
         finest = min(finest, tier.kept_from)
     return until

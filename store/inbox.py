@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..core.errors import StoreError
 from . import schema
-from .records import Batch, KeptTrace, Point, PointColumns
+from .records import KeptTrace, Point, PointColumns
 
 # Length of the aggregation lease; a collector that takes longer is considered dead. [seconds]
 CLAIM_SECONDS = 60
@@ -103,9 +103,9 @@ class InboxBacklog:
 Fold: TypeAlias = Callable[[Delivery], Folded]
 
 
-def put_spans(connection: Connection, batches: Sequence[Batch], now: int) -> None:
-    """Write the spans of *batches*, received *now*, in Unix seconds."""
-    _insert_parcels(connection, [Parcel(now, counted=False, spans=batch.spans) for batch in batches if batch.spans])
+def put_spans(connection: Connection, spans: Sequence[bytes], now: int) -> None:
+    """Write encoded *spans*, a parcel each, received *now*, in Unix seconds."""
+    _insert_parcels(connection, [Parcel(now, counted=False, spans=each) for each in spans])
 
 
 def claim_folding(connection: Connection, now: int) -> bool:

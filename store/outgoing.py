@@ -59,7 +59,7 @@ class Backlog:
 
 
 def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
-    """Write *bodies*, received *now*, in Unix seconds."""
+    """Write *bodies*, at least one, received *now*, in Unix seconds."""
     rows = [
         {
             "destination": each.destination,
@@ -72,8 +72,7 @@ def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> 
         }
         for each in bodies
     ]
-    if rows:
-        connection.execute(insert(schema.outgoing), rows)
+    connection.execute(insert(schema.outgoing), rows)
 
 
 def store_identity(connection: Connection) -> str:

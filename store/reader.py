@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .queries.comparison import ComparisonQueries
-from .queries.indicators import IndicatorQueries
 from .queries.latency import LatencyQueries
 from .queries.minutes import MinuteQueries
 from .queries.replicas import ReplicaQueries
 from .queries.services import ServiceQueries
-from .queries.slo import SloQueries
+from .queries.slo import IndicatorQueries, SloQueries
 from .queries.state import StoreQueries
 from .queries.streaming import StreamingQueries
 from .queries.time_series import TimeSeriesQueries

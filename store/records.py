@@ -19,10 +19,10 @@ import numpy as np
 import zstandard
 
 from ..core.histogram import Histogram
-from .encoding import Ints
+from .columns import Ints
 from .events import Load
 from .outgoing import Outgoing
-from .rows import Histograms
+from .points import HistogramArrays
 from .series import Series
 
 # RFC 8878, 3.1.1: magic number of a zstd frame. No zlib stream begins with it (RFC 1950).
@@ -84,7 +84,7 @@ class PointColumns:
 
     identities: Sequence[Identity]
     at: Ints
-    histograms: Histograms
+    histograms: HistogramArrays
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> PointColumns:
@@ -94,7 +94,7 @@ class PointColumns:
         return cls(
             [known.setdefault(key, Identity(*key)) for key in keys],
             np.array([point.at for point in points], np.int64),
-            Histograms.of([point.histogram for point in points]),
+            HistogramArrays.of([point.histogram for point in points]),
         )
 
     @classmethod
@@ -103,7 +103,7 @@ class PointColumns:
         return cls(
             [identity for piece in pieces for identity in piece.identities],
             np.concatenate([piece.at for piece in pieces]),
-            Histograms.join([piece.histograms for piece in pieces]),
+            HistogramArrays.join([piece.histograms for piece in pieces]),
         )
 
     def between(self, low: int, high: int) -> PointColumns:

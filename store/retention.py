@@ -16,12 +16,21 @@ from itertools import pairwise, zip_longest
 
 from sqlalchemy import Connection, delete, func, select, tuple_, update
 
-from . import events, rows, schema
+from . import events, schema
 from .engines import database
 from .events import forget_loads
-from .points import Points, PreparedWrite
-from .rows import PointRow, add_to_ledger, sum_rows, take_part
-from .tiers import Tier, floor_to, read_tiers
+from .points import (
+    PointRow,
+    Points,
+    PreparedWrite,
+    add_to_ledger,
+    cut_ledger,
+    ledger_ends,
+    subtract_from_ledger,
+    sum_rows,
+    take_part,
+)
+from .schema import Tier, floor_to, read_tiers
 
 # Maximum time a sender's clock may be ahead before its times are replaced. [seconds]
 MAX_SKEW_SECONDS = 60
@@ -172,7 +181,7 @@ def fit_budget(connection: Connection, points: Points, retention: Retention, use
 
 def _free_slot(connection: Connection, points: Points, tier: Tier, before: int) -> bool:
     width = points.freed_seconds(tier.seconds)
-    first, last = rows.ledger_ends(connection, tier.seconds)
+    first, last = ledger_ends(connection, tier.seconds)
     until = floor_to(first, width) + width
     return last > 0 and until <= before and _cut_tier(connection, points, tier, until)
 
@@ -195,12 +204,12 @@ def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) ->
     until = floor_to(until, width)
     if until <= tier.kept_from:
         return False
-    first, last = rows.ledger_ends(connection, tier.seconds)
+    first, last = ledger_ends(connection, tier.seconds)
     # Nothing to delete before it: skip ahead.
     if first < until and (first, last) != (0, 0):
         until = min(until, first + width)
     points.cut(connection, tier.seconds, until)
-    rows.cut_ledger(connection, tier.seconds, until)
+    cut_ledger(connection, tier.seconds, until)
     rollups = schema.rollups
     connection.execute(update(rollups).where(rollups.c.tier == tier.seconds).values(kept_from=until))
     return True
@@ -226,7 +235,7 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
     """Delete the services called *names* with all their data; they no longer count towards any cap."""
     services, series = schema.services, schema.series
     numbers = connection.scalars(select(services.c.id).where(services.c.name.in_(names))).all()
-    rows.subtract_from_ledger(connection, points.forget(connection, numbers))
+    subtract_from_ledger(connection, points.forget(connection, numbers))
     theirs = select(series.c.id).where(series.c.service_id.in_(numbers))
     connection.execute(delete(schema.traces).where(schema.traces.c.series_id.in_(theirs)))
     for table in (series, schema.stages):

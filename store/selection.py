@@ -11,8 +11,7 @@ from sqlalchemy import ColumnElement
 
 from ..core.names import FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION
 from . import schema
-from .schema import storable_name
-from .tiers import ceil_to
+from .schema import ceil_to, storable_name
 
 
 @dataclass(frozen=True, slots=True)

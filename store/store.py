@@ -13,10 +13,9 @@ from sqlalchemy import Connection, Engine, select
 
 from . import collectors, events, inbox, schema
 from .engines import database
-from .engines.dialect import InUseError
-from .engines.sql_points import SqlPoints
+from .engines.database import SqlPoints
 from .events import Event
-from .points import Points, PreparedWrite
+from .points import InUseError, Points, PreparedWrite
 from .queries.state import StoreQueries
 from .records import Batch
 from .retention import (

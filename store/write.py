@@ -14,14 +14,13 @@ import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from ..core.names import HARDWARE
-from . import events, inbox, outgoing, records, schema, tiers
-from .encoding import Ints
+from . import events, inbox, outgoing, records, schema
+from .columns import Ints
 from .engines import database
 from .inbox import Folded
-from .points import PreparedWrite
+from .points import HistogramArrays, PointKey, PointRow, PreparedWrite, add_to_ledger, point_rows, sum_rows, take_part
 from .records import Batch, Identity, KeptTrace, PointColumns, as_columns
 from .retention import MAX_SKEW_SECONDS
-from .rows import Histograms, PointKey, PointRow, add_to_ledger, point_rows, sum_rows, take_part
 from .schema import is_storable, storable
 from .series import SeriesIndex, SeriesNumbers
 
@@ -65,7 +64,7 @@ def prepare_batches(
     points = PointColumns.join([as_columns(batch.points) for batch in chosen])
     keyed = _group_points(connection, points, index, arrival)
     part = take_part(connection)
-    rows = _rows_by_tier(keyed, part, tiers.read_tiers(connection))
+    rows = _rows_by_tier(keyed, part, schema.read_tiers(connection))
 
     def finish(connection: Connection) -> None:
         _write_batches(connection, chosen, arrival.now)
@@ -110,9 +109,12 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
         {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
     ]
     connection.execute(insert(schema.batches), rows)
-    inbox.put_spans(connection, batches, now)
-    events.write_loads(connection, [load for batch in batches for load in batch.loads])
-    outgoing.put_bodies(connection, [body for batch in batches for body in batch.onward], now)
+    if spans := [batch.spans for batch in batches if batch.spans]:
+        inbox.put_spans(connection, spans, now)
+    if loads := [load for batch in batches for load in batch.loads]:
+        events.write_loads(connection, loads)
+    if bodies := [body for batch in batches for body in batch.onward]:
+        outgoing.put_bodies(connection, bodies, now)
 
 
 class _Numbering(dict[Identity, int]):
@@ -137,7 +139,7 @@ class _GroupedPoints:
     keys: Sequence[PointKey]
     totals: Sequence[int]
     row: Ints
-    histograms: Histograms
+    histograms: HistogramArrays
 
 
 def _group_points(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> _GroupedPoints:
@@ -166,7 +168,7 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
     return _GroupedPoints(list(found), totals, row[pair], points.histograms)
 
 
-def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
+def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[schema.Tier]) -> list[PointRow]:
     """Return the rows of the finest tier, and of every other tier whose watermark has passed them."""
     finest, *coarser = known
     added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
@@ -203,7 +205,7 @@ def _insert_traces(
         fresh.values(), times, arrival.valid_times(np.array(times, np.int64)).tolist(), strict=True
     ):
         started = trace.started_ns if believed == at else believed * _NS
-        owner = index.intern(connection, trace.series, tiers.floor_to(believed, schema.FINEST))
+        owner = index.intern(connection, trace.series, schema.floor_to(believed, schema.FINEST))
         owners.append(owner)
         rows.append(_trace_row(trace, owner.series_id, started, pack))
     if rows:

@@ -10,11 +10,10 @@ import numpy as np
 
 from stagelens.core.histogram import SCALE
 from stagelens.store import Series
-from stagelens.store.encoding import Ints
-from stagelens.store.rows import PointRow, sum_rows
-from stagelens.store.schema import TIERS
+from stagelens.store.columns import Ints
+from stagelens.store.points import PointRow, sum_rows
+from stagelens.store.schema import TIERS, floor_to
 from stagelens.store.series import SeriesNumbers
-from stagelens.store.tiers import floor_to
 
 from .pool import KINDS, Pool
 

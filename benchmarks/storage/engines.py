@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from stagelens.store import Store
-from stagelens.store.engines.clickhouse_client import ClickHouseServer, parse_url
+from stagelens.store.engines.clickhouse import ClickHouseServer, parse_url
 from stagelens.store.schema import TIERS
 
 from .dataset import NOW

@@ -8,9 +8,9 @@ from operator import itemgetter
 import numpy as np
 from sqlalchemy import Connection, insert, update
 
-from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, rows, schema
+from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, schema
 from stagelens.store.engines import database
-from stagelens.store.points import PreparedWrite
+from stagelens.store.points import PreparedWrite, add_to_ledger, take_part
 from stagelens.store.series import SeriesIndex, SeriesNumbers
 
 from .dataset import DAY, NOW, Rows, Shape
@@ -58,9 +58,9 @@ def _used(store: Store) -> int:
 
 def _apply(store: Store, rows: Rows, tier: int, buckets: range) -> None:
     def prepare(connection: Connection) -> PreparedWrite:
-        part = rows.take_part(connection)
+        part = take_part(connection)
         made = rows.rows(tier, buckets, part)
-        return PreparedWrite(part, made, lambda connection: rows.add_to_ledger(connection, made))
+        return PreparedWrite(part, made, lambda connection: add_to_ledger(connection, made))
 
     store.points.apply(store.engine, prepare)
 
@@ -110,7 +110,7 @@ def _insert_batches(connection: Connection) -> None:
 
 
 def _finish(connection: Connection, shape: Shape) -> None:
-    last = rows.take_part(connection)
+    last = take_part(connection)
     connection.execute(update(schema.services).values(revision=last))
     first = shape.kept_from(schema.COARSEST)
     connection.execute(update(schema.series).values(first_seen=first, last_seen=NOW - 10))

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from stagelens.core.histogram import SCALE
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store.columns import merge_buckets
-from stagelens.store.encoding import Buckets, Ints, decode, encode
+from stagelens.store.columns import Buckets, Ints, decode_buckets, encode_buckets, merge_buckets
 from stagelens.store.schema import METRIC_CODES, TIERS
 
 STAGES = ("preprocess", "forward", "queue", "overhead")
@@ -111,7 +110,7 @@ def _added(finer: Pool, parts: Ints) -> Pool:
         # Row by row of the block: all its parts.
         rows = (block[:, None, :] * kinds + np.arange(kinds)[None, :, None]).reshape(-1)
         group = np.repeat(np.arange(len(block) * kinds), parts.shape[1])
-        found = decode([finer.blobs[row] for row in rows.tolist()])
+        found = decode_buckets([finer.blobs[row] for row in rows.tolist()])
         blocks.append(merge_buckets(found, group, np.zeros_like(group), len(block) * kinds))
     offsets = np.concatenate(([0], np.cumsum(np.concatenate([block.lengths for block in blocks]))))
     merged = Buckets(
@@ -122,4 +121,4 @@ def _added(finer: Pool, parts: Ints) -> Pool:
 
 
 def _pool(buckets: Buckets, total: Floats, parts: Ints) -> Pool:
-    return Pool(encode(buckets), np.add.reduceat(buckets.amount, buckets.offsets[:-1]).tolist(), total, parts)
+    return Pool(encode_buckets(buckets), np.add.reduceat(buckets.amount, buckets.offsets[:-1]).tolist(), total, parts)

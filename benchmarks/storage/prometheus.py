@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from stagelens.core.histogram import bucket_middle
-from stagelens.store.encoding import Ints, decode
+from stagelens.store.columns import Ints, decode_buckets
 
 from .dataset import HOUR, NOW, Shape
 from .engines import cpu_seconds
@@ -118,7 +118,7 @@ def _by_bucket(pool: Pool) -> tuple[Ints, Ints]:
     """Return the cumulative counts by bucket, and the sum, of the requests of each draw."""
     dominants = len(DOMINANTS)
     rows = [pool.blobs[draw * len(KINDS) + kind] for draw in range(pool.draws) for kind in range(dominants)]
-    found = decode(rows)
+    found = decode_buckets(rows)
     place = np.array([bisect_left(BOUNDS, bucket_middle(index)) for index in range(-400, 400)])[found.index + 400]
     counts = np.zeros((pool.draws, len(BOUNDS) + 1), np.int64)
     np.add.at(counts, (np.repeat(np.arange(len(rows)) // dominants, found.lengths), place), found.amount)

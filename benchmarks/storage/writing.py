@@ -14,7 +14,7 @@ import numpy as np
 
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.store import Batch, Point, Series, Store
-from stagelens.store.encoding import decode
+from stagelens.store.columns import decode_buckets
 from stagelens.store.engines import database
 from stagelens.store.schema import FINEST, METRIC_CODES
 
@@ -71,7 +71,7 @@ def write(engine: Engine, shape: Shape, data: Path) -> list[Written]:
 
 
 def _histograms(pool: Pool) -> list[Histogram]:
-    found = decode(pool.blobs)
+    found = decode_buckets(pool.blobs)
     edges = found.offsets.tolist()
     index, amount = found.index.tolist(), found.amount.tolist()
     return [

@@ -20,10 +20,9 @@ from ...core import names
 from ...core.hardware import BY_METRIC
 from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE
 from ...store import Point
-from ...store.columns import Floats
-from ...store.encoding import Buckets, Ints
+from ...store.columns import Buckets, Floats, Ints
+from ...store.points import HistogramArrays
 from ...store.records import Identity, PointColumns
-from ...store.rows import Histograms
 from ..otlp import protobuf_encoding
 from ..otlp.columns import Flags, HistogramColumns, Unsigned, from_points, from_protobuf
 from ..otlp.model import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
@@ -90,7 +89,7 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
     return PointColumns(
         about,
         middle[good].astype(np.int64),
-        Histograms(
+        HistogramArrays(
             np.minimum(columns.scale, SCALE)[good],
             columns.zero[good].astype(np.int64),
             np.where(timed, columns.sum, 0.0)[good],

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.histogram import SCALE
 from ...core.prometheus_names import DEFAULT_LABELS, LABELS
 from ...core.settings.yaml_config import Document, Fields, Place, meant
-from ...store.encoding import Ints
+from ...store.columns import Ints
 
 BUCKETS_PER_DOUBLING = 2**SCALE
 # From a microsecond to a day and a half. Shorter values count in the first bucket, longer ones in the last.

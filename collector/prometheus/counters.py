@@ -17,8 +17,7 @@ import numpy as np
 
 from ...core.prometheus_names import FAMILIES, LABELS, LADDER, MetricFamily
 from ...core.stages import OTHER
-from ...store.columns import Floats
-from ...store.encoding import Ints
+from ...store.columns import Floats, Ints
 from ...store.records import Identity, PointColumns
 from ...store.schema import storable_name
 from .config import BUCKETS, PrometheusSettings, bucket_positions

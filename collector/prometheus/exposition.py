@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from ...core.histogram import SCALE, ZERO_THRESHOLD
 from ...core.prometheus_names import format_labels
-from ...store.encoding import Ints
+from ...store.columns import Ints
 from .config import FIRST_INDEX, cumulative_counts
 from .counters import HistogramFamily
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...core import names
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
-from ...store.encoding import Buckets
+from ...store.columns import Buckets
+from ...store.points import HistogramArrays
 from ...store.records import Identity, PointColumns
-from ...store.rows import Histograms
 from .assembly import Bools, Ints, group_rows
 from .requests import Requests, split_by_stage
 
@@ -26,12 +26,12 @@ _CLOSE = 1e-9
 
 
 class _MetricHistograms(NamedTuple):
-    """Histograms of a metric; *key* is the group of requests times the number of *names*, plus the index of the name."""
+    """HistogramArrays of a metric; *key* is the group of requests times the number of *names*, plus the index of the name."""
 
     metric: str
     names: Sequence[str]
     key: Ints
-    histograms: Histograms
+    histograms: HistogramArrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
     sizes = np.bincount(owner[first], minlength=len(keys))
     counts = np.bincount(cell, minlength=len(first))
     buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first], counts)
-    return _MetricHistograms(metric, by, keys, Histograms(np.full(len(keys), SCALE), zero, sums, buckets))
+    return _MetricHistograms(metric, by, keys, HistogramArrays(np.full(len(keys), SCALE), zero, sums, buckets))
 
 
 def _stage_time_histograms(
@@ -193,5 +193,5 @@ def _stage_time_histograms(
     buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first][cells][order], microseconds[cells, stage][order])
     nothing = np.zeros(len(keys), np.int64)
     return _MetricHistograms(
-        metric, stages, keys, Histograms(np.full(len(keys), SCALE), nothing, nothing.astype(np.float64), buckets)
+        metric, stages, keys, HistogramArrays(np.full(len(keys), SCALE), nothing, nothing.astype(np.float64), buckets)
     )

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import schema
-from ..columns import Columns, Steps
-from ..encoding import Buckets
+from ..columns import Buckets, Columns, Steps
 from ..points import PointQuery
 from ..retention import Retention
-from ..tiers import Segment
+from ..schema import Segment
 
 Array = NDArray[Any]
 # Number of buckets of each row, and the buckets of all rows.

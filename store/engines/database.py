@@ -1,30 +1,113 @@
-"""The relational database: engine, transactions, migrations, and errors with the fix for the operator."""
+"""The relational database: its dialects, engine, transactions, migrations, errors with the fix for the operator, and its points.
+
+The modules `sqlite` and `postgresql` implement `SqlDialect`. Rows of points are fetched with the driver's own cursor: a row
+object of SQLAlchemy costs more than decoding its histogram.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
+from .. import schema
+from ..columns import Columns, Steps, decode_buckets
+from ..points import PointQuery, PointRow, PreparedWrite, SeriesSeen
+from ..schema import Segment
 from . import postgresql, sqlite
-from .dialect import Dialect
+
+
+class SqlDialect(Protocol):
+    """One kind of relational database."""
+
+    @property
+    def FIXES(self) -> Sequence[tuple[str, str]]:  # noqa: N802 - a constant of the module
+        """Parts of the driver's error messages, in lower case, and the fix for each."""
+        ...
+
+    @property
+    def FREED_SECONDS(self) -> Mapping[int, int]:  # noqa: N802 - a constant of the module
+        """Length of time that `free` frees at once, by tier of `points`, in seconds."""
+        ...
+
+    def open_engine(self, url: URL, budget_bytes: int | None) -> Engine:
+        """Return the engine of the database at *url*, nothing opened yet; it refuses to grow past *budget_bytes* if it can.
+
+        Raises:
+            StoreError: *url* lacks something.
+        """
+        ...
+
+    def location(self, url: URL) -> str:
+        """Return the name of the database at *url* for messages, without its password."""
+        ...
+
+    def for_reading(self, connection: Connection) -> Connection:
+        """Give the transactions of *connection* a consistent snapshot."""
+        ...
+
+    def hold(self, connection: Connection, /) -> None:
+        """Protect `points` from changes that the snapshot of the new transaction does not see."""
+        ...
+
+    def for_writing(self, connection: Connection) -> Connection:
+        """Prepare the transactions of *connection* for writing."""
+        ...
+
+    def lock(self, connection: Connection, /) -> None:
+        """Wait, in the new transaction, for the write lock, which is held until its end."""
+        ...
+
+    def exclusive(self, connection: Connection) -> AbstractContextManager[None]:
+        """Hold the write lock over several transactions of *connection*."""
+        ...
+
+    def insert_points(self, connection: Connection, rows: Sequence[PointRow]) -> None:
+        """Insert *rows* into `points`."""
+        ...
+
+    def insert_rows(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Insert *rows* of *columns* into *table* without SQLAlchemy, which takes longer over them than the database does."""
+        ...
+
+    def free(self, connection: Connection, tier: int, until: int) -> None:
+        """Delete what *tier* holds before *until*, or as much of it as can be deleted at once.
+
+        Raises:
+            InUseError: Somebody reads it.
+        """
+        ...
+
+    def compact_traces(self, connection: Connection, /) -> bool:
+        """Reclaim the space of deleted traces; return whether there was any."""
+        ...
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Return the size of the tables, without reusable free space."""
+        ...
+
 
 _MIGRATIONS = Path(__file__).parents[1] / "migrations"
-_DIALECTS: dict[str, Dialect] = {"sqlite": sqlite, "postgresql": postgresql}
+_DIALECTS: dict[str, SqlDialect] = {"sqlite": sqlite, "postgresql": postgresql}
 _DEFAULT_FIX = "see what the database said"
 _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
 
 
-def dialect(url: URL) -> Dialect:
+def dialect(url: URL) -> SqlDialect:
     """Return the dialect of the database at *url*.
 
     Raises:
@@ -162,3 +245,159 @@ def migrate(engine: Engine, revision: str = "head") -> None:
             command.upgrade(config, revision)
         # A transaction on a read-only file begins without an error; this statement changes nothing, but raises it.
         connection.exec_driver_sql("DELETE FROM alembic_version WHERE version_num IS NULL")
+
+
+# Rows fetched at once: some tens of megabytes when decoded.
+PIECE_ROWS = 5_000
+
+
+class SqlPoints:
+    """Implementation of `Points` in the relational database.
+
+    Args:
+        dialect: SqlDialect of the database.
+    """
+
+    def __init__(self, dialect: SqlDialect) -> None:
+        self._dialect = dialect
+
+    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
+        """Implement `Points`: one transaction."""
+        with writing(engine, "cannot write to") as connection:
+            change = prepare(connection)
+            if change is None:
+                return False
+            if change.rows:
+                self._dialect.insert_points(connection, change.rows)
+            change.finish(connection)
+            return True
+
+    def read(
+        self,
+        connection: Connection,
+        question: PointQuery,
+        segment: Segment,
+        steps: Steps | None,  # noqa: ARG002 - nothing is added up here
+    ) -> Iterator[Columns]:
+        """Implement `Points`."""
+        columns = schema.points.c
+        # A constant in place of unused numbers: the driver creates an object for each value.
+        series = columns.series_id if question.by else literal_column("0")
+        wanted = (columns[name] for name in ("bucket", "metric", "stage", "scale", "zero", "sum", "histogram"))
+        statement = select(series, *wanted).where(*_conditions(question, segment))
+        yield from map(_columns, _raw_rows(connection, statement))
+
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
+        """Implement `Points`."""
+        points = schema.points
+        statement = (
+            select(points.c.series_id, func.sum(points.c.count), func.min(points.c.bucket), func.max(points.c.bucket))
+            .where(*_conditions(question, segment))
+            .group_by(points.c.series_id)
+        )
+        return [SeriesSeen(row[0], int(row[1]), row[2], row[3]) for row in connection.execute(statement)]
+
+    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
+        """Implement `Points`."""
+        statement = select(func.count()).select_from(schema.points).where(*_conditions(question, segment))
+        return connection.execute(statement).scalar_one()
+
+    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
+        """Implement `Points`."""
+        points = schema.points
+        statement = select(*(points.c[name] for name in PointRow._fields)).where(
+            points.c.tier == tier,
+            # List all values, so that the whole key is used.
+            points.c.service_id.in_(select(schema.services.c.id)),
+            points.c.metric.in_(schema.ALL_METRIC_CODES),
+            points.c.bucket >= start,
+            points.c.bucket < stop,
+        )
+        return [PointRow(*row) for piece in _raw_rows(connection, statement) for row in piece]
+
+    def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
+        """Implement `Points`: by one look into the key for each service and metric."""
+        points = schema.points
+        found: list[int] = []
+        for code in schema.METRIC_CODES.values():
+            first = select(func.min(points.c.bucket)).where(
+                points.c.tier == tier,
+                points.c.service_id == schema.services.c.id,
+                points.c.metric == code,
+                points.c.bucket >= since,
+            )
+            lowest = connection.execute(select(func.min(first.scalar_subquery())).select_from(schema.services)).scalar()
+            if lowest is not None:
+                found.append(lowest)
+        return min(found, default=None)
+
+    def cut(self, connection: Connection, tier: int, until: int) -> None:
+        """Implement `Points`."""
+        self._dialect.free(connection, tier, until)
+
+    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Implement `Points`."""
+        points = schema.points
+        theirs = points.c.service_id.in_(services)
+        counted = select(points.c.tier, points.c.bucket, func.count()).where(theirs)
+        rows = connection.execute(counted.group_by(points.c.tier, points.c.bucket)).all()
+        connection.execute(delete(points).where(theirs))
+        return [(tier, bucket, number) for tier, bucket, number in rows]
+
+    def freed_seconds(self, tier: int) -> int:
+        """Implement `Points`."""
+        return self._dialect.FREED_SECONDS[tier]
+
+    def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the database counts them
+        """Implement `Points`."""
+        return 0
+
+    def tidy(self, connection: Connection, now: int) -> None:
+        """Implement `Points`: a transaction leaves nothing."""
+
+    def close(self) -> None:
+        """Implement `Points`: the connections are the database's."""
+
+
+def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bool]]:
+    """Return the conditions on the rows of *segment*, in the order of their key."""
+    points, series = schema.points, schema.series
+    owners = question.selection.conditions()
+    conditions = [
+        points.c.tier == segment.tier,
+        points.c.service_id.in_(select(series.c.service_id).where(*owners)),
+        points.c.metric.in_(question.codes(segment.tier)),
+        points.c.bucket >= segment.start,
+        points.c.bucket < segment.end,
+    ]
+    if question.selection.is_of_services:
+        return conditions
+    number = series.c.total_id if question.asks_totals(segment.tier) else series.c.id
+    return [*conditions, points.c.series_id.in_(select(number).where(*owners))]
+
+
+def _raw_rows(connection: Connection, statement: Select[Any]) -> Generator[Sequence[Any]]:
+    result = connection.execute(statement)
+    if result.cursor is None:
+        raise AssertionError  # a select has a cursor
+    while rows := result.cursor.fetchmany(PIECE_ROWS):
+        yield rows
+    result.close()
+
+
+def _columns(rows: Sequence[Any]) -> Columns:
+    series, times, metric, stage, scale, zero, total, blobs = (map(itemgetter(place), rows) for place in range(8))
+    names = list(stage)
+    stages = sorted(set(names))
+    position = {name: place for place, name in enumerate(stages)}
+    return Columns(
+        times=np.fromiter(times, np.int64, len(rows)),
+        series=np.fromiter(series, np.int64, len(rows)),
+        metric=np.abs(np.fromiter(metric, np.int64, len(rows))),
+        stage=np.fromiter(map(position.__getitem__, names), np.int64, len(rows)),
+        stages=tuple(stages),
+        scale=np.fromiter(scale, np.int64, len(rows)),
+        zero=np.fromiter(zero, np.int64, len(rows)),
+        sum=np.fromiter(total, np.float64, len(rows)),
+        buckets=decode_buckets(list(blobs)),
+    )

@@ -12,9 +12,8 @@ from sqlalchemy.exc import NoSuchModuleError, OperationalError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..rows import PointRow
-from ..tiers import floor_to
-from .dialect import InUseError
+from ..points import InUseError, PointRow
+from ..schema import floor_to
 
 # Advisory lock id that nothing else uses in this database: "stagelen" in ASCII.
 _LOCK = 0x73746167656C656E

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 
 from ...core.errors import StoreError
 from .. import schema
-from ..rows import PointRow
+from ..points import PointRow
 
 # The execution option that makes a transaction take the write lock when it begins, not at its first write: two that
 # upgrade later can only fail.

@@ -24,9 +24,8 @@ import pandas as pd
 from ...analysis.comparison import compare_quantile
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
-from ..columns import Columns, Floats, StageCounts, add_up
-from ..encoding import Ints
-from ..points import PointQuery, Snapshot
+from ..columns import Columns, Floats, Ints, StageCounts, add_up
+from ..points import PointQuery, StoreSnapshot
 from ..selection import Selection
 from .fetch import QueryGroup, fetch
 from .frames import frame
@@ -120,7 +119,7 @@ class ComparisonQueries(QueryGroup):
 
 
 def _whatif(
-    snapshot: Snapshot,
+    snapshot: StoreSnapshot,
     selection: Selection,
     stage: str,
     percentiles: Sequence[float],
@@ -205,7 +204,7 @@ MIN_SHIFT = 0.05
 MIN_STANDARD_ERRORS = 3.0
 
 
-def _compare(snapshot: Snapshot, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
+def _compare(snapshot: StoreSnapshot, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
     before, after = fetch_mixture(snapshot, a), fetch_mixture(snapshot, b)
     judged = _latency_ratio(before, after, quantile)
     change = (judged["b_value"] or 0.0) - (judged["a_value"] or 0.0)
@@ -237,13 +236,13 @@ def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dic
     return {column: getattr(found, column) for column in columns}
 
 
-def _request_mix(snapshot: Snapshot, a: Selection, b: Selection) -> pd.DataFrame:
+def _request_mix(snapshot: StoreSnapshot, a: Selection, b: Selection) -> pd.DataFrame:
     before, after = _requests_by_dimension(snapshot, a), _requests_by_dimension(snapshot, b)
     rows = [_largest_share_change(dimension, before[dimension], after[dimension]) for dimension in before]
     return frame(MIX_COLUMNS, [row for row in rows if row is not None])
 
 
-def _requests_by_dimension(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str, int]]:
+def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict[str, int]]:
     """Return the number of requests by dimension and value."""
     seen = series_with_requests(snapshot, selection)
     found: dict[str, Counter[str]] = {dimension: Counter() for dimension in MIX_DIMENSIONS}

@@ -18,11 +18,10 @@ from sqlalchemy import Engine
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION
 from ...core.stages import ordered
-from .. import schema, tiers
-from ..columns import Columns, Floats, Steps, add_up, bucket_table, join_columns, sum_points
-from ..encoding import Ints
+from .. import schema
+from ..columns import Columns, Floats, Ints, Steps, add_up, bucket_table, join_columns, sum_points
 from ..engines import database
-from ..points import PointQuery, Points, Snapshot
+from ..points import PointQuery, Points, StoreSnapshot
 from ..retention import Retention
 from ..selection import Selection, step_seconds
 from ..series import SeriesCaps
@@ -174,21 +173,21 @@ class QueryGroup:
         return self._caps
 
     @contextmanager
-    def _snapshot(self) -> Generator[Snapshot]:
+    def _snapshot(self) -> Generator[StoreSnapshot]:
         with database.reading(self._engine) as connection:
-            yield Snapshot(connection, self._points)
+            yield StoreSnapshot(connection, self._points)
 
 
 # Reading more rows would take too long for a page: the steps of a chart are widened instead.
 MAX_ROWS = 100_000
 
 
-def fetch(snapshot: Snapshot, question: PointQuery) -> Columns:
+def fetch(snapshot: StoreSnapshot, question: PointQuery) -> Columns:
     """Return the points of the whole selection, summed over time: a month of a large service would be gigabytes otherwise."""
     return _fetch_tiers(snapshot, question, None, schema.COARSEST)
 
 
-def fetch_steps(snapshot: Snapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:
+def fetch_steps(snapshot: StoreSnapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:
     """Return the points and their steps of *step*; wider where only wider buckets are kept or affordable."""
     start, _ = question.selection.seconds
     width = _step_width(snapshot, question, step_seconds(step))
@@ -198,24 +197,24 @@ def fetch_steps(snapshot: Snapshot, question: PointQuery, step: timedelta) -> tu
     return _fetch_tiers(snapshot, question, steps, width), steps
 
 
-def fetch_exact(snapshot: Snapshot, question: PointQuery, width: int) -> tuple[Columns, Steps]:
+def fetch_exact(snapshot: StoreSnapshot, question: PointQuery, width: int) -> tuple[Columns, Steps]:
     """Return the points in steps of *width* seconds, however many; data kept only in wider buckets are left out."""
     start, end = question.selection.seconds
     steps = Steps(start, width)
-    fine = [tier for tier in tiers.read_tiers(snapshot.connection) if tier.seconds <= width]
-    return _fetch_segments(snapshot, question, steps, tiers.plan_segments(fine, start, end, width)), steps
+    fine = [tier for tier in schema.read_tiers(snapshot.connection) if tier.seconds <= width]
+    return _fetch_segments(snapshot, question, steps, schema.plan_segments(fine, start, end, width)), steps
 
 
-def _fetch_tiers(snapshot: Snapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
+def _fetch_tiers(snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
     """Return the points summed by step, from buckets not wider than *widest* seconds where such are kept."""
     start, end = question.selection.seconds
     return _fetch_segments(
-        snapshot, question, steps, tiers.plan_segments(tiers.read_tiers(snapshot.connection), start, end, widest)
+        snapshot, question, steps, schema.plan_segments(schema.read_tiers(snapshot.connection), start, end, widest)
     )
 
 
 def _fetch_segments(
-    snapshot: Snapshot, question: PointQuery, steps: Steps | None, segments: Sequence[tiers.Segment]
+    snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, segments: Sequence[schema.Segment]
 ) -> Columns:
     """Return the points of *segments*, summed piece by piece while reading: memory does not grow with time."""
     apart = question.by is not None
@@ -227,23 +226,23 @@ def _fetch_segments(
     return sum_points(join_columns(pieces), steps, apart=apart)
 
 
-def _step_width(snapshot: Snapshot, question: PointQuery, wanted: int) -> int | None:
+def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> int | None:
     start, end = question.selection.seconds
-    known = tiers.read_tiers(snapshot.connection)
-    width = max(wanted, tiers.finest_kept(known, start))
+    known = schema.read_tiers(snapshot.connection)
+    width = max(wanted, schema.finest_kept(known, start))
     widest = max(tier for tier in schema.TIERS if tier <= width)
     while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]
-        width = tiers.ceil_to(width, widest)
+        width = schema.ceil_to(width, widest)
     return width if width < end - start else None
 
 
-def _estimated_rows(snapshot: Snapshot, question: PointQuery, tier: int) -> int:
+def _estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
     """Return the approximate number of rows of *tier*, from the number of rows that cover each whole hour."""
     start, end = question.selection.seconds
-    rolled_up = tiers.read_tiers(snapshot.connection)[-1].watermark
-    hours = tiers.Segment(schema.COARSEST, tiers.floor_to(start, schema.COARSEST), min(end, rolled_up))
-    rest = tiers.Segment(tier, max(start, rolled_up), end)
+    rolled_up = schema.read_tiers(snapshot.connection)[-1].watermark
+    hours = schema.Segment(schema.COARSEST, schema.floor_to(start, schema.COARSEST), min(end, rolled_up))
+    rest = schema.Segment(tier, max(start, rolled_up), end)
     if tier == schema.FINEST:
         # The finest tier has no totals: series are read separately.
         question = replace(question, by="series")
@@ -256,13 +255,13 @@ def points_with_key(columns: Columns, key: str) -> Columns:
     return columns.where(columns.stage == (columns.stages.index(key) if key in columns.stages else -1))
 
 
-def request_latency(snapshot: Snapshot, selection: Selection) -> Histogram:
+def request_latency(snapshot: StoreSnapshot, selection: Selection) -> Histogram:
     """Return the latency of all requests of *selection*, in seconds."""
     columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,)))
     return add_up(columns).histogram() if len(columns) else Histogram()
 
 
-def histograms_by_key(snapshot: Snapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
+def histograms_by_key(snapshot: StoreSnapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
     """Return the histogram of *metric* for each stage, or other key of the metric, in stage order."""
     columns = fetch(snapshot, PointQuery(selection, (metric,)))
     # Separately: a stage that was sent at a coarser scale must not reduce the scale of the others.

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STALL_TIME
 from ...core.stages import OVERHEAD
-from ..columns import Columns, StageCounts, add_up
-from ..encoding import Ints
-from ..points import PointQuery, Snapshot
+from ..columns import Columns, Ints, StageCounts, add_up
+from ..points import PointQuery, StoreSnapshot
 from ..selection import Selection
 from .fetch import QueryGroup, fetch, histograms_by_key, request_latency
 from .frames import frame, stage_frame
@@ -90,7 +89,7 @@ class LatencyQueries(QueryGroup):
             return _dominants(snapshot, selection, percentiles)
 
 
-def batch_latency(snapshot: Snapshot, selection: Selection) -> dict[str, Histogram]:
+def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Histogram]:
     """Return the run time of the model by batch size bucket."""
     found = histograms_by_key(snapshot, selection, BATCH_DURATION)
     return {band: found[band] for band in sorted(found, key=BATCH_SIZES.position)}
@@ -228,13 +227,13 @@ def _amounts_between(counts: StageCounts, low: Ints, high: Ints) -> Ints:
     return (held[:, last] - held[:, first]).T
 
 
-def fetch_mixture(snapshot: Snapshot, selection: Selection) -> Mixture | None:
+def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | None:
     """Return the requests of *selection*; None if there are none."""
     columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS))
     return Mixture(columns) if len(columns.of(REQUEST_DURATION)) else None
 
 
-def _breakdown(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+def _breakdown(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
     return breakdown_frame(fetch_mixture(snapshot, selection), percentiles)
 
 
@@ -252,7 +251,7 @@ def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[st
     ]
 
 
-def _dominants(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+def _dominants(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
     mixed = fetch_mixture(snapshot, selection)
     rows = [
         {"percentile": quantile, "stage": stage, "share": share}
@@ -273,7 +272,7 @@ def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, f
     return {**dict(head), **{name: share * value.value for name, share in shares.items()}}
 
 
-def _stalls(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+def _stalls(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
     # Most services have no stalls: skip the second read.
     if not len(fetch(snapshot, PointQuery(selection, (STALL_TIME,)))):
         return stage_frame(BREAKDOWN_COLUMNS, [])

@@ -22,9 +22,8 @@ from ...core.histogram import SCALE
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from ...core.stages import OTHER
 from .. import schema
-from ..columns import Columns, Floats, Steps
-from ..encoding import Ints
-from ..points import PointQuery, Snapshot
+from ..columns import Columns, Floats, Ints, Steps
+from ..points import PointQuery, StoreSnapshot
 from ..selection import Selection, moment
 from .fetch import QueryGroup, fetch_exact
 
@@ -138,11 +137,11 @@ class _GroupCounts:
     parts: Ints
 
 
-def _first_seen_by_group(snapshot: Snapshot, since: int) -> dict[Group, int]:
+def _first_seen_by_group(snapshot: StoreSnapshot, since: int) -> dict[Group, int]:
     return {group: first for group, (first, _) in _group_members(snapshot, since).items()}
 
 
-def _minutes_by_group(snapshot: Snapshot, selection: Selection) -> dict[Group, MinuteCounts]:
+def _minutes_by_group(snapshot: StoreSnapshot, selection: Selection) -> dict[Group, MinuteCounts]:
     question = PointQuery(selection, (REQUEST_DURATION, STAGE_DURATION), by="series")
     columns, steps = fetch_exact(snapshot, question, MINUTE)
     start, end = selection.seconds
@@ -154,12 +153,12 @@ def _minutes_by_group(snapshot: Snapshot, selection: Selection) -> dict[Group, M
     }
 
 
-def _minutes(snapshot: Snapshot, selection: Selection) -> MinuteCounts:
+def _minutes(snapshot: StoreSnapshot, selection: Selection) -> MinuteCounts:
     cells = _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
     return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
 
 
-def _spent(snapshot: Snapshot, selection: Selection, step: timedelta) -> SpentCounts:
+def _spent(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> SpentCounts:
     width = round(step.total_seconds())
     cells = _count_selection(snapshot, selection, STAGE_TIME, width)
     start = selection.seconds[0] // width * width // MINUTE
@@ -167,7 +166,7 @@ def _spent(snapshot: Snapshot, selection: Selection, step: timedelta) -> SpentCo
     return SpentCounts(start, width // MINUTE, cells.index, cells.whole, cells.stages, seconds)
 
 
-def _count_selection(snapshot: Snapshot, selection: Selection, metric: str, width: int) -> _GroupCounts:
+def _count_selection(snapshot: StoreSnapshot, selection: Selection, metric: str, width: int) -> _GroupCounts:
     columns, steps = fetch_exact(snapshot, PointQuery(selection, (REQUEST_DURATION, metric)), width)
     length = _step_count(*selection.seconds, width)
     everything = Group("")
@@ -180,7 +179,7 @@ def _step_count(start: int, end: int, width: int) -> int:
     return max(-(-end // width) - start // width, 0)
 
 
-def _group_members(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
+def _group_members(snapshot: StoreSnapshot, since: int) -> dict[Group, tuple[int, Ints]]:
     """Return the first time each group was seen, in Unix seconds, and the numbers of its series."""
     series = schema.series.c
     parts = (series.route, series.model, series.version)

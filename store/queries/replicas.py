@@ -18,9 +18,9 @@ from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.names import HARDWARE
 from ...core.stages import ordered
-from .. import retention, schema, tiers
+from .. import retention, schema
 from ..columns import Columns, Floats, add_up
-from ..points import PointQuery, Snapshot
+from ..points import PointQuery, StoreSnapshot
 from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
 from ..selection import Selection, moment
@@ -69,13 +69,13 @@ class ReplicaQueries(QueryGroup):
             return _stale_since(snapshot, int(now.timestamp()), patience)
 
 
-def _stale_since(snapshot: Snapshot, now: int, patience: timedelta) -> datetime | None:
+def _stale_since(snapshot: StoreSnapshot, now: int, patience: timedelta) -> datetime | None:
     """Return the time of the last data if the collector stopped; *now* is in Unix seconds.
 
     A working collector rolls up complete buckets, whether or not data arrive, until some time after the newest data.
     """
     newest = snapshot.connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
-    rolled_up = tiers.read_tiers(snapshot.connection)[1].watermark
+    rolled_up = schema.read_tiers(snapshot.connection)[1].watermark
     if newest is None or not rolled_up:
         return None
     waited = int(patience.total_seconds())
@@ -124,7 +124,7 @@ class EngineModel:
         return {stage: found.lows.sum / count for stage, found in self.stages.items() if count and found.count}
 
 
-def _engines(snapshot: Snapshot, selection: Selection) -> list[EngineModel]:
+def _engines(snapshot: StoreSnapshot, selection: Selection) -> list[EngineModel]:
     columns = fetch(snapshot, PointQuery(selection, _ENGINE_METRICS, by="series"))
     owners = _engine_series(snapshot, selection)
     found = {owners[number] for number in set(columns.series.tolist()) if number in owners}
@@ -132,7 +132,7 @@ def _engines(snapshot: Snapshot, selection: Selection) -> list[EngineModel]:
     return sorted(made, key=lambda each: (-each.count, each.service, each.model))
 
 
-def _engine_series(snapshot: Snapshot, selection: Selection) -> dict[int, tuple[str, str]]:
+def _engine_series(snapshot: StoreSnapshot, selection: Selection) -> dict[int, tuple[str, str]]:
     series = schema.series
     statement = select(series.c.id, series.c.service, series.c.model).where(*selection.conditions())
     return {row.id: (row.service, row.model) for row in snapshot.connection.execute(statement)}
@@ -170,7 +170,7 @@ def _histograms_by_key(columns: Columns, metric: str) -> dict[str, Histogram]:
 LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")
 
 
-def _loads(snapshot: Snapshot, service: str, environment: str | None, heard_since: int) -> pd.DataFrame:
+def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, heard_since: int) -> pd.DataFrame:
     table, batches = schema.loads, schema.batches
     wanted = (
         select(*(table.c[name] for name in LOAD_COLUMNS))
@@ -199,7 +199,7 @@ _HEARD_SECONDS = 600
 HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
-def _hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
+def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     # A machine serves all models and routes, and failed requests too.
     whole = replace(selection, model=None, route=None, status=None)
     columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)

@@ -18,10 +18,10 @@ import pandas as pd
 from sqlalchemy import func, select
 
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
-from .. import schema, tiers
+from .. import schema
 from ..columns import Columns, sum_points
 from ..events import EVENT_COLUMNS
-from ..points import PointQuery, Snapshot
+from ..points import PointQuery, StoreSnapshot
 from ..schema import storable_name
 from ..selection import Selection, moment
 from . import latency
@@ -131,8 +131,8 @@ class ServiceQueries(QueryGroup):
         ends within one all of it.
         """
         with self._snapshot() as snapshot:
-            known = tiers.read_tiers(snapshot.connection)
-        first, last = tiers.whole_buckets(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
+            known = schema.read_tiers(snapshot.connection)
+        first, last = schema.whole_buckets(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
         return moment(first), moment(last)
 
     def revision(self, service: str | None = None) -> int:
@@ -141,7 +141,9 @@ class ServiceQueries(QueryGroup):
             return _revision(snapshot, service)
 
 
-def _events(snapshot: Snapshot, start: datetime, end: datetime, service: str | None, kind: str | None) -> pd.DataFrame:
+def _events(
+    snapshot: StoreSnapshot, start: datetime, end: datetime, service: str | None, kind: str | None
+) -> pd.DataFrame:
     table = schema.events
     statement = (
         select(*(table.c[name] for name in EVENT_COLUMNS))
@@ -157,7 +159,7 @@ def _events(snapshot: Snapshot, start: datetime, end: datetime, service: str | N
     return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
 
 
-def _fleet(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
     columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS, by="total"))
     names: list[str] = []
     rows: list[dict[str, Any]] = []
@@ -171,7 +173,7 @@ def _fleet(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float
     return made
 
 
-def _fleet_over_time(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
+def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     names, owned = _with_service_numbers(snapshot, selection, columns)
     told = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
@@ -180,7 +182,7 @@ def _fleet_over_time(snapshot: Snapshot, selection: Selection, step: timedelta) 
     return with_step_times(made, steps, selection)
 
 
-def _split_by_service(snapshot: Snapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
+def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
     """Yield the points of each service, by name."""
     names, owned = _with_service_numbers(snapshot, selection, columns)
     grouped = sum_points(owned)
@@ -189,7 +191,7 @@ def _split_by_service(snapshot: Snapshot, selection: Selection, columns: Columns
         yield names[int(grouped.series[low])], _without_unused_stages(grouped.between(low, high))
 
 
-def _with_service_numbers(snapshot: Snapshot, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
+def _with_service_numbers(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
     """Return the names of all services, and *columns* with the number of the service instead of the series or total."""
     series = schema.series.c
     found = snapshot.connection.execute(
@@ -214,7 +216,7 @@ VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
 RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
 
 
-def _services(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
+def _services(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     seen = series_with_requests(snapshot, selection)
     newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
     latest = seen.sort_values("last_seen", ascending=False, kind="stable")
@@ -235,7 +237,7 @@ def _services(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     return _with_times(made.rename_axis("service").reset_index())
 
 
-def _versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
+def _versions(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     selection = replace(selection, version=None)
     seen = series_with_requests(snapshot, selection).groupby("version")["requests"].sum()
     table = schema.series
@@ -253,12 +255,12 @@ def _versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     return _with_times(frame(VERSION_COLUMNS, rows))
 
 
-def _environments(snapshot: Snapshot) -> list[str]:
+def _environments(snapshot: StoreSnapshot) -> list[str]:
     column = schema.series.c.environment
     return list(snapshot.connection.execute(select(column).where(column != "").distinct().order_by(column)).scalars())
 
 
-def _releases(snapshot: Snapshot, environment: str | None) -> pd.DataFrame:
+def _releases(snapshot: StoreSnapshot, environment: str | None) -> pd.DataFrame:
     table = schema.series
     dimensions = (table.c.service, table.c.version)
     statement = (
@@ -272,19 +274,19 @@ def _releases(snapshot: Snapshot, environment: str | None) -> pd.DataFrame:
     return _with_times(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in found]))
 
 
-def _dimensions(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str, int]]:
+def _dimensions(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict[str, int]]:
     seen = series_with_requests(snapshot, selection)
     counted = {name: seen.groupby(name)["requests"].sum().sort_values(ascending=False) for name in schema.DIMENSIONS}
     return {name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()}
 
 
-def series_with_requests(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
+def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     """Return the series with requests in *selection*: their dimensions, `requests`, and the `first` and `last` bucket."""
     start, end = selection.seconds
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
     found = [
         (seen.series_id, seen.requests, seen.first, seen.last + segment.tier - schema.FINEST)
-        for segment in tiers.plan_segments(tiers.read_tiers(snapshot.connection), start, end)
+        for segment in schema.plan_segments(schema.read_tiers(snapshot.connection), start, end)
         for seen in snapshot.points.seen(snapshot.connection, question, segment)
     ]
     counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
@@ -307,7 +309,7 @@ def _with_times(made: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
-def _revision(snapshot: Snapshot, service: str | None) -> int:
+def _revision(snapshot: StoreSnapshot, service: str | None) -> int:
     table = schema.services
     statement = select(func.max(table.c.revision))
     if service is not None:

@@ -11,14 +11,14 @@ from sqlalchemy import Connection, func, literal_column, or_, select, text
 
 from ...core.names import STAGE_DURATION
 from ...core.stages import OTHER
-from .. import collectors, schema, tiers
+from .. import collectors, schema
 from ..collectors import Report
 from ..engines import database
-from ..points import PointQuery, Points, Snapshot
+from ..points import PointQuery, Points, StoreSnapshot
 from ..retention import FULL_SHARE, Retention
+from ..schema import Tier
 from ..selection import Selection, moment
 from ..series import SeriesCaps
-from ..tiers import Tier
 from .fetch import QueryGroup
 
 _FINE_DIMENSIONS = ("model", "model_version", "route", "device")
@@ -82,7 +82,7 @@ class StoreQueries(QueryGroup):
             return _folded_dimensions(snapshot, self._caps, int(self._clock()))
 
 
-def _folded_dimensions(snapshot: Snapshot, caps: SeriesCaps, now: int) -> list[FoldedDimension]:
+def _folded_dimensions(snapshot: StoreSnapshot, caps: SeriesCaps, now: int) -> list[FoldedDimension]:
     found = {
         *_folded_in_series(snapshot.connection, now - _RECENT_SECONDS),
         *((service, "custom_stages") for service in _services_with_folded_stages(snapshot, caps.custom_stages, now)),
@@ -109,7 +109,7 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
         yield from ((row["service"], name) for name in folded)
 
 
-def _services_with_folded_stages(snapshot: Snapshot, cap: int, now: int) -> Iterator[str]:
+def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) -> Iterator[str]:
     """Yield the services that have reached the cap of custom stages and have further ones."""
     stages, services = schema.stages, schema.services
     full = (
@@ -121,7 +121,7 @@ def _services_with_folded_stages(snapshot: Snapshot, cap: int, now: int) -> Iter
     for service in snapshot.connection.scalars(full).all():
         selection = Selection(moment(now - _STAGES_SECONDS), moment(now), service=service)
         question = PointQuery(selection, (STAGE_DURATION,))
-        segments = tiers.plan_segments(tiers.read_tiers(snapshot.connection), *selection.seconds)
+        segments = schema.plan_segments(schema.read_tiers(snapshot.connection), *selection.seconds)
         pieces = (
             piece
             for segment in segments
@@ -254,12 +254,12 @@ class Storage:
     file_bytes: int
 
 
-def _storage(snapshot: Snapshot, retention: Retention, now: int) -> Storage:
+def _storage(snapshot: StoreSnapshot, retention: Retention, now: int) -> Storage:
     connection, points = snapshot.connection, snapshot.points
     used = database.used_bytes(connection) + points.used_bytes(connection)
     tables = _bytes_by_table(connection, points, used)
     first = connection.execute(select(func.min(schema.series.c.first_seen))).scalar() or now
-    known = tiers.read_tiers(connection)
+    known = schema.read_tiers(connection)
     uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in known]
     weight = sum(sum(use.slots.values()) for use in uses)
     # The ledger counts histogram bytes; the real size is only known for all tiers together.
@@ -345,7 +345,7 @@ class StoreState:
     shortened: dict[int, datetime]
 
 
-def _state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
+def _state(snapshot: StoreSnapshot, retention: Retention, now: int) -> StoreState:
     connection = snapshot.connection
     batches, series = schema.batches, schema.series
     last = connection.execute(select(func.max(batches.c.received))).scalar()
@@ -355,7 +355,7 @@ def _state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
     agent = batches.c.instance != literal_column("''")
     live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS, agent)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
-    known = tiers.read_tiers(connection)
+    known = schema.read_tiers(connection)
     return StoreState(
         last_received=None if last is None else moment(last),
         instances=connection.execute(live).scalar_one(),

@@ -32,9 +32,8 @@ from ...core.names import (
     TOKENS,
     TOKENS_OUT,
 )
-from ..columns import Columns, StageCounts, add_up
-from ..encoding import Ints
-from ..points import PointQuery, Snapshot
+from ..columns import Columns, Ints, StageCounts, add_up
+from ..points import PointQuery, StoreSnapshot
 from ..selection import Selection
 from .fetch import QueryGroup, count_at, fetch, fetch_steps, histograms_by_key, points_with_key
 from .frames import frame, with_step_times
@@ -138,7 +137,7 @@ class StreamingQueries(QueryGroup):
 
 
 def _speed_by_load(
-    snapshot: Snapshot, selection: Selection, definition: str, step: timedelta, groups: int
+    snapshot: StoreSnapshot, selection: Selection, definition: str, step: timedelta, groups: int
 ) -> pd.DataFrame:
     columns, cut = fetch_steps(snapshot, PointQuery(selection, _SPEED_METRICS), step)
     paced = points_with_key(columns.of(OUTPUT_TOKEN), definition)
@@ -216,7 +215,7 @@ class DefinitionPoints:
 
 
 def _first_token_breakdown(
-    snapshot: Snapshot, selection: Selection, percentiles: Sequence[float], definition: str | None
+    snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float], definition: str | None
 ) -> pd.DataFrame:
     found = points_of_definition(
         fetch(snapshot, PointQuery(selection, FIRST_TOKEN_METRICS, by="series")), FIRST_TOKEN, definition
@@ -256,13 +255,13 @@ _MEASURED_BY = {FIRST_TOKEN_BY_INPUT: FIRST_TOKEN, OUTPUT_TOKEN_BY_OUTPUT: OUTPU
 
 
 def _streams_over_time(
-    snapshot: Snapshot, selection: Selection, metric: str, key: str, quantiles: Sequence[float], *, step: timedelta
+    snapshot: StoreSnapshot, selection: Selection, metric: str, key: str, quantiles: Sequence[float], *, step: timedelta
 ) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (metric,)), step)
     return with_step_times(quantiles_of_steps(points_with_key(columns, key), steps, quantiles), steps, selection)
 
 
-def _by_size(snapshot: Snapshot, selection: Selection, metric: str, definition: str) -> dict[str, Histogram]:
+def _by_size(snapshot: StoreSnapshot, selection: Selection, metric: str, definition: str) -> dict[str, Histogram]:
     clock = _MEASURED_BY[metric]
     columns = points_of_definition(
         fetch(snapshot, PointQuery(selection, (clock, metric), by="series")), clock, definition

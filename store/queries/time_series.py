@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from ...core.histogram import ZERO_THRESHOLD, bucket_bounds
 from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
-from ..columns import Columns, Floats, Steps
-from ..encoding import Ints
-from ..points import PointQuery, Snapshot
+from ..columns import Columns, Floats, Ints, Steps
+from ..points import PointQuery, StoreSnapshot
 from ..selection import Selection
 from .fetch import (
     QueryGroup,
@@ -148,7 +147,7 @@ HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "
 
 
 def _breakdown_over_time(
-    snapshot: Snapshot, selection: Selection, quantile: float | None, step: timedelta
+    snapshot: StoreSnapshot, selection: Selection, quantile: float | None, step: timedelta
 ) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, BREAKDOWN_METRICS), step)
     rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
@@ -156,7 +155,7 @@ def _breakdown_over_time(
 
 
 def _quantiles_over_time(
-    snapshot: Snapshot, selection: Selection, quantiles: Sequence[float], step: timedelta
+    snapshot: StoreSnapshot, selection: Selection, quantiles: Sequence[float], step: timedelta
 ) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
     return with_step_times(quantiles_of_steps(columns, steps, quantiles).drop(columns="total"), steps, selection)
@@ -174,7 +173,7 @@ def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float
     return frame(names, rows)
 
 
-def _heat(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
+def _heat(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
     scale = min(HEAT_SCALE, int(columns.scale.min(initial=HEAT_SCALE)))
     cells = [_heat_cells(counts, columns.stages) for counts in add_up_steps(columns, steps, scale)]

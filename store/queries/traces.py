@@ -12,7 +12,7 @@ from sqlalchemy import Row, Select, func, select
 
 from ...core.histogram import Histogram
 from .. import records, schema
-from ..points import Snapshot
+from ..points import StoreSnapshot
 from ..records import KeptTrace
 from ..retention import Retention
 from ..schema import storable
@@ -113,7 +113,7 @@ class TraceQueries(QueryGroup):
 
 
 def _exemplars(
-    snapshot: Snapshot,
+    snapshot: StoreSnapshot,
     selection: Selection,
     retention: Retention,
     *,
@@ -141,7 +141,7 @@ def _exemplars(
 
 
 def _with_attribute(
-    snapshot: Snapshot, statement: Select[Any], attribute: tuple[str, str], limit: int
+    snapshot: StoreSnapshot, statement: Select[Any], attribute: tuple[str, str], limit: int
 ) -> list[Row[Any]]:
     """Return the first rows with *attribute*; it is in a compressed document, so that rows are checked one by one."""
     rows = snapshot.connection.execute(statement.add_columns(schema.traces.c.spans).limit(_MAX_SCANNED))
@@ -154,7 +154,7 @@ def _has_attribute(row: Row[Any], key: str, value: str) -> bool:
     return any(str(attributes.get(key)) == value for attributes in every)
 
 
-def _one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
+def _one_per_cause(snapshot: StoreSnapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
     traces = schema.traces
     slowest = _select_traces(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
     causes = snapshot.connection.scalars(
@@ -170,7 +170,7 @@ def _one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retentio
     return _exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
 
 
-def find_trace(snapshot: Snapshot, trace_id: str) -> KeptTrace | None:
+def find_trace(snapshot: StoreSnapshot, trace_id: str) -> KeptTrace | None:
     """Return the retained request with *trace_id*, see `Reader.trace`."""
     traces, series = schema.traces, schema.series
     wanted, _, span_id = storable(trace_id).lower().partition("-")
@@ -225,7 +225,7 @@ def _select_traces(selection: Selection) -> Select[Any]:
 
 
 def _exemplar_frame(
-    snapshot: Snapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention
+    snapshot: StoreSnapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention
 ) -> pd.DataFrame:
     distribution = request_latency(snapshot, selection) if rows else Histogram()
     made = frame(EXEMPLAR_COLUMNS, [_exemplar(row, distribution) for row in rows])
@@ -240,7 +240,7 @@ def _exemplar_frame(
     return made
 
 
-def _kept_because(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
+def _kept_because(snapshot: StoreSnapshot, selection: Selection) -> dict[str, int]:
     """Return the number of retained requests of *selection*, by reason."""
     because = schema.traces.c.because
     counted = _select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Table, func, select
 
 from stagelens.core.histogram import Histogram
-from stagelens.store import schema, tiers
-from stagelens.store.encoding import decode
+from stagelens.store import schema
+from stagelens.store.columns import decode_buckets
 from stagelens.store.engines import database
-from stagelens.store.rows import PointRow
+from stagelens.store.points import PointRow
 from tests.support.raw_requests import Site
 
 # No bucket starts later. [Unix seconds]
@@ -20,22 +20,22 @@ FOREVER = 4_000_000_000
 Ledger = dict[tuple[int, int], tuple[int, int]]
 
 
-def known(one: Site) -> list[tiers.Tier]:
+def known(one: Site) -> list[schema.Tier]:
     """The tiers of the store."""
     with database.reading(one.store.engine) as connection:
-        return tiers.read_tiers(connection)
+        return schema.read_tiers(connection)
 
 
 def rows(one: Site, tier: int) -> list[PointRow]:
     """All that *tier* keeps."""
     with database.reading(one.store.engine) as connection:
-        kept_from = {each.seconds: each.kept_from for each in tiers.read_tiers(connection)}
+        kept_from = {each.seconds: each.kept_from for each in schema.read_tiers(connection)}
         return one.store.points.load(connection, tier, kept_from[tier], FOREVER)
 
 
 def histogram_of(row: PointRow) -> Histogram:
     """The histogram of *row*, whose count is checked."""
-    buckets = decode([row.histogram])
+    buckets = decode_buckets([row.histogram])
     histogram = Histogram(row.scale, dict(zip(buckets.index.tolist(), buckets.amount.tolist(), strict=True)), row.zero)
 
     assert row.count == histogram.count
@@ -47,7 +47,7 @@ def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tu
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
         if row.metric > 0 and row.bucket < before:
-            key = (row.service_id, row.metric, row.series_id, row.stage, tiers.floor_to(row.bucket, width))
+            key = (row.service_id, row.metric, row.series_id, row.stage, schema.floor_to(row.bucket, width))
             found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
     return found
 
@@ -86,7 +86,7 @@ def counted(one: Site) -> Ledger:
     found: Ledger = {}
     for tier in schema.TIERS:
         for row in rows(one, tier):
-            key = tier, tiers.floor_to(row.bucket, schema.SLOT_SECONDS[tier])
+            key = tier, schema.floor_to(row.bucket, schema.SLOT_SECONDS[tier])
             n, size = found.get(key, (0, 0))
             found[key] = n + 1, size + len(row.histogram)
     return found

@@ -12,7 +12,7 @@ from sqlalchemy import MetaData, select, text
 
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, backup
-from stagelens.store.rows import PointRow
+from stagelens.store.points import PointRow
 from tests.store.clickhouse_server import embedded_url
 from tests.store.questions import answers
 from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site

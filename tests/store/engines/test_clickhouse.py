@@ -23,16 +23,13 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import METRICS, REQUEST_DURATION
 from stagelens.store import Batch, Point, Retention, schema
 from stagelens.store import columns as columns_module
-from stagelens.store import rows as rows_module
-from stagelens.store.columns import Columns, Steps
-from stagelens.store.encoding import Buckets, encode
+from stagelens.store import points as points_module
+from stagelens.store.columns import Buckets, Columns, Steps, encode_buckets
 from stagelens.store.engines import clickhouse_sql, database
-from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints
-from stagelens.store.engines.clickhouse_client import ClickHouseServer, parse_url
+from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints, ClickHouseServer, parse_url
 from stagelens.store.engines.clickhouse_sql import select_query
-from stagelens.store.points import PointQuery, Points, PreparedWrite
-from stagelens.store.rows import PointRow
-from stagelens.store.tiers import Segment
+from stagelens.store.points import PointQuery, PointRow, Points, PreparedWrite
+from stagelens.store.schema import Segment
 from tests.store.clickhouse_server import clickhouse_server, embedded_url, new_database
 from tests.support.raw_requests import NOON, Request, Series, Site
 
@@ -218,7 +215,7 @@ def test_rows_come_back_as_they_were_written(twins: Twins, points: list[tuple[st
 
 def row(bucket: int = NOON - 600, part: int = 1, tier: int = 10) -> PointRow:
     """Return a row of one request."""
-    blob = encode(Buckets(np.array([0, 1]), np.array([-7]), np.array([1])))[0]
+    blob = encode_buckets(Buckets(np.array([0, 1]), np.array([-7]), np.array([1])))[0]
     return PointRow(tier, 1, 1, bucket, 1, "queue", part, 5, 0, 1, 0.5, blob)
 
 
@@ -228,7 +225,7 @@ def writing(
     """Return what prepares a write of a row in each of *buckets*."""
 
     def prepare(connection: Connection) -> PreparedWrite:
-        part = rows_module.take_part(connection)
+        part = points_module.take_part(connection)
         return PreparedWrite(part, [row(bucket, part) for bucket in buckets], then)
 
     return prepare
@@ -336,7 +333,7 @@ def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
     old, young = NOON - 3 * width, NOON - width
 
     def prepare(connection: Connection) -> PreparedWrite:
-        part = rows_module.take_part(connection)
+        part = points_module.take_part(connection)
         rows = [row(old, part), row(young, part), row(old, part, 60)]
         return PreparedWrite(part, sorted(rows), lambda _: None)
 
@@ -444,7 +441,7 @@ def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: 
     long_ago = now - now % 10 - 610_000
 
     def prepare(connection: Connection) -> PreparedWrite:
-        part = rows_module.take_part(connection)
+        part = points_module.take_part(connection)
         rows = [row(long_ago, part), row(long_ago, part, 60), row(now - now % 10, part)]
         return PreparedWrite(part, sorted(rows), lambda _: None)
 
@@ -536,8 +533,7 @@ def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
 
 def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the command that installs it."""
-    for name in ("clickhouse", "clickhouse_client"):
-        monkeypatch.delitem(sys.modules, f"stagelens.store.engines.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "stagelens.store.engines.clickhouse", raising=False)
     monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
     with pytest.raises(StoreError, match=r'not installed .*\n    pip install "stagelens\[clickhouse\]"'):
         Site(f"sqlite:///{tmp_path}/x.db", {"points_url": "clickhousedb://127.0.0.1:9/x"})

@@ -11,11 +11,10 @@ from sqlalchemy import Connection
 
 from stagelens.core.names import METRICS
 from stagelens.store.engines import database
-from stagelens.store.engines.clickhouse import ClickHousePoints
-from stagelens.store.engines.clickhouse_client import ClickHouseServer
+from stagelens.store.engines.clickhouse import ClickHousePoints, ClickHouseServer
 from stagelens.store.engines.clickhouse_sql import TableLocation
 from stagelens.store.points import PointQuery, PreparedWrite
-from stagelens.store.tiers import Segment
+from stagelens.store.schema import Segment
 from tests.support.raw_requests import NOON, Request, Site
 
 

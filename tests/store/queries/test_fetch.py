@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import columns as columns_module
-from stagelens.store.columns import Columns, Steps, add_up
-from stagelens.store.encoding import Buckets, Ints
+from stagelens.store.columns import Buckets, Columns, Ints, Steps, add_up
 from stagelens.store.queries.fetch import add_up_steps
 from stagelens.store.queries.latency import BREAKDOWN_METRICS, Mixture
 from stagelens.store.queries.time_series import step_mixtures

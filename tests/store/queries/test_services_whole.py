@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import Retention
-from stagelens.store.tiers import Tier, whole_buckets
+from stagelens.store.schema import Tier, whole_buckets
 from tests.support.raw_requests import NOON, Request, Site
 
 HOUR = 3600

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
-from stagelens.store.engines import database, sql_points
-from stagelens.store.points import PointQuery, Snapshot
+from stagelens.store.engines import database
+from stagelens.store.points import PointQuery, StoreSnapshot
 from stagelens.store.queries import fetch
 from tests.support.raw_requests import NOON, Request, Series, Site
 
@@ -199,7 +199,7 @@ def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
         ]
 
     whole = answers()
-    monkeypatch.setattr(sql_points, "PIECE_ROWS", 3)
+    monkeypatch.setattr(database, "PIECE_ROWS", 3)
 
     assert answers() == whole
 
@@ -210,7 +210,7 @@ def test_what_is_held_does_not_grow_with_time(sqlite_site: Callable[..., Site]) 
     one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
     with database.reading(one.store.engine) as connection:
         held = fetch.fetch(
-            Snapshot(connection, one.store.points), PointQuery(one.around(), (REQUEST_DURATION, STAGE_TIME))
+            StoreSnapshot(connection, one.store.points), PointQuery(one.around(), (REQUEST_DURATION, STAGE_TIME))
         )
 
     assert len(held) == 2

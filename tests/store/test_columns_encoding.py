@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.errors import StoreError
-from stagelens.store.encoding import Buckets, decode, encode
+from stagelens.store.columns import Buckets, decode_buckets, encode_buckets
 
 # Any index a histogram may have at any scale, any count of 63 bits.
 HISTOGRAMS = st.lists(
@@ -33,20 +33,20 @@ def rows(buckets: Buckets) -> list[dict[int, int]]:
 @given(HISTOGRAMS)
 def test_what_is_encoded_is_decoded_again(histograms: list[dict[int, int]]) -> None:
     """Any list of histograms, empty ones among them, comes back as it was."""
-    assert rows(decode(encode(columns(histograms)))) == histograms
+    assert rows(decode_buckets(encode_buckets(columns(histograms)))) == histograms
 
 
 @given(HISTOGRAMS)
 def test_a_blob_does_not_depend_on_its_neighbours(histograms: list[dict[int, int]]) -> None:
     """Rows encoded together or one by one are the same bytes."""
-    together = encode(columns(histograms))
+    together = encode_buckets(columns(histograms))
 
-    assert together == [encode(columns([one]))[0] for one in histograms]
+    assert together == [encode_buckets(columns([one]))[0] for one in histograms]
 
 
 def test_twenty_requests_take_few_bytes() -> None:
     """A sparse histogram of twenty requests takes two to three bytes a bucket."""
-    (blob,) = encode(columns([{-130 + 3 * step: 1 for step in range(20)}]))
+    (blob,) = encode_buckets(columns([{-130 + 3 * step: 1 for step in range(20)}]))
 
     assert len(blob) < 50
 
@@ -54,13 +54,13 @@ def test_twenty_requests_take_few_bytes() -> None:
 @pytest.mark.parametrize("blob", [b"", b"\x01\x02", b"\x01\x02\x03\x84", b"\x01" + b"\xff" * 10 + b"\x01\x01"])
 def test_a_damaged_blob_is_refused(blob: bytes) -> None:
     """Empty, cut and overlong blobs raise an error that says what to do, whatever stands beside them."""
-    good = encode(columns([{1: 1}]))[0]
+    good = encode_buckets(columns([{1: 1}]))[0]
 
     with pytest.raises(StoreError, match="damaged"):
-        decode([good, blob, good])
+        decode_buckets([good, blob, good])
 
 
 def test_a_blob_of_a_later_format_is_refused() -> None:
     """A format this version does not know is named."""
     with pytest.raises(StoreError, match="format 2"):
-        decode([b"\x02\x05"])
+        decode_buckets([b"\x02\x05"])
