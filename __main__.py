@@ -253,7 +253,7 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
 
 
 def _collector(environment: Mapping[str, str], store: Store) -> Collector:
-    from .collector.config_file import LiveConfig  # noqa: PLC0415
+    from .collector.config import LiveConfig  # noqa: PLC0415
     from .collector.serve import Collector, CollectorConfig  # noqa: PLC0415
 
     config = CollectorConfig.from_env(environment)

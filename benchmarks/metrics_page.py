@@ -14,10 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from costs.table import Table
 
-from stagelens.collector.prometheus import exposition
-from stagelens.collector.prometheus import exposition as text
-from stagelens.collector.prometheus.config import PrometheusSettings
-from stagelens.collector.prometheus.counters import EMPTY_SECONDS, Counters
+from stagelens.collector import exposition
+from stagelens.collector import exposition as text
+from stagelens.collector.prometheus import EMPTY_SECONDS, Counters, PrometheusSettings
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION
 from stagelens.store.columns import Buckets
 from stagelens.store.points import HistogramArrays

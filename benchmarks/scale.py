@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.ingest.writer import MAX_ROWS_A_COMMIT
 from stagelens.collector.traces.span_reader import SpanReader

@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..collector.background import SpanFolder
-from ..collector.config_file import LiveConfig
-from ..collector.forward import state
+from ..collector.config import LiveConfig
+from ..collector.forward import forwarder as state
 from ..collector.forward.forwarder import Forwarder
 from ..collector.serve import Collector, CollectorConfig
 from ..collector.traces.inbox import InboxLimits

@@ -1,15 +1,29 @@
-"""Background threads: aggregation of received spans, and maintenance of the store (roll-ups and retention)."""
+"""Background threads: aggregation of received spans, maintenance of the store (roll-ups and retention), and status reports.
+
+A status report is written into the store every ten seconds, for the page that shows all collectors.
+"""
 
 from __future__ import annotations
 
 import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
 
 from ..core.background_tasks import PeriodicThread
 from ..core.errors import StoreError
+from ..core.settings.values import format_size
 from ..store import Store
-from ..store.inbox import Delivery, Folded
+from ..store.collectors import Report, Vitals, remove_collector, write_report
+from ..store.inbox import Delivery, Folded, read_backlog
 from ..store.records import as_columns
+from .config import LiveConfig
+from .forward.forwarder import DestinationState as Destination
 from .ingest.writer import FullError
+from .scrape.scraper import TargetState
 from .self_metrics import Health, SelfMetrics
 from .traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from .traces.sampling import SamplingPolicy
@@ -48,8 +62,6 @@ class Maintenance(PeriodicThread):
         else:
             self._health.succeeded(MAINTENANCE_PART)
 
-
-_log = logging.getLogger(__name__)
 
 FOLDING_PART = "folding spans"
 # Size of the inbox that is processed at once: two seconds at 200,000 spans a second.
@@ -139,3 +151,141 @@ class SpanFolder(PeriodicThread):
         waiting = self._store.waiting()
         self._waiting_bytes = waiting.size_bytes
         self._metrics.waiting(waiting)
+
+
+_log = logging.getLogger(__name__)
+
+Samples = Mapping[tuple[str, tuple[str, ...]], float]
+
+INTERVAL_SECONDS = 10.0
+# Rates are averages of a minute.
+_INTERVALS = 6
+_P99 = 0.99
+# Length of each shown reason, and number of shown targets and senders.
+_MAX_CHARS, _MAX_DOWN = 300, 20
+
+
+class StatusReporter(PeriodicThread):
+    """Thread that writes the status of one collector, under its `name`, which is set before it starts.
+
+    Args:
+        store: The store.
+        metrics: Metrics of the collector.
+        health: Failing parts.
+        file: The collector's file, with its errors.
+        targets: Returns the states of scrape targets.
+        destinations: Returns the states of forwarding destinations.
+        greedy: Returns the senders that exceeded their service limit.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        metrics: SelfMetrics,
+        health: Health,
+        file: LiveConfig,
+        targets: Callable[[], Sequence[TargetState]] = lambda: (),
+        destinations: Callable[[], Sequence[Destination]] = lambda: (),
+        greedy: Callable[[], Sequence[str]] = lambda: (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__("vitals")
+        self._store, self._metrics, self._health, self._file = store, metrics, health, file
+        self._targets, self._destinations, self._greedy, self._clock = targets, destinations, greedy, clock
+        self._id, self.name, self._started = secrets.token_hex(8), "", clock()
+        self._version = metadata.version("stagelens")
+        self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
+        # First failure of each failing part.
+        self._since: dict[str, float] = {}
+
+    def step(self) -> float:
+        """Write the status now."""
+        try:
+            self.report()
+        except StoreError as error:
+            # The writer and maintenance report store errors, and the page shows an outdated status.
+            _log.debug("%s", error)
+        return INTERVAL_SECONDS
+
+    def stop(self) -> None:
+        """Stop the thread and delete the status, so that the page does not show a stopped collector as missing."""
+        super().stop()
+        if self.thread.ident is None:
+            return
+        try:
+            with self._store.transaction() as connection:
+                remove_collector(connection, self._id)
+        except StoreError as error:
+            _log.warning("the collector is shown as silent from now on, its row could not be taken away: %s", error)
+
+    def report(self) -> None:
+        """Write the status now.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        now = self._clock()
+        self._taken.append((now, self._metrics.samples()))
+        failing = self._health.failing | dict.fromkeys(self._health.dead, "")
+        self._since = {part: self._since.get(part, now) for part in failing}
+        targets, destinations = self._targets(), self._destinations()
+        down = [state for state in targets if state.state == "down"]
+        vitals = replace(
+            vitals_from_samples(self._taken),
+            targets_up=sum(state.state == "up" for state in targets),
+            targets_down={state.url: state.error[:_MAX_CHARS] for state in down[:_MAX_DOWN]},
+            destinations_down={
+                each.name: f"{each.error[:_MAX_CHARS]} ({format_size(each.backlog.size_bytes)} wait)"
+                for each in destinations
+                if each.state == "down"
+            },
+            destinations_lost={each.name: each.lost_bodies for each in destinations if each.lost_bodies},
+            failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
+            file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
+            greedy=tuple(self._greedy()[:_MAX_DOWN]),
+        )
+        with self._store.transaction() as connection:
+            spans = read_backlog(connection)
+            seconds = max(now - spans.oldest, 0) if spans.oldest else 0
+            vitals = replace(vitals, spans_waiting_bytes=spans.size_bytes, spans_waiting_seconds=seconds)
+            write_report(connection, Report(self._id, self.name, self._version, self._started, now, vitals))
+
+
+def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
+    """Return the vitals of a collector from its metrics at each time in *taken*, the oldest first."""
+    (first, before), (last, after) = taken[0], taken[-1]
+    seconds = max(last - first, 1.0)
+    # Before the first sample all counters were zero.
+    since: Samples = before if len(taken) > 1 else {}
+    grown = {key: value - since.get(key, 0.0) for key, value in after.items()}
+    exports: dict[str, float] = {}
+    refused: dict[str, float] = {}
+    for (name, labels), count in grown.items():
+        if name == "requests_total" and count > 0:
+            signal, code = labels
+            into, key = (exports, signal) if code.startswith("2") else (refused, code)
+            into[key] = into.get(key, 0.0) + count / seconds
+    return Vitals(
+        exports_per_second=exports,
+        refused_per_second=refused,
+        rejected={" ".join(key): value for (name, key), value in after.items() if name == "rejected_total" and value},
+        queue_batches=after.get(("queue_batches", ()), 0),
+        queue_bytes=after.get(("queue_bytes", ()), 0),
+        receiving_bytes=after.get(("receiving_bytes", ()), 0),
+        commit_p99_seconds=_quantile_bound(grown, "commit_seconds_bucket", _P99),
+        store_bytes=after.get(("store_bytes", ()), 0),
+        store_budget_bytes=after.get(("store_budget_bytes", ()), 0),
+        memory_bytes=after.get(("process_resident_memory_bytes", ()), 0),
+        cpu_ratio=grown.get(("process_cpu_seconds_total", ()), 0) / seconds if len(taken) > 1 else 0,
+    )
+
+
+def _quantile_bound(grown: Samples, name: str, quantile: float) -> float | None:
+    """Return the upper bound of the bucket of *quantile*; None without values, the last finite bound beyond it."""
+    counts = sorted((float(labels[0]), count) for (key, labels), count in grown.items() if key == name)
+    if not counts or not counts[-1][1]:
+        return None
+    bound = next(end for end, count in counts if count >= quantile * counts[-1][1])
+    return bound if bound != float("inf") else counts[-2][0]

@@ -18,13 +18,11 @@ from ..core.settings.values import format_size
 from ..core.settings.yaml_config import meant
 from ..store.engines import database
 from ..store.store_factory import store_locations
-from .config import CollectorConfig
-from .config_file import CollectorFile, read_collector_file
+from .config import CollectorConfig, CollectorFile, read_collector_file
 from .forward.config import Destination
 from .scrape.config import AUTO, Target
 from .server import access_config as access_section
-from .server.access_config import Access, Limits, check_exposure
-from .server.tls import GrpcTls
+from .server.access_config import Access, GrpcTls, Limits, check_exposure
 from .traces.rule_config import built_in
 
 # Without what Kubernetes sets in every pod for a service that is called stagelens-collector.

@@ -1,14 +1,30 @@
-"""Collector settings from the environment, read at the start; `core/settings/schema.py` lists them."""
+"""Configuration of the collector: settings from the environment, and the file STAGELENS_COLLECTOR_CONFIG.
+
+`core/settings/schema.py` lists the settings, which are read at the start. The file has sections for access, span rules, scrape
+targets, Prometheus labels and forwarding, each with its own reader. It is read again when it or a secret file in it changes.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+from ..core.background_tasks import PeriodicThread
+from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError
+from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.values import parse_size, require_positive
+from ..core.settings.yaml_config import Fields
 from ..store.store_factory import StoreConfig
+from .forward.config import Destination, read_destinations
+from .prometheus import PrometheusSettings, read_prometheus
+from .scrape.config import Target, read_targets
+from .server.access_config import Access, read_access, tokens_from_env
+from .traces.rule_config import read_rules
+from .traces.rules import Rule
 
 # The ports the OpenTelemetry specification gives to OTLP/HTTP and OTLP/gRPC.
 DEFAULT_PORT, DEFAULT_GRPC_PORT = 4318, 4317
@@ -18,21 +34,21 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class CollectorConfig(StoreConfig):
-    """Where the collector listens, what it accepts and where it keeps it.
+    """Addresses, limits and database of the collector.
 
     Args:
         host: The address to listen on.
-        port: The port for HTTP; 0 takes a free one.
-        grpc_port: The port for gRPC; 0 takes a free one, None does without.
-        config_file: A file that says who may send, how spans are read and what is scraped, see `config_file`.
-        is_open: Whether those are let in who show neither token nor certificate, wherever it listens.
-        max_body_bytes: The largest request, as it comes.
-        max_inflated_bytes: The largest request, inflated.
-        queue_batches: How many requests may wait for the store.
-        queue_bytes: How many bytes they may hold together, inflated.
-        keeps_all_traces: Whether all requests made of spans are kept as traces, not the tail alone.
-        spans_waiting_bytes: How much room spans may take that wait for their requests to be whole.
-        dashboard_url: Where people find the dashboard.
+        port: Port for HTTP; 0 takes a free one.
+        grpc_port: Port for gRPC; 0 takes a free one, None disables gRPC.
+        config_file: File with access, span rules, scrape targets and forwarding, see `CollectorFile`.
+        is_open: Whether senders without credentials are accepted on any address.
+        max_body_bytes: Maximum size of a request as received.
+        max_inflated_bytes: Maximum size of a request after decompression.
+        queue_batches: Maximum number of requests that wait for the store.
+        queue_bytes: Their maximum total size after decompression.
+        keeps_all_traces: Whether the traces of all requests made of spans are retained, not only the slowest.
+        spans_waiting_bytes: Maximum size of spans that wait until their requests are complete.
+        dashboard_url: URL of the dashboard, for messages.
     """
 
     host: str = "127.0.0.1"
@@ -84,7 +100,7 @@ def _grpc_port(env: Mapping[str, str], http_port: int) -> int | None:
     key = "STAGELENS_COLLECTOR_GRPC_PORT"
     if (env.get(key) or "").strip().lower() == "off":
         return None
-    # Who takes any port for HTTP means to run beside others.
+    # Any free port for HTTP means that several collectors run side by side.
     return _count(env, key, 0 if http_port == 0 else DEFAULT_GRPC_PORT, 0, MAX_PORT)
 
 
@@ -112,3 +128,128 @@ def _count(env: Mapping[str, str], key: str, otherwise: int, low: int, high: int
         msg = f"{key} is {text!r}; write a whole number from {low} to {high}, such as {otherwise}"
         raise ConfigError(msg)
     return int(text)
+
+
+_log = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorFile:
+    """Content of the file, or the corresponding settings of the environment.
+
+    Args:
+        access: Credentials and limits of clients.
+        rules: Span rules, applied before the built-in ones.
+        scrape: Scrape targets.
+        prometheus: Settings of the histograms on /metrics.
+        forward: Forwarding destinations.
+        files: Further files it was read from.
+        warnings: Probable mistakes: file, line, text.
+    """
+
+    access: Access = field(default_factory=Access)
+    rules: tuple[Rule, ...] = ()
+    scrape: tuple[Target, ...] = ()
+    prometheus: PrometheusSettings = field(default_factory=PrometheusSettings)
+    forward: tuple[Destination, ...] = ()
+    files: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
+    """Read the file at *path*, if there is one.
+
+    Args:
+        path: The file.
+        env: The environment, for secrets.
+        held: Previous secrets by path of their files; the current ones are added.
+
+    Raises:
+        ConfigError: The file is invalid; a line for each error.
+    """
+    own, egress_policy = tokens_from_env(env), EgressPolicy.from_env(env)
+    found = CollectorFile(Access(tokens=own))
+    if path is None:
+        return found
+    document = read_document(path, "the collector's file")
+    if document.value is not None:
+        fields = Fields(document, (), document.value, example="access: {tokens: []}")
+        sections = ("access", "rules", "scrape", "prometheus", "forward")
+        access, rules, scrape, prometheus, forward = (fields.value(key) for key in sections)
+        fields.finish()
+        found_access = read_access(document, ("access",), access or {}, env, {} if held is None else held)
+        found = CollectorFile(
+            replace(found_access.access, tokens=(*found_access.access.tokens, *own)),
+            read_rules(document, ("rules",), rules or {}),
+            read_targets(document, ("scrape",), scrape or {}, egress_policy),
+            read_prometheus(document, ("prometheus",), prometheus or {}),
+            read_destinations(document, ("forward",), forward or {}, env, egress_policy),
+            found_access.files,
+        )
+    if document.problems:
+        raise FileError(path, document.problems)
+    return replace(found, warnings=tuple(spell_problem(path, warning) for warning in document.warnings))
+
+
+class _File(LiveFile[CollectorFile]):
+    """Watched file with log messages."""
+
+    def accepted(self, found: CollectorFile) -> None:
+        counts = len(found.access.tokens), len(found.rules), len(found.scrape), len(found.forward)
+        _log.info("%s is in force: %d tokens, %d rules, %d targets, %d destinations", self.path, *counts)
+        for line in found.warnings:
+            _log.warning("%s", line)
+
+
+class LiveConfig(PeriodicThread):
+    """The file, read again when it changes; an invalid file leaves the previous content in force.
+
+    Args:
+        path: The file, or None where there is none.
+        env: The environment, for secrets.
+
+    Attributes:
+        env: The same.
+
+    Raises:
+        ConfigError: Something in it is wrong, a line for each.
+    """
+
+    def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
+        super().__init__("config", rest_seconds=_CHECK_SECONDS)
+        held: dict[str, str] = {}
+        self.env = env
+        self._first = read_collector_file(path, env, held)
+        self._live = _File(path, lambda path: self._again(path, env, held), lambda found: found.files)
+        self.refresh()
+
+    @property
+    def current(self) -> CollectorFile:
+        """The content in force."""
+        return self._live.current or self._first
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Errors of the current file; empty if it is valid."""
+        return self._live.errors
+
+    def refresh(self) -> None:
+        """Read the file if it has changed."""
+        self._live.refresh(datetime.now(UTC))
+
+    def step(self) -> float:
+        """Check the file; on errors the previous content stays in force."""
+        self.refresh()
+        return _CHECK_SECONDS
+
+    def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
+        found = read_collector_file(path, env, held)
+        if self.current.access.asks and not found.access.asks:
+            # A file that is only half written looks like this.
+            msg = f"{path}: it would let in everybody, for it names neither tokens nor a client_ca; restart if that is meant"
+            raise ConfigError(msg)
+        if found.access.tls != self._first.access.tls:
+            _log.warning("%s: what access.tls names now is used after a restart", path)
+        return replace(found, access=replace(found.access, tls=self._first.access.tls))

@@ -1,33 +1,56 @@
-"""Transport of the forwarder: outcomes of sending a body, and the OTLP/HTTP transport.
+"""Transports of the forwarder: OTLP/HTTP and OTLP/gRPC, and the outcomes of sending a body.
 
-Bodies are sent in their original encoding. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response": 429, 502, 503 and 504
+HTTP sends bodies in their original encoding. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response": 429, 502, 503 and 504
 are retried after Retry-After; other failures concern the body and would repeat. 408 is retried as well (the body arrived too slowly),
 and so are 401, 403 and redirects: they are caused by settings, and no body should be lost for them.
+
+gRPC sends protobuf unchanged; JSON is converted into protobuf. Source: "OTLP/gRPC Response" and "OTLP/gRPC Throttling": retryable codes,
+RESOURCE_EXHAUSTED only with a RetryInfo, which gives the delay. UNAUTHENTICATED and PERMISSION_DENIED are retried as well. "JSON
+Protobuf Encoding": OTLP JSON differs from the JSON mapping of protobuf by hexadecimal ids of traces and spans; other bytes are base64
+in both. Unknown fields are dropped.
+
+Calls use the threads of gRPC instead of grpc.aio, which shares one socket between the event loops of a process and, at least up to
+version 1.78, fills the log because of it (https://github.com/grpc/grpc/issues/25364).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import ipaddress
+import json
+import ssl
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
+import grpc
 import httpx
 import zstandard
 from google.protobuf import json_format
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
-from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
+from ...core.egress import CallTls, CheckedTransport, EgressDeniedError, EgressPolicy, addresses_of, port_of, proxy_of
+from ...core.errors import StagelensError, WireError
 from ...store.outgoing import Outgoing
+from ..otlp.json_encoding import identifier
 from ..otlp.responses import JSON
+from ..server.grpc_server import SERVICES
 from .config import AGENT, Destination
 
 # Length of a destination's message in logs and pages.
@@ -118,9 +141,9 @@ def redacted(text: str, headers: Mapping[str, str]) -> str:
     return "".join(each if each.isprintable() else " " for each in " ".join(text.split()))[:_MAX_SHOWN_CHARS]
 
 
-_AGAIN = frozenset({408, 429, 502, 503, 504})
-_SETTINGS_ERRORS = frozenset({401, 403})
-_FIXES = {401: "look at its headers", 403: "look at its headers", 404: "look at its endpoint and signals"}
+_RETRYABLE_STATUSES = frozenset({408, 429, 502, 503, 504})
+_SETTINGS_STATUSES = frozenset({401, 403})
+_STATUS_FIXES = {401: "look at its headers", 403: "look at its headers", 404: "look at its endpoint and signals"}
 # Size limit of a response.
 _MAX_ANSWER_BYTES = 64 * 1024
 
@@ -190,11 +213,11 @@ def _judged(response: httpx.Response, signal: str, answer: bytes, headers: Mappi
     status = response.status_code
     said = redacted(_words(response, answer), headers)
     text = f"it answers {status}" + (f": {said}" if said else "")
-    if cure := _FIXES.get(status):
+    if cure := _STATUS_FIXES.get(status):
         text = f"{text}; {cure}"
     if response.is_redirect:
         return Retry(f"it redirects elsewhere ({status}), which is not followed; write the address it redirects to")
-    if status in _AGAIN | _SETTINGS_ERRORS:
+    if status in _RETRYABLE_STATUSES | _SETTINGS_STATUSES:
         return Retry(text, _retry_after(response))
     return Refused(text, "returned" if status == HTTPStatus.LOOP_DETECTED else "refused")
 
@@ -217,3 +240,184 @@ def _retry_after(response: httpx.Response) -> float | None:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+_REQUESTS: dict[str, type[Message]] = {
+    "metrics": ExportMetricsServiceRequest,
+    "traces": ExportTraceServiceRequest,
+    "logs": ExportLogsServiceRequest,
+}
+# Ids of spans, links, log records and exemplars. Attribute names are never keys of an object, but values of `key`.
+_IDS = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
+
+
+def protobuf_of(signal: str, body: bytes) -> bytes:
+    """Convert the JSON *body* of *signal* into protobuf.
+
+    Raises:
+        WireError: A field has the wrong type, or an id is not hexadecimal.
+    """
+    try:
+        root = json.loads(body, object_hook=_with_base64)
+        return json_format.ParseDict(root, _REQUESTS[signal](), ignore_unknown_fields=True).SerializeToString()
+    except (ValueError, RecursionError, json_format.ParseError, EncodeError) as error:
+        raise WireError(str(error)) from error
+
+
+def _with_base64(node: dict[str, Any]) -> dict[str, Any]:
+    for key in _IDS & node.keys():
+        node[key] = base64.b64encode(bytes.fromhex(identifier(node, key))).decode()
+    return node
+
+
+_METHODS: dict[str, str] = {signal: f"/{service}/Export" for service, signal in SERVICES.items()}
+_RETRYABLE_CODES = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
+_SETTINGS_CODES = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_CODE_FIXES = dict.fromkeys(_SETTINGS_CODES, "look at its headers") | {
+    grpc.StatusCode.UNIMPLEMENTED: "look at its endpoint and signals"
+}
+_DETAILS = "grpc-status-details-bin"
+
+
+class UnresolvedError(StagelensError):
+    """The host of a destination cannot be resolved."""
+
+
+class GrpcTransport:
+    """gRPC channel to a destination; its TLS files are read now.
+
+    Args:
+        destination: The destination.
+        addresses: Resolved and allowed addresses; no other address is called.
+
+    Raises:
+        OSError: The TLS files cannot be used.
+    """
+
+    def __init__(self, destination: Destination, addresses: Sequence[str]) -> None:
+        url = httpx.URL(destination.endpoint)
+        options = (
+            # The channel connects to an address; TLS and the authority use the host name.
+            ("grpc.ssl_target_name_override", url.host),
+            ("grpc.default_authority", url.netloc.decode("ascii")),
+            ("grpc.primary_user_agent", AGENT),
+            ("grpc.enable_http_proxy", 0),
+            # `DestinationSender` retries.
+            ("grpc.enable_retries", 0),
+            # A new channel must not reuse connections and certificates of an old one.
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        is_gzip = destination.compression == "gzip"
+        compression = grpc.Compression.Gzip if is_gzip else grpc.Compression.NoCompression
+        where = _target(addresses, port_of(url))
+        self._channel = (
+            grpc.secure_channel(where, _credentials(destination.tls), options, compression)
+            if url.scheme == "https"
+            else grpc.insecure_channel(where, options, compression)
+        )
+        self._timeout = destination.timeout
+        self._exports = {signal: self._channel.unary_unary(method) for signal, method in _METHODS.items()}
+
+    async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
+        """Send *body* with *headers*, as metadata."""
+        try:
+            message = await asyncio.to_thread(_message, body)
+        except WireError as error:
+            said = redacted(str(error), headers)
+            return Refused(f"it cannot be written as protobuf, which gRPC needs: {said}", "unreadable")
+        metadata = tuple((name.lower(), value) for name, value in headers.items())
+        call = self._exports[body.signal].future(message, self._timeout, metadata)
+        await _wait_for_call(call)
+        if call.code() is grpc.StatusCode.OK:
+            return accepted_outcome(body.signal, call.result(), headers)
+        return _failure_outcome(call, headers)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        self._channel.close()
+
+
+async def open_grpc_transport(destination: Destination, egress_policy: EgressPolicy) -> GrpcTransport:
+    """Return the way to *destination*, connected to the current addresses of its host.
+
+    Raises:
+        EgressDeniedError: One of them is none that *egress_policy* has.
+        NowhereError: It leads nowhere.
+        OSError: The TLS files cannot be used.
+    """
+    try:
+        async with asyncio.timeout(destination.timeout):
+            addresses = await addresses_of(httpx.URL(destination.endpoint), egress_policy)
+    except OSError as error:  # TimeoutError is one
+        msg = f"it cannot be reached ({str(error) or type(error).__name__})"
+        raise UnresolvedError(msg) from error
+    return GrpcTransport(destination, addresses)
+
+
+async def _wait_for_call(call: Any) -> None:
+    """Wait until *call* has ended; cancellation of the task cancels the call."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    call.add_done_callback(lambda _call: loop.call_soon_threadsafe(ended.set))
+    try:
+        await ended.wait()
+    finally:
+        call.cancel()
+        # The callback of the gRPC thread needs the running loop.
+        await ended.wait()
+
+
+def _message(body: Outgoing) -> bytes:
+    content = inflate_body(body)
+    return protobuf_of(body.signal, content) if body.media_type == JSON else content
+
+
+def _failure_outcome(call: Any, headers: Mapping[str, str]) -> SendOutcome:
+    code, seconds = call.code(), _retry_seconds(call)
+    said = redacted(call.details() or "", headers)
+    text = f"the call ends with {code.name}" + (f": {said}" if said else "")
+    if cure := _CODE_FIXES.get(code):
+        text = f"{text}; {cure}"
+    if code in _RETRYABLE_CODES | _SETTINGS_CODES or (
+        code is grpc.StatusCode.RESOURCE_EXHAUSTED and seconds is not None
+    ):
+        return Retry(text, seconds)
+    return Refused(text, "returned" if code is grpc.StatusCode.ALREADY_EXISTS else "refused")
+
+
+def _retry_seconds(call: Any) -> float | None:
+    """Return the retry delay requested by the destination, None without one."""
+    encoded = next((value for key, value in call.trailing_metadata() or () if key == _DETAILS), b"")
+    info = RetryInfo()
+    try:
+        found = any(detail.Unpack(info) for detail in Status.FromString(encoded).details)
+    except DecodeError:
+        return None
+    return max(info.retry_delay.seconds + info.retry_delay.nanos / 1e9, 0.0) if found else None
+
+
+def _target(addresses: Sequence[str], port: int) -> str:
+    """Return *addresses* in the syntax of gRPC: all of one family, with IPv4-mapped IPv6 addresses if needed."""
+    found = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
+    if all(each.version == 4 for each in found):  # noqa: PLR2004 - IPv4
+        return "ipv4:" + ",".join(f"{each}:{port}" for each in found)
+    return "ipv6:" + ",".join(f"[{each if each.version == 6 else f'::ffff:{each}'}]:{port}" for each in found)  # noqa: PLR2004
+
+
+def _credentials(tls: CallTls) -> grpc.ChannelCredentials:
+    # gRPC accepts invalid files silently, and without files uses its own authorities, not those of the system.
+    context = tls.context()
+    system = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))).encode()
+    return grpc.ssl_channel_credentials(
+        tls.ca_file.read_bytes() if tls.ca_file else system or None,
+        tls.key_file.read_bytes() if tls.key_file else None,
+        tls.cert_file.read_bytes() if tls.cert_file else None,
+    )

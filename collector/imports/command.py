@@ -16,12 +16,10 @@ from pathlib import Path
 from ...core.settings.schema import COLLECTOR, STORE
 from ...store.schema import FINEST
 from ...store.store_factory import open_store
-from .. import config_file
-from ..config import CollectorConfig
+from ..config import CollectorConfig, read_collector_file
 from ..ingest.validation import Window
 from ..traces.sampling import SamplingPolicy
-from .formats import FORMATS
-from .importer import ImportResult, import_file
+from .importer import FORMATS, ImportResult, import_file
 from .source import ImportFileError
 
 # A file may have been written by a clock that runs ahead of ours. [seconds]
@@ -68,7 +66,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
     config = CollectorConfig.from_env(dict(environment) | given)
-    rules = config_file.read_collector_file(config.config_file, environment).rules if config.config_file else ()
+    rules = read_collector_file(config.config_file, environment).rules if config.config_file else ()
     failed, imported = False, list[ImportResult]()
     with closing(open_store(config)) as store:
         now = int(time.time())

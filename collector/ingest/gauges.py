@@ -26,8 +26,16 @@ from ...core.histogram import Histogram
 from ...core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
 from ...store import Point
 from ..otlp.model import CUMULATIVE, DELTA, GAUGE, NO_RECORDED_VALUE, SUM, Attributes, Metric, NumberPoint
-from .series import SeriesReader
-from .validation import MAX_COUNT, NANOSECONDS, IngestResult, Reason, RejectedError, Window, printable_text
+from .validation import (
+    MAX_COUNT,
+    NANOSECONDS,
+    IngestResult,
+    Reason,
+    RejectedError,
+    SeriesReader,
+    Window,
+    printable_text,
+)
 
 # More than the GPUs of a machine or the CPU modes of a process.
 MAX_POINTS = 256

@@ -27,7 +27,6 @@ from ..otlp import protobuf_encoding
 from ..otlp.columns import Flags, HistogramColumns, Unsigned, from_points, from_protobuf
 from ..otlp.model import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
 from .gauges import read_gauges
-from .series import SeriesCache, SeriesReader, stage_of
 from .validation import (
     MAX_BUCKETS,
     MAX_COUNT,
@@ -36,11 +35,14 @@ from .validation import (
     IngestResult,
     Reason,
     RejectedError,
+    SeriesCache,
+    SeriesReader,
     Window,
     check_interval,
     check_metric,
     dropped_requests,
     histogram_of,
+    stage_of,
 )
 
 _SUM_ROUNDING = 1e-9

@@ -18,8 +18,7 @@ from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, Scalar, Span
 from .gauges import place_of
 from .points import Window
-from .series import SeriesReader, stage_name
-from .validation import IngestResult, Reason, RejectedError, printable_text
+from .validation import IngestResult, Reason, RejectedError, SeriesReader, printable_text, stage_name
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000

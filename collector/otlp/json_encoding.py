@@ -62,13 +62,13 @@ def attributes(node: Object) -> Attributes:
     """Return the scalar `attributes` of *node*; the last one of a duplicated key."""
     found: Attributes = {}
     for pair in objects(node, "attributes"):
-        value = scalar(object_at(pair, "value"))
+        value = json_scalar(object_at(pair, "value"))
         if value is not None:
             found[string(pair, "key")] = value
     return found
 
 
-def scalar(value: Object) -> Scalar | None:
+def json_scalar(value: Object) -> Scalar | None:
     """Return the scalar in an AnyValue, or None for no value, bytes, a list or a map."""
     if value.get("stringValue") is not None:
         return string(value, "stringValue")

@@ -281,13 +281,13 @@ def _number(point: bytes) -> NumberPoint:
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     found: Attributes = {}
     for pair in pairs:
-        value = scalar(pair.value)
+        value = protobuf_scalar(pair.value)
         if value is not None:
             found[pair.key] = value
     return found
 
 
-def scalar(value: AnyValue) -> Scalar | None:
+def protobuf_scalar(value: AnyValue) -> Scalar | None:
     """Return the scalar in *value*, or None for no value, bytes, a list or a map."""
     match value.WhichOneof("value"):
         case "string_value":

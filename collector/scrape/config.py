@@ -1,18 +1,225 @@
-"""Scrape configuration: the section `scrape:` of the collector's file, with targets, intervals and engines."""
+"""Scrape configuration: the section `scrape:` of the collector's file, and the rules for the metrics of inference engines.
+
+A target has an address, an interval and an engine. Rules read requests, stages and tokens, with units and labels. Those of a known
+engine are one file in `engines/`; user rules have the same keys, under `rules:` of a target.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from ...core.egress import ENV, CallTls, EgressPolicy, file_at, is_header, read_call_tls
+from ...core.errors import StagelensError
+from ...core.names import BY_ENGINE, DEFINITIONS, TOKENS_IN, TOKENS_OUT
+from ...core.settings import yaml_config
 from ...core.settings.yaml_config import Document, Fields, Place, meant
-from .engine_rules import Engine, engines, read_engine
+
+# Seconds per unit.
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+# Default unit by the suffix of a metric name.
+_BY_SUFFIX = {"_seconds": "s", "_ms": "ms", "_milliseconds": "ms", "_us": "us", "_microseconds": "us", "_ns": "ns"}
+# Series dimensions that labels may provide.
+DIMENSIONS = ("version", "model", "model_version", "route", "status")
+_TOKENS = (TOKENS_IN, TOKENS_OUT)
+_READS = ("request", "stages", "first_token", "output_token", "tokens")
+# Suffixes of histogram samples, and of counters (the last one).
+_SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Metric of an exposition.
+
+    Args:
+        names: Names of a histogram, summary or counter in different versions; the first one present counts.
+        count: For a duration that is a plain counter: names of the counter of its events.
+        unit_seconds: Seconds per unit.
+        definition: Definition of a token time, one of `names.DEFINITIONS`.
+    """
+
+    names: tuple[str, ...]
+    count: tuple[str, ...] = ()
+    unit_seconds: float = 1.0
+    definition: str = BY_ENGINE
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Rules of an engine.
+
+    Args:
+        key: Name in the configuration.
+        label: Display name.
+        request: Duration of requests.
+        stages: Time in each stage.
+        first_token: Time to the first token.
+        output_token: Time per output token.
+        tokens: Number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`; counters, or the `_sum` of a histogram.
+        labels: Labels of each of `DIMENSIONS`; the first one present counts.
+        without: Label values that are excluded, for example health checks that the engine counts as requests.
+        sources: URLs of the documentation of the metrics.
+    """
+
+    key: str
+    label: str
+    request: Source | None = None
+    stages: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    first_token: tuple[Source, ...] = ()
+    output_token: tuple[Source, ...] = ()
+    tokens: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    sources: tuple[str, ...] = ()
+
+    def all_sources(self) -> Iterator[Source]:
+        """Yield every source."""
+        if self.request:
+            yield self.request
+        yield from self.stages.values()
+        yield from self.first_token
+        yield from self.output_token
+        yield from self.tokens.values()
+
+    def wanted(self) -> frozenset[str]:
+        """Return the names of all metrics it reads, without suffix."""
+        return frozenset(base_of(name) for source in self.all_sources() for name in (*source.names, *source.count))
+
+
+def base_of(sample: str) -> str:
+    """Return the name of the metric that *sample* belongs to, without suffix.
+
+    >>> base_of("vllm:e2e_request_latency_seconds_bucket"), base_of("ts_inference_requests_total")
+    ('vllm:e2e_request_latency_seconds', 'ts_inference_requests')
+    """
+    for suffix in _SUFFIXES:
+        if sample.endswith(suffix):
+            return sample.removesuffix(suffix)
+    return sample
+
+
+def read_engine(fields: Fields, key: str) -> Engine:
+    """Read the rules of an engine from *fields*; errors become problems of the document."""
+    label = fields.text("name", default=key)
+    request = _source(fields, "request", fields.value("request"))
+    stages = _by_key(fields, "stages")
+    tokens = _by_key(fields, "tokens")
+    for kind in tokens:
+        if kind not in _TOKENS:
+            fields.complain(f"{fields.name('tokens')} has {kind!r}; write one of {', '.join(_TOKENS)}", "tokens")
+    engine = Engine(
+        key,
+        label,
+        request,
+        stages,
+        _several(fields, "first_token"),
+        _several(fields, "output_token"),
+        {kind: source for kind, source in tokens.items() if kind in _TOKENS},
+        _labels(fields),
+        _without(fields),
+        tuple(fields.texts("sources")),
+    )
+    if not any(fields.has(each) for each in _READS):
+        fields.complain(f"{label} reads nothing; add `request: my_request_duration_seconds`, or `stages:`")
+    fields.finish()
+    return engine
+
+
+def _by_key(fields: Fields, key: str) -> dict[str, Source]:
+    if not fields.has(key):
+        return {}
+    inner = fields.mapping(key, example="queue: my_queue_seconds")
+    if inner is None or inner.broken:
+        return {}
+    found = {each: _source(inner, each, inner.value(each)) for each in inner.keys}
+    return {each: source for each, source in found.items() if source is not None}
+
+
+def _several(fields: Fields, key: str) -> tuple[Source, ...]:
+    value = fields.value(key)
+    # A list of texts is one source with several names, a list of mappings several sources.
+    each = value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else [value]
+    return tuple(source for item in each if (source := _source(fields, key, item)) is not None)
+
+
+def _source(fields: Fields, key: str, value: Any) -> Source | None:
+    """Read a source: a name, a list of names, or a mapping with more options."""
+    if value is None:
+        return None
+    given: dict[Any, Any] = value if isinstance(value, dict) else {"names": value}
+    found, count = _names(given.get("names")), _names(given.get("count", []))
+    unit = given.get("unit") or (_unit_of(found[0]) if found else "s")
+    definition = given.get("definition", BY_ENGINE)
+    unknown = set(given) - {"names", "count", "unit", "definition"}
+    example = f"`{key}: my_queue_seconds` or `{key}: {{names: [my_queue], unit: ms}}`"
+    if not found or count is None or unknown:
+        fields.complain(f"{fields.name(key)} does not name metrics; write {example}", key)
+    elif unit not in UNITS:
+        fields.complain(f"{fields.name(key)}.unit is {unit!r}; write one of {', '.join(UNITS)}", key)
+    elif definition not in DEFINITIONS:
+        known = ", ".join(DEFINITIONS)
+        fields.complain(f"{fields.name(key)}.definition is {definition!r}; write one of {known}", key)
+    else:
+        return Source(found, count, UNITS[unit], definition)
+    return None
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    each = value if isinstance(value, list) else [value]
+    return tuple(each) if all(isinstance(name, str) and name for name in each) else None
+
+
+def _unit_of(name: str) -> str:
+    return next((unit for suffix, unit in _BY_SUFFIX.items() if name.removesuffix("_total").endswith(suffix)), "s")
+
+
+def _labels(fields: Fields) -> dict[str, tuple[str, ...]]:
+    inner = fields.mapping("labels", example="model: model_name") if fields.has("labels") else None
+    if inner is None or inner.broken:
+        return {}
+    found = {name: tuple(inner.texts(name)) for name in DIMENSIONS}
+    inner.finish()
+    return {name: labels for name, labels in found.items() if labels}
+
+
+def _without(fields: Fields) -> dict[str, tuple[str, ...]]:
+    inner = fields.mapping("without", example="path: [/health, /metrics]") if fields.has("without") else None
+    if inner is None or inner.broken:
+        return {}
+    return {label: tuple(inner.texts(label)) for label in inner.keys}
+
+
+@cache
+def engines() -> Mapping[str, Engine]:
+    """Return every engine by its key.
+
+    Raises:
+        StagelensError: A built-in file is invalid.
+    """
+    found: dict[str, Engine] = {}
+    for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
+        key = file.name.removesuffix(".yaml")
+        document = yaml_config.parse(file.read_text(encoding="utf-8"))
+        found[key] = read_engine(Fields(document, (), document.value, example="name: vLLM"), key)
+        if document.problems:
+            problem = document.problems[0]
+            msg = f"{file.name}:{problem.line}: {problem.text}"
+            raise StagelensError(msg)
+    return found
+
+
+def detect(samples: Collection[str]) -> list[Engine]:
+    """Return the engines that have metrics among the sample names *samples*."""
+    bases = {base_of(name) for name in samples}
+    return [engine for engine in engines().values() if not engine.wanted().isdisjoint(bases)]
+
 
 AUTO, GENERIC = "auto", "generic"
 DEFAULT_EVERY_SECONDS = 10.0

@@ -17,8 +17,7 @@ from ...core import names
 from ...core.histogram import Distribution, Histogram
 from ...store import Point, Series
 from ..ingest.validation import printable_text
-from .config import Target
-from .engine_rules import Engine
+from .config import Engine, Target
 from .snapshot import Labels, MetricStream, Snapshot, StreamCounts
 
 _SERVER_ERROR = 500

@@ -28,7 +28,7 @@ from prometheus_client.samples import Sample
 
 from ...core.errors import StagelensError
 from ...core.histogram import BATCH_SIZES
-from .engine_rules import Engine, Source, base_of
+from .config import Engine, Source, base_of
 
 OPENMETRICS = "application/openmetrics-text"
 # More than a server with a hundred models has; one sample takes about 1 kB in memory.

@@ -1,4 +1,4 @@
-"""Access configuration: the section `access:` of the collector's file, or the one token in the environment.
+"""Access configuration (the section `access:` of the collector's file, or the one token in the environment), and TLS of the servers.
 
 access:
   tls: {certificate: /etc/stagelens/tls.crt, key: /etc/stagelens/tls.key, client_ca: /etc/stagelens/clients.crt}
@@ -13,19 +13,30 @@ access:
   anonymous: {requests_per_second: 5}
 
 Without credentials the collector only listens on a loopback address, unless STAGELENS_COLLECTOR_OPEN allows more (`check_exposure`).
+
+The HTTP and gRPC servers use the same TLS files; replaced files are used from the next connection on. Without `client_ca` no
+certificate is requested. With it, HTTP requests one and `auth` decides (a token may replace it, and health probes, which have neither,
+reach /livez); gRPC cannot request a certificate without requiring it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+import grpc
 
 from ...core.addresses import is_loopback
 from ...core.errors import ConfigError
+from ...core.settings.live_file import stamp_of
 from ...core.settings.values import parse_size
 from ...core.settings.yaml_config import Document, Fields, Place, Problem, Secrets, spell
 
@@ -112,7 +123,7 @@ class Access:
         return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
 
 
-T = TypeVar("T", Token, Certificate)
+Credential = TypeVar("Credential", Token, Certificate)
 
 ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
 ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
@@ -189,7 +200,7 @@ def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
     return (Token("token", _digest(text)),)
 
 
-def _read_items(fields: Fields, key: str, read_one: Callable[[Place, Any], T]) -> tuple[T, ...]:
+def _read_items(fields: Fields, key: str, read_one: Callable[[Place, Any], Credential]) -> tuple[Credential, ...]:
     return tuple(read_one(place, item) for place, item in fields.items(key))
 
 
@@ -319,3 +330,154 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
         "    or listen on 127.0.0.1."
     )
     raise ConfigError(msg)
+
+
+_log = logging.getLogger(__name__)
+
+# Key of the ASGI scope for the common name of the client's certificate.
+SCOPE_KEY = "stagelens.certificate"
+
+Scope = MutableMapping[str, Any]
+AsgiApplication = Callable[[Scope, Any, Any], Awaitable[None]]
+T = TypeVar("T")
+
+
+class HttpTls:
+    """TLS context of an HTTPS server.
+
+    Args:
+        files: Its PEM files.
+
+    Attributes:
+        context: The context; it passes each handshake to the newest context made from the files.
+
+    Raises:
+        ConfigError: The files cannot be used.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._watched = _ReloadedFiles(files, _ssl_context)
+        self.context = self._watched.newest()
+        # OpenSSL calls it for every handshake, also where the client names no server.
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        # This replaces the certificate authorities of the handshake, too.
+        connection.context = self._watched.newest()
+
+
+class GrpcTls:
+    """TLS credentials of a gRPC server.
+
+    Args:
+        files: Its PEM files.
+
+    Attributes:
+        credentials: Argument of `add_secure_port`.
+
+    Raises:
+        ConfigError: The files cannot be used.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._watched = _ReloadedFiles(files, _grpc_configuration)
+        self._given = self._watched.newest()
+        self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+            self._given,
+            self._newer,  # pyright: ignore[reportArgumentType] - it may return None, says gRPC
+            require_client_authentication=files.client_ca is not None,
+        )
+
+    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return a new configuration, or None to keep the current one; gRPC calls it before each handshake."""
+        newest = self._watched.newest()
+        if newest is self._given:
+            return None
+        self._given = newest
+        return newest
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> str:
+    """Return the common name of the verified client certificate of *transport*, "" for none."""
+    # The dictionary is empty unless the certificate was verified.
+    shown: dict[str, Any] = transport.get_extra_info("peercert") or {}
+    subject: tuple[tuple[tuple[str, str], ...], ...] = shown.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[-1] if names else ""
+
+
+def with_certificate(application: AsgiApplication, certificate: str) -> AsgiApplication:
+    """Return *application* with *certificate*, a common name, under `SCOPE_KEY` of each scope."""
+
+    async def call(scope: Scope, receive: Any, send: Any) -> None:
+        await application(scope | {SCOPE_KEY: certificate} if isinstance(scope, dict) else scope, receive, send)
+
+    return call if certificate else application
+
+
+class _ReloadedFiles(Generic[T]):
+    """An object made from files, and made again when they change; while they are invalid, the last good one is kept."""
+
+    def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T]) -> None:
+        self._files, self._make = files, make
+        self._lock = threading.Lock()
+        self._stamps = _stamps(files)
+        self._current = make(files)
+
+    def newest(self) -> T:
+        with self._lock:
+            stamps = _stamps(self._files)
+            if stamps != self._stamps:
+                self._stamps = stamps
+                self._renew()
+            return self._current
+
+    def _renew(self) -> None:
+        try:
+            self._current = self._make(self._files)
+        except ConfigError as error:
+            # This happens while the files are replaced one after the other.
+            _log.error("%s; the certificate read before is used on", error)
+        else:
+            _log.info("%s was read again", self._files.certificate)
+
+
+def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
+    paths = (files.certificate, files.key, files.client_ca)
+    return [stamp_of(path) for path in paths if path is not None]
+
+
+def _ssl_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Endless renegotiation would cost the server more than the client.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # Without this, OpenSSL would ask for the password of a key on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        cure = "give a certificate and its own key, without a password, as PEM"
+        msg = f"access.tls: {files.certificate} and {files.key} cannot be used ({_reason(error)}); {cure}"
+        raise ConfigError(msg) from error
+    if files.client_ca is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            context.load_verify_locations(files.client_ca)
+        except OSError as error:
+            msg = f"access.tls.client_ca: {files.client_ca} cannot be used ({_reason(error)}); give certificates as PEM"
+            raise ConfigError(msg) from error
+    return context
+
+
+def _grpc_configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    # gRPC accepts invalid files silently and then refuses every connection.
+    _ssl_context(files)
+    pair = (files.key.read_bytes(), files.certificate.read_bytes())
+    return grpc.ssl_server_certificate_configuration(
+        [pair], root_certificates=files.client_ca.read_bytes() if files.client_ca else None
+    )
+
+
+def _reason(error: OSError) -> str:
+    return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)

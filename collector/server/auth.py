@@ -23,8 +23,7 @@ from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
-from ..ingest.series import UNKNOWN_SERVICE
-from ..ingest.validation import printable_text
+from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
 from .access_config import Access, Certificate, Limits, Token
 

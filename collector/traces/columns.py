@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from ...core import names
 from ...core.errors import StoreError
-from ..ingest.series import UNKNOWN_SERVICE
-from ..ingest.validation import printable_text
+from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
 
 Rows: TypeAlias = NDArray[np.void]

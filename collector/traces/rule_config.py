@@ -22,7 +22,7 @@ from typing import Any
 from ...core import names, stages
 from ...core.errors import ConfigError
 from ...core.settings.yaml_config import Document, Fields, Place, Problem, meant, parse, spell
-from ..ingest.series import MAX_STAGE_CHARS
+from ..ingest.validation import MAX_STAGE_CHARS
 from .rules import KINDS, Conditions, IntervalRule, Rule, SpanCondition, StreamRule, template_attributes
 from .span_validation import TEXT, UNITS
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.cli.saved_run import Run, save_run
-from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.serve import Collector, CollectorConfig

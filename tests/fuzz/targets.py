@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
 
-from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.scrape import snapshot
 from stagelens.collector.scrape import snapshot as triton_statistics
-from stagelens.collector.scrape.engine_rules import engines
+from stagelens.collector.scrape.config import engines
 from stagelens.collector.scrape.snapshot import read_snapshot as read_samples
 from stagelens.collector.server.body_reader import inflate
 from stagelens.collector.traces import columns

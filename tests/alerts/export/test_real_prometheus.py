@@ -21,7 +21,7 @@ from stagelens.alerts.export.rules import METRIC_NAMES, Histograms
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
-from stagelens.collector.prometheus import counters
+from stagelens.collector import prometheus as counters
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.forward import forwarder
 from stagelens.collector.forward import forwarder as destination_sender
 from stagelens.collector.serve import Collector, CollectorConfig

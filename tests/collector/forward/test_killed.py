@@ -17,7 +17,7 @@ Until = Callable[[Callable[[], object]], None]
 COLLECTOR = """
 import sys
 from pathlib import Path
-from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.forward import forwarder
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Store

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.ingest import export
+from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.gauges import MAX_POINTS
 from stagelens.collector.ingest.points import Window
 from stagelens.core.hardware import (
@@ -42,12 +42,12 @@ def _place(reading: Reading) -> str:
     return hardware_key(reading.measure.key, place(reading.measure.of, "web-1", "7", reading.device))
 
 
-def judged(media_type: str, body: bytes) -> export.Export:
+def judged(media_type: str, body: bytes) -> pipeline.Export:
     """What the collector makes of *body*."""
-    return export.validate_metrics([export.parse_metrics(media_type, body, "a:1", None)], Window(0, NOW + 60))[0]
+    return pipeline.validate_metrics([pipeline.parse_metrics(media_type, body, "a:1", None)], Window(0, NOW + 60))[0]
 
 
-def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> export.Export:
+def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> pipeline.Export:
     """What it makes of a metric of some other program."""
     about = [
         {"key": key, "value": {"intValue": value} if isinstance(value, int) else {"stringValue": value}}
@@ -69,7 +69,7 @@ def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[st
     }
 
 
-def kept(found: export.Export) -> dict[str, float]:
+def kept(found: pipeline.Export) -> dict[str, float]:
     """What is to be written, by its name in the store."""
     assert {point.metric for point in found.batch.points} <= {HARDWARE}
     return {point.stage: point.histogram.sum for point in found.batch.points}

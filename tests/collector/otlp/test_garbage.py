@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from stagelens.collector import serve
-from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig

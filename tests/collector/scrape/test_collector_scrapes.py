@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Selection, Store
 from tests.support.scrape_target import Served, serving

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.scrape import engine_rules, snapshot
+from stagelens.collector.scrape import config, snapshot
 from stagelens.collector.scrape import snapshot as exposition
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.deltas import difference_between, points_of
@@ -21,7 +21,7 @@ EDGES = st.lists(st.floats(1e-6, 1e4), unique=True, max_size=8).map(sorted)
 
 def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
     """What becomes of *values* that a server counted in buckets up to *edges*, scraped in two halves and added up."""
-    engine = engine_rules.engines()["vllm"]
+    engine = config.engines()["vllm"]
     total: dict[str, Histogram] = {}
     base = Snapshot(0.0, "")
     for at, seen in ((10.0, values[: len(values) // 2]), (20.0, values)):

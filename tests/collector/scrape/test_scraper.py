@@ -16,8 +16,7 @@ import pytest
 
 from stagelens.collector.scrape import scraper
 from stagelens.collector.scrape.config import Target
-from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.scrape.state import TargetState
+from stagelens.collector.scrape.scraper import Scraper, TargetState
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Store
 from stagelens.store.collectors import TargetLostError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stagelens.collector.scrape import snapshot
 from stagelens.collector.scrape import snapshot as exposition
-from stagelens.collector.scrape.engine_rules import Engine, Source
+from stagelens.collector.scrape.config import Engine, Source
 from stagelens.collector.scrape.snapshot import ExpositionError
 
 ENGINE = Engine("mine", "mine", request=Source(("a_seconds",)))

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind
 
-from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import auth, connections
 from stagelens.core.errors import ConfigError

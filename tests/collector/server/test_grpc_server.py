@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import grpc_server
 from stagelens.core.errors import StagelensError, StoreError

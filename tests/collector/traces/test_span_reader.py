@@ -22,7 +22,8 @@ from stagelens.collector.ingest.validation import IngestResult, Reason
 from stagelens.collector.otlp.model import TooLargeError
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.server.auth import AdmittedClient
-from stagelens.collector.traces import protobuf_spans, rule_cache, span_validation
+from stagelens.collector.traces import rules as rules_module
+from stagelens.collector.traces import span_reader, span_validation
 from stagelens.collector.traces.columns import Flag, Source, Spans, decode, encode
 from stagelens.collector.traces.rule_config import built_in
 from stagelens.collector.traces.rules import Rule, RuleSet, SpanCondition
@@ -265,14 +266,14 @@ def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.
     """Its spans are parsed a few at a time, or one by one where they are large."""
     body = as_protobuf(export(*(span(id=number, values={"other": "x" * number}) for number in range(1, 50))))
     small = READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans
-    monkeypatch.setattr(protobuf_spans, "SMALL_BYTES", 10)
-    monkeypatch.setattr(protobuf_spans, "WALKED_BYTES", walked)
-    monkeypatch.setattr(protobuf_spans, "_SPANS_AT_ONCE", 7)
+    monkeypatch.setattr(span_reader, "SMALL_BYTES", 10)
+    monkeypatch.setattr(span_reader, "WALKED_BYTES", walked)
+    monkeypatch.setattr(span_reader, "_SPANS_AT_ONCE", 7)
     for at_once in (10_000, 250):
-        monkeypatch.setattr(protobuf_spans, "_BYTES_AT_ONCE", at_once)
+        monkeypatch.setattr(span_reader, "_BYTES_AT_ONCE", at_once)
 
         assert same(READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans, small)
-    monkeypatch.setattr(protobuf_spans, "_BYTES_AT_ONCE", 100)
+    monkeypatch.setattr(span_reader, "_BYTES_AT_ONCE", 100)
     with pytest.raises(TooLargeError, match="send less with each"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
@@ -319,10 +320,10 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.M
         for first in (1, 100, 200)
     ]
     expected = [SpanReader().read(PROTOBUF, body, ALWAYS, IngestResult()).spans for body in bodies]
-    monkeypatch.setattr(rule_cache, "MAX_MEANINGS_BYTES", 20 * 500)
-    held = rule_cache.RuleCache(RuleSet(built_in()))
+    monkeypatch.setattr(rules_module, "MAX_MEANINGS_BYTES", 20 * 500)
+    held = rules_module.RuleCache(RuleSet(built_in()))
     for body, spans in zip(bodies, expected, strict=True):
-        found, _ = protobuf_spans.decode_protobuf(body, held, None)
+        found, _ = span_reader.decode_protobuf(body, held, None)
 
         assert same(span_validation.validate_spans(found, ALWAYS, IngestResult()), spans)
     assert 0 < len(held.meanings) <= 20
@@ -376,12 +377,12 @@ def test_enumerations_may_be_spelt_out() -> None:
 
 def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A span is of the same kind whatever it has besides, in whatever order; and too many such names do no harm."""
-    monkeypatch.setattr(rule_cache, "MAX_SHAPES_BYTES", 20 * 900)
-    held = rule_cache.RuleCache(RuleSet(built_in()))
+    monkeypatch.setattr(rules_module, "MAX_SHAPES_BYTES", 20 * 900)
+    held = rules_module.RuleCache(RuleSet(built_in()))
     every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]
     every += [dict(reversed(values.items())) for values in every]
     body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(every, start=1))))
-    found, _ = protobuf_spans.decode_protobuf(body, held, None)
+    found, _ = span_reader.decode_protobuf(body, held, None)
 
     # What is remembered of kinds of spans goes by the shapes, which are forgotten once at most.
     assert len({id(meaning) for meaning in found.meanings}) <= 2

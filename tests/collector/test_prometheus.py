@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.prometheus import config, counters
-from stagelens.collector.prometheus.config import PrometheusSettings
-from stagelens.collector.prometheus.counters import Counters, HistogramFamily
+from stagelens.collector import prometheus
+from stagelens.collector.prometheus import Counters, HistogramFamily, PrometheusSettings
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.core.prometheus_names import FAMILIES, LADDER
@@ -62,9 +61,9 @@ def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_s
     clock = Clock()
     told = Counters(clock=clock)
     told.count(points(*durations, scale=scale))
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
     (counted, *_) = told.read()
-    (held,) = config.cumulative_counts(counted.counts, LADDER).tolist()
+    (held,) = prometheus.cumulative_counts(counted.counts, LADDER).tolist()
     true = [sum(seconds <= bound for seconds in durations) for bound in LADDER]
 
     assert all(count <= right for count, right in zip(held, true, strict=True))
@@ -83,8 +82,8 @@ def test_a_bound_of_the_users_own_is_off_by_the_requests_of_its_bucket_at_most(
     clock = Clock()
     told = Counters(clock=clock)
     told.count(points(*durations))
-    clock.now = counters.EMPTY_SECONDS
-    ((held,),) = config.cumulative_counts(told.read()[0].counts, (bound,)).tolist()
+    clock.now = prometheus.EMPTY_SECONDS
+    ((held,),) = prometheus.cumulative_counts(told.read()[0].counts, (bound,)).tolist()
     above = histogram.count_above(bound)
 
     assert len(durations) - above.high <= held <= len(durations) - above.low
@@ -97,7 +96,7 @@ def test_all_a_service_counts_adds_up() -> None:
     told = Counters(clock=clock)
     told.count(PointColumns.join([points(0.1, 0.2, route="/a"), points(0.0, stage="queue", route="/b")]))
     told.count(points(5.0, status="error"))
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
 
     assert shown(told.read()) == {("shop", "ok", "", ""): 3, ("shop", "error", "", ""): 1}
 
@@ -118,7 +117,7 @@ def test_a_histogram_begins_empty() -> None:
     told = Counters(clock=clock)
     told.count(points(0.1))
     young = shown(told.read())
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
 
     assert young == {("shop", "ok", "", ""): 0}
     assert shown(told.read()) == {("shop", "ok", "", ""): 1}
@@ -129,10 +128,10 @@ def test_what_does_not_grow_any_more_leaves_and_begins_anew() -> None:
     clock = Clock()
     told = full(clock, histograms=1)
     told.count(points(0.1, version="1"))
-    clock.now = counters.IDLE_SECONDS + 1
+    clock.now = prometheus.IDLE_SECONDS + 1
     gone = told.read()
     told.count(points(0.1, 0.2, version="2"))
-    clock.now += counters.EMPTY_SECONDS
+    clock.now += prometheus.EMPTY_SECONDS
 
     assert shown(gone) == {}
     assert shown(told.read()) == {("shop", "ok", "2", ""): 2}
@@ -145,7 +144,7 @@ def test_past_the_limit_the_rest_is_one() -> None:
     for number in range(5):
         told.count(points(0.1, service=f"s{number}"))
         told.count(points(0.1, service=f"s{number}", status="error"))
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
     found = shown(told.read())
 
     assert found == {
@@ -165,7 +164,7 @@ def test_every_metric_has_room_past_the_limit() -> None:
         for status in ("ok", "error"):
             for number in range(3):
                 told.count(points(0.1, metric=family.source, service=f"s{number}", status=status))
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
 
     assert sum(int(each.counts.sum()) for each in told.read()) == 3 * 2 * len(FAMILIES)
 
@@ -178,7 +177,7 @@ def test_other_labels_begin_anew() -> None:
     told.count(points(0.1))
     settings[0] = PrometheusSettings(labels=("device",))
     told.count(points(0.1, device="gpu"))
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
 
     assert shown(told.read()) == {("shop", "ok", "gpu"): 1}
 
@@ -197,8 +196,8 @@ def test_what_is_too_short_or_too_long_counts_at_the_ends() -> None:
     clock = Clock()
     told = Counters(clock=clock)
     told.count(points(1e-9, 7 * 86_400.0))
-    clock.now = counters.EMPTY_SECONDS
+    clock.now = prometheus.EMPTY_SECONDS
     (counts,) = told.read()[0].counts
 
-    assert np.flatnonzero(counts).tolist() == [0, config.BUCKETS - 1]
+    assert np.flatnonzero(counts).tolist() == [0, prometheus.BUCKETS - 1]
     assert math.isclose(float(told.read()[0].sum[0]), 7 * 86_400, rel_tol=1e-9)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.config_file import LiveConfig
-from stagelens.collector.scrape.state import TargetState
+from stagelens.collector.background import StatusReporter
+from stagelens.collector.config import LiveConfig
+from stagelens.collector.scrape.scraper import TargetState
 from stagelens.collector.self_metrics import Health, SelfMetrics
-from stagelens.collector.status_reporter import StatusReporter
 from stagelens.store import Batch, Store
 from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, remove_collector, write_report
 

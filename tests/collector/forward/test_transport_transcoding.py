@@ -26,7 +26,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from stagelens.collector.forward.grpc_transport import protobuf_of
+from stagelens.collector.forward.transport import protobuf_of
 from stagelens.core.errors import WireError
 
 TRACE, SPAN = st.binary(min_size=16, max_size=16), st.binary(min_size=8, max_size=8)

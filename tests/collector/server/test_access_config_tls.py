@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from stagelens.collector.server.access_config import TlsFiles
-from stagelens.collector.server.tls import SCOPE_KEY, GrpcTls, HttpTls, certificate_of, with_certificate
+from stagelens.collector.server.access_config import (
+    SCOPE_KEY,
+    GrpcTls,
+    HttpTls,
+    TlsFiles,
+    certificate_of,
+    with_certificate,
+)
 from stagelens.core.errors import ConfigError
 
 if TYPE_CHECKING:

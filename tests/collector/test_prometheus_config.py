@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.config_file import read_collector_file
-from stagelens.collector.prometheus.config import PrometheusSettings
+from stagelens.collector.config import read_collector_file
+from stagelens.collector.prometheus import PrometheusSettings
 from stagelens.core.errors import ConfigError
 
 

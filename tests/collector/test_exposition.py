@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client import Histogram as ClientHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from stagelens.collector.prometheus import counters, exposition
-from stagelens.collector.prometheus import exposition as protobuf
-from stagelens.collector.prometheus import exposition as text
-from stagelens.collector.prometheus.counters import Counters
-from stagelens.collector.prometheus.exposition import MetricFamily
+from stagelens.collector import exposition, prometheus
+from stagelens.collector import exposition as protobuf
+from stagelens.collector import exposition as text
+from stagelens.collector.exposition import MetricFamily
+from stagelens.collector.prometheus import Counters
 from stagelens.core import names
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.store.records import Point, PointColumns
@@ -36,7 +36,7 @@ NAME = "stagelens_request_duration_seconds"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "EMPTY_SECONDS", 0.0)
+    monkeypatch.setattr(prometheus, "EMPTY_SECONDS", 0.0)
 
 
 def told(histogram: Histogram, service: str = "shop") -> Counters:

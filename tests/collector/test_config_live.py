@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.config_file import CollectorFile, LiveConfig, read_collector_file
+from stagelens.collector.config import CollectorFile, LiveConfig, read_collector_file
 from stagelens.core.errors import ConfigError
 
 SECRET = "a3f1" * 16
@@ -132,7 +132,7 @@ def test_a_watched_file_is_read_again_by_itself(
     file: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object]], None]
 ) -> None:
     """Without a restart or a signal."""
-    monkeypatch.setattr("stagelens.collector.config_file._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("stagelens.collector.config._CHECK_SECONDS", 0.01)
     live = LiveConfig(file, ENV)
     live.start()
     edit(file, TWO)

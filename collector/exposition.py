@@ -19,11 +19,10 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
-from ...core.histogram import SCALE, ZERO_THRESHOLD
-from ...core.prometheus_names import format_labels
-from ...store.columns import Ints
-from .config import FIRST_INDEX, cumulative_counts
-from .counters import HistogramFamily
+from ..core.histogram import SCALE, ZERO_THRESHOLD
+from ..core.prometheus_names import format_labels
+from ..store.columns import Ints
+from .prometheus import FIRST_INDEX, HistogramFamily, cumulative_counts
 
 _PACKAGE = "io.prometheus.client"
 # Fields of each message by number, with their types: "*" for repeated fields, a capital letter for messages.

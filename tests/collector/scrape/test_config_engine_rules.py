@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stagelens.collector.scrape import engine_rules, snapshot
+from stagelens.collector.scrape import config, snapshot
 from stagelens.collector.scrape import snapshot as exposition
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.deltas import difference_between, points_of
@@ -117,9 +117,9 @@ EXPECTED = {
 def read(name: str) -> Snapshot:
     """The reading of the exposition *name*, by the engine it is found to be."""
     text = (EXPOSITIONS / f"{name}.prom").read_text()
-    every = {wanted for engine in engine_rules.engines().values() for wanted in engine.wanted()}
+    every = {wanted for engine in config.engines().values() for wanted in engine.wanted()}
     samples = exposition.parse_exposition(text, "text/plain", every)
-    (engine,) = engine_rules.detect(samples)
+    (engine,) = config.detect(samples)
 
     assert engine.key == EXPECTED[name].engine
 
@@ -128,7 +128,7 @@ def read(name: str) -> Snapshot:
 
 def test_every_engine_has_an_exposition_and_every_exposition_is_expected() -> None:
     """An engine is one file of rules and one exposition that shows them to hold."""
-    assert {expected.engine for expected in EXPECTED.values()} == set(engine_rules.engines())
+    assert {expected.engine for expected in EXPECTED.values()} == set(config.engines())
     assert {file.stem for file in EXPOSITIONS.iterdir()} == set(EXPECTED)
 
 
@@ -146,7 +146,7 @@ def test_an_exposition_is_read_as_what_it_means(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None:
     """Names change between versions: each file says where they were found."""
-    engine = engine_rules.engines()[EXPECTED[name].engine]
+    engine = config.engines()[EXPECTED[name].engine]
 
     assert engine.sources
     assert all(source.startswith("https://") for source in engine.sources)
@@ -155,7 +155,7 @@ def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None
 def test_labels_become_dimensions() -> None:
     """Model, version, route and status are where the engine writes them; what the target says goes first."""
     target = Target("http://engine/metrics", "shop", environment="prod")
-    engine = engine_rules.engines()["bentoml"]
+    engine = config.engines()["bentoml"]
     before = Snapshot(90.0, "rules")
 
     made = list(points_of(difference_between(before, read("bentoml")).added, target, engine, 95))
@@ -172,7 +172,7 @@ def test_a_label_with_nothing_to_say_says_nothing() -> None:
     """BentoML has no version of a service that was not built; nor a model where nothing is in the first label."""
     labels = (("runner_name", ""), ("service_name", "Summarization"), ("service_version", "not available"))
     added = {MetricStream("request", "engine", labels): StreamCounts({snapshot.ONE_BUCKET: 1}, 1.0)}
-    made = list(points_of(added, TARGET, engine_rules.engines()["bentoml"], 95))
+    made = list(points_of(added, TARGET, config.engines()["bentoml"], 95))
 
     assert {(each.series.model, each.series.version) for each in made} == {("Summarization", "")}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.collector.prometheus import counters
+from stagelens.collector import prometheus
 from stagelens.core.histogram import bucket_bounds, bucket_index
 from stagelens.core.prometheus_names import LADDER
 from tests.support import prometheus_server
@@ -32,7 +32,7 @@ Until = Callable[[Callable[[], object]], None]
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "EMPTY_SECONDS", 0.0)
+    monkeypatch.setattr(prometheus, "EMPTY_SECONDS", 0.0)
 
 
 @pytest.fixture

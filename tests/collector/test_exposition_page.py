@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagelens.alerts.export import command
 from stagelens.alerts.metrics import AlertMetrics
-from stagelens.collector.forward.state import DestinationStates
+from stagelens.collector.forward.forwarder import DestinationStates
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
 from stagelens.store.outgoing import Backlog
 from tests.support import prometheus_tool
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "metrics.md").read_text()
 NAME = re.compile(r"\bstagelens_(?:collector|alerts)_\w+")
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stagelens.collector.forward.state import DestinationStates
+from stagelens.collector.forward.forwarder import DestinationStates
 from stagelens.store.outgoing import Backlog
 
 

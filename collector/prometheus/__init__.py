@@ -1,1 +1,0 @@
-"""Latency histograms for Prometheus, classic and native, on /metrics."""
