@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagelens.collector.ingest.pipeline import read_export
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.ingest.writer import MAX_ROWS_A_COMMIT
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
@@ -124,7 +124,7 @@ def interval(stores: Sequence[Store], replicas: int, number: int, clock: Clock, 
                 "application/x-protobuf",
                 sent[replica % len(sent)],
                 f"{replica}:{number}",
-                Window(0, 2**40),
+                TimeWindow(0, 2**40),
                 _SPANS,
             ).batch
             for replica in range(place, replicas, len(stores))

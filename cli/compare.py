@@ -19,7 +19,7 @@ from rich.console import Console
 from ..analysis.comparison import ServingPeriod, version_times
 from ..collector.config import CollectorConfig
 from ..collector.imports.importer import import_file
-from ..collector.ingest.validation import Window
+from ..collector.ingest.validation import TimeWindow
 from ..collector.traces.sampling import SamplingPolicy
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings.schema import STORE
@@ -64,7 +64,7 @@ def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple
         stack.callback(store.close)
         sides: list[Side] = []
         for name, path in zip("ab", paths, strict=True):
-            found = import_file(path, store, Window(0, sys.maxsize), keep=_NO_TRACES, environment=name)
+            found = import_file(path, store, TimeWindow(0, sys.maxsize), keep=_NO_TRACES, environment=name)
             for each in found.broken:
                 print(f"stagelens: {path}: left out: {each}", file=sys.stderr)
             service = _choose_service(list(found.services), asked.service, str(path))

@@ -18,7 +18,7 @@ from ..core.errors import StoreError
 from ..core.settings.values import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report
-from ..store.inbox import Delivery, Folded, read_backlog
+from ..store.inbox import AggregationInput, AggregationResult, read_backlog
 from ..store.records import as_columns
 from .config import LiveConfig
 from .forward.forwarder import DestinationState as Destination
@@ -135,9 +135,9 @@ class SpanFolder(PeriodicThread):
 
     def _fold(self) -> bool:
         """Process a part of the inbox; return whether there is more."""
-        outcome, folded = InboxOutcome(), Folded()
+        outcome, folded = InboxOutcome(), AggregationResult()
 
-        def work(delivery: Delivery) -> Folded:
+        def work(delivery: AggregationInput) -> AggregationResult:
             nonlocal outcome, folded
             folded, outcome = process_inbox(delivery, self._patience, self._keep)
             return folded

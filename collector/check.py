@@ -20,9 +20,9 @@ from ..store.engines import database
 from ..store.store_factory import store_locations
 from .config import CollectorConfig, CollectorFile, read_collector_file
 from .forward.config import Destination
-from .scrape.config import AUTO, Target
+from .scrape.config import AUTO, ScrapeTarget
 from .server import access_config as access_section
-from .server.access_config import Access, GrpcTls, Limits, check_exposure
+from .server.access_config import Access, GrpcTls, RateLimits, check_exposure
 from .traces.rule_config import built_in
 
 # Without what Kubernetes sets in every pod for a service that is called stagelens-collector.
@@ -96,7 +96,7 @@ def _admitted(access: Access, *, is_open: bool) -> list[str]:
     return [f"{everybody}: nobody is asked who they are"]
 
 
-def _limited(environment: str | None, limits: Limits) -> str:
+def _limited(environment: str | None, limits: RateLimits) -> str:
     requests, size = limits.requests_per_second, limits.bytes_per_second
     said = [
         f"as environment {environment}" if environment else "",
@@ -107,7 +107,7 @@ def _limited(environment: str | None, limits: Limits) -> str:
     return f" ({text})" if text else ""
 
 
-def _scraped(target: Target) -> str:
+def _scraped(target: ScrapeTarget) -> str:
     engine = target.engine.label if target.engine else AUTO
     return f"{target.url} as {target.service}, every {target.every:g} s, engine: {engine}"
 

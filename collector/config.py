@@ -21,7 +21,7 @@ from ..core.settings.yaml_config import Fields
 from ..store.store_factory import StoreConfig
 from .forward.config import Destination, read_destinations
 from .prometheus import PrometheusSettings, read_prometheus
-from .scrape.config import Target, read_targets
+from .scrape.config import ScrapeTarget, read_targets
 from .server.access_config import Access, read_access, tokens_from_env
 from .traces.rule_config import read_rules
 from .traces.rules import Rule
@@ -151,7 +151,7 @@ class CollectorFile:
 
     access: Access = field(default_factory=Access)
     rules: tuple[Rule, ...] = ()
-    scrape: tuple[Target, ...] = ()
+    scrape: tuple[ScrapeTarget, ...] = ()
     prometheus: PrometheusSettings = field(default_factory=PrometheusSettings)
     forward: tuple[Destination, ...] = ()
     files: tuple[Path, ...] = ()

@@ -50,7 +50,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class AggregationInput:
     """Input of one aggregation.
 
     Args:
@@ -69,7 +69,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class AggregationResult:
     """Result of one aggregation.
 
     Args:
@@ -100,7 +100,7 @@ class InboxBacklog:
     oldest: int | None = None
 
 
-Fold: TypeAlias = Callable[[Delivery], Folded]
+Fold: TypeAlias = Callable[[AggregationInput], AggregationResult]
 
 
 def put_spans(connection: Connection, spans: Sequence[bytes], now: int) -> None:
@@ -130,7 +130,7 @@ def read_backlog(connection: Connection) -> InboxBacklog:
     return InboxBacklog(count, int(size or 0), oldest)
 
 
-def read_delivery(connection: Connection, now: int, max_bytes: int) -> Delivery:
+def read_delivery(connection: Connection, now: int, max_bytes: int) -> AggregationInput:
     """Return the oldest waiting parcels *now*, in Unix seconds, and all parcels of counted requests.
 
     At least one parcel is returned, however large, and more only up to *max_bytes* in total. Their spans can be loaded until the
@@ -149,7 +149,7 @@ def read_delivery(connection: Connection, now: int, max_bytes: int) -> Delivery:
             break
         chosen.append(parcel)
         room -= parcel.size
-    return Delivery(
+    return AggregationInput(
         now,
         chosen,
         [parcel for parcel in everything if parcel.counted],
@@ -168,7 +168,7 @@ def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
     return found == len(numbers)
 
 
-def replace_parcels(connection: Connection, folded: Folded) -> None:
+def replace_parcels(connection: Connection, folded: AggregationResult) -> None:
     """Remove the aggregated parcels and write back the remaining ones.
 
     Raises:

@@ -20,7 +20,7 @@ import zstandard
 
 from ..core.histogram import Histogram
 from .columns import Ints
-from .events import Load
+from .events import LoadPhase
 from .outgoing import Outgoing
 from .points import HistogramArrays
 from .series import Series
@@ -123,9 +123,6 @@ def as_columns(points: Sequence[Point] | PointColumns) -> PointColumns:
     return points if isinstance(points, PointColumns) else PointColumns.of(points)
 
 
-__all__ = ["Batch", "KeptTrace", "Point"]
-
-
 @dataclass(frozen=True, slots=True)
 class KeptTrace:
     """One retained request with all its spans.
@@ -179,5 +176,5 @@ class Batch:
     dropped: int = 0
     instance: str = ""
     spans: bytes = b""
-    loads: Sequence[Load] = ()
+    loads: Sequence[LoadPhase] = ()
     onward: Sequence[Outgoing] = ()

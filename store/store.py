@@ -172,7 +172,7 @@ class Store:
             with self.transaction() as connection:
                 inbox.release_folding(connection)
 
-    def _folding(self, connection: Connection, folded: inbox.Folded, clock: int) -> PreparedWrite | None:
+    def _folding(self, connection: Connection, folded: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
         now = store_time(connection, clock)
         arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
         return prepare_folded(connection, folded, self._index, arrival)

@@ -17,7 +17,7 @@ from ..core.names import HARDWARE
 from . import events, inbox, outgoing, records, schema
 from .columns import Ints
 from .engines import database
-from .inbox import Folded
+from .inbox import AggregationResult
 from .points import HistogramArrays, PointKey, PointRow, PreparedWrite, add_to_ledger, point_rows, sum_rows, take_part
 from .records import Batch, Identity, KeptTrace, PointColumns, as_columns
 from .retention import MAX_SKEW_SECONDS
@@ -236,7 +236,7 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
 
 
 def prepare_folded(
-    connection: Connection, folded: Folded, index: SeriesIndex, arrival: Arrival
+    connection: Connection, folded: AggregationResult, index: SeriesIndex, arrival: Arrival
 ) -> PreparedWrite | None:
     """Return the write that counts *folded*; None if another process has counted any of it."""
     if not inbox.holds_parcels(connection, folded.taken):

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import zstandard
 
-from stagelens.collector.otlp.model import TooLargeError
+from stagelens.collector.otlp.model import BodyTooLargeError
 from stagelens.collector.server.body_reader import inflate
 
 from . import micro
@@ -52,7 +52,7 @@ def _peak_bytes(body: bytes, encoding: str, limit: int) -> int:
     """Return the most memory that Python held while a body was found to be larger than *limit*."""
     tracemalloc.start()
     try:
-        with suppress(TooLargeError):
+        with suppress(BodyTooLargeError):
             inflate(body, encoding, limit)
         return tracemalloc.get_traced_memory()[1]
     finally:

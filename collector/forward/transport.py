@@ -65,7 +65,7 @@ _RESPONSES: dict[str, tuple[type[Message], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class Delivered:
     """The destination accepted the body.
 
     Args:
@@ -98,7 +98,7 @@ class Retry:
     seconds: float | None = None
 
 
-SendOutcome: TypeAlias = Accepted | Refused | Retry
+SendOutcome: TypeAlias = Delivered | Refused | Retry
 
 
 class Transport(Protocol):
@@ -118,7 +118,7 @@ def inflate_body(body: Outgoing) -> bytes:
     return zstandard.ZstdDecompressor().decompress(body.body)
 
 
-def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, is_json: bool = False) -> Accepted:
+def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, is_json: bool = False) -> Delivered:
     """Return the outcome of an accepted body from the response *answer*; an invalid response counts as full success."""
     kind, rejected = _RESPONSES[signal]
     response = kind()
@@ -128,9 +128,9 @@ def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, 
         else:
             response.ParseFromString(answer)
     except (DecodeError, json_format.ParseError, UnicodeDecodeError):
-        return Accepted()
+        return Delivered()
     partial = getattr(response, "partial_success")  # noqa: B009 - of all three, which have no type in common
-    return Accepted(max(int(getattr(partial, rejected)), 0), redacted(str(partial.error_message), headers))
+    return Delivered(max(int(getattr(partial, rejected)), 0), redacted(str(partial.error_message), headers))
 
 
 def redacted(text: str, headers: Mapping[str, str]) -> str:

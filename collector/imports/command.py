@@ -17,7 +17,7 @@ from ...core.settings.schema import COLLECTOR, STORE
 from ...store.schema import FINEST
 from ...store.store_factory import open_store
 from ..config import CollectorConfig, read_collector_file
-from ..ingest.validation import Window
+from ..ingest.validation import TimeWindow
 from ..traces.sampling import SamplingPolicy
 from .importer import FORMATS, ImportResult, import_file
 from .source import ImportFileError
@@ -70,7 +70,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     failed, imported = False, list[ImportResult]()
     with closing(open_store(config)) as store:
         now = int(time.time())
-        window = Window(now - int(config.retention.hours.total_seconds()), now + _AHEAD_SECONDS)
+        window = TimeWindow(now - int(config.retention.hours.total_seconds()), now + _AHEAD_SECONDS)
         keep = replace(_KEEP, everything=config.keeps_all_traces)
         for path in options.files:
             try:

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 from ...core import names
 from ...core.errors import WireError
 from ...store import Batch, Store
-from ...store.inbox import Delivery, Parcel
+from ...store.inbox import AggregationInput, Parcel
 from ...store.records import as_columns
 from ...store.retention import IMPORT_PREFIX
 from ...store.schema import FINEST
 from ..ingest.pipeline import Export, read_export
-from ..ingest.validation import Reason, Window
+from ..ingest.validation import Reason, TimeWindow
 from ..otlp.json_encoding import Object, object_at, objects, string
 from ..otlp.model import KINDS, Attributes
 from ..otlp.responses import JSON
@@ -246,7 +246,7 @@ _END = 10**6
 def import_file(  # noqa: PLR0917 - options of an import
     path: Path,
     store: Store,
-    window: Window,
+    window: TimeWindow,
     rules: Sequence[Rule] = (),
     keep: SamplingPolicy | None = None,
     service: str | None = None,
@@ -287,7 +287,7 @@ class _Importer:
         self,
         source: ImportFile,
         store: Store,
-        window: Window,
+        window: TimeWindow,
         rules: Sequence[Rule],
         keep: SamplingPolicy,
         imported: ImportResult,
@@ -355,7 +355,7 @@ class _Importer:
         more = True
         while more:
             held = self._parcels.values()
-            delivery = Delivery(
+            delivery = AggregationInput(
                 self._round,
                 [parcel for parcel in held if not parcel.counted],
                 [parcel for parcel in held if parcel.counted],

@@ -33,7 +33,7 @@ from .validation import (
     Reason,
     RejectedError,
     SeriesReader,
-    Window,
+    TimeWindow,
     printable_text,
 )
 
@@ -44,7 +44,7 @@ MAX_INTERVAL_SECONDS = 120
 _DEVICE_KEYS = {"gpu": GPU_ID, "device": DEVICE}
 
 
-def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: IngestResult) -> list[Point]:
+def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally: IngestResult) -> list[Point]:
     """Return the points of *metric*, one of `core.hardware`; invalid points are counted in *tally*.
 
     Args:
@@ -78,7 +78,9 @@ def _is_kind(metric: Metric, kind: str) -> bool:
     return metric.kind == GAUGE or (metric.kind == SUM and metric.temporality == CUMULATIVE and not metric.monotonic)
 
 
-def _values(metric: str, point: NumberPoint, resource: Attributes, window: Window) -> Iterator[tuple[str, int, float]]:
+def _values(
+    metric: str, point: NumberPoint, resource: Attributes, window: TimeWindow
+) -> Iterator[tuple[str, int, float]]:
     """Yield the name, the time in Unix seconds and the value of each measure that *point* belongs to.
 
     Raises:

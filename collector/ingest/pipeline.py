@@ -30,7 +30,7 @@ from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
 from ..otlp import json_encoding, protobuf_encoding
 from ..otlp.json_encoding import load, objects
-from ..otlp.model import Attributes, Correction, ResourceMetrics, TooLargeError, UnsupportedError
+from ..otlp.model import Attributes, BodyTooLargeError, Correction, ResourceMetrics, UnsupportedError
 from ..otlp.protobuf_encoding import check_bulk
 from ..otlp.responses import (
     JSON,
@@ -52,12 +52,12 @@ from ..server.body_reader import (
     encoding_of,
     identity,
 )
-from ..traces.columns import encode
+from ..traces.columns import encode_spans
 from ..traces.span_reader import SpanReader
 from . import writer as committing
-from .points import PointReader, Window, read_exports
+from .points import PointReader, read_exports
 from .retained_traces import RetainedTraceReader
-from .validation import IngestResult, printable_text
+from .validation import IngestResult, TimeWindow, printable_text
 from .writer import FullError, UncommittedError, UnwritableError, Writer
 
 Signal: TypeAlias = Literal["metrics", "traces"]
@@ -118,7 +118,7 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     media_type: str,
     body: bytes,
     name: str | None,
-    window: Window,
+    window: TimeWindow,
     spans: SpanReader,
     correct: Correction | None = None,
 ) -> Export:
@@ -154,7 +154,7 @@ def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Corre
     return ParsedMetrics(number, resources, name is not None, len(body))
 
 
-def validate_metrics(exports: Sequence[ParsedMetrics], window: Window) -> list[Export]:
+def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> list[Export]:
     """Validate *exports* together and return one export for each; times must lie in *window*.
 
     Raises:
@@ -166,7 +166,7 @@ def validate_metrics(exports: Sequence[ParsedMetrics], window: Window) -> list[E
 
 
 def _read_traces(  # noqa: PLR0917 - the export and its readers
-    number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, correct: Correction | None
+    number: str, media_type: str, body: bytes, window: TimeWindow, spans: SpanReader, correct: Correction | None
 ) -> tuple[Batch, IngestResult]:
     reader = RetainedTraceReader(window)
     found, kept = spans.read(media_type, body, window, reader.tally, correct)
@@ -176,7 +176,7 @@ def _read_traces(  # noqa: PLR0917 - the export and its readers
         traces=reader.traces,
         loads=reader.loads,
         instance=_instance(item.resource for item in kept),
-        spans=encode(found) if len(found.rows) else b"",
+        spans=encode_spans(found) if len(found.rows) else b"",
     ), reader.tally
 
 
@@ -246,7 +246,7 @@ MAX_COMMIT_SECONDS = 9.0
 _MAX_AHEAD_SECONDS = 86_400
 _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first match counts
     (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
-    (TooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (WireError, HTTPStatus.BAD_REQUEST),
     (FullError, HTTPStatus.TOO_MANY_REQUESTS),
     (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE),
@@ -404,11 +404,11 @@ class IngestPipeline:
         window = self._window()
         return read_export("traces", request.media_type, body, request.name, window, self._spans, admission.correct)
 
-    def _window(self) -> Window:
+    def _window(self) -> TimeWindow:
         now = int(self._clock())
         # The names of older batches may be deleted already, so that a retry would count twice.
         oldest = now - int(self._config.retention.batches.total_seconds())
-        return Window(oldest, now + _MAX_AHEAD_SECONDS)
+        return TimeWindow(oldest, now + _MAX_AHEAD_SECONDS)
 
     def _read_logs(self, request: IngestRequest, _admission: AdmittedClient, body: bytes) -> Export:
         return read_logs(request.media_type, body, request.name)

@@ -37,7 +37,7 @@ from .validation import (
     RejectedError,
     SeriesCache,
     SeriesReader,
-    Window,
+    TimeWindow,
     check_interval,
     check_metric,
     dropped_requests,
@@ -50,7 +50,7 @@ _SUM_ROUNDING = 1e-9
 _MAX_EXPONENT = 1075
 
 
-def valid_mask(columns: HistogramColumns, timed: Flags, window: Window) -> Flags:
+def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> Flags:
     """Return which points are valid apart from their attributes, and not empty; shape (n,).
 
     Args:
@@ -106,7 +106,7 @@ def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
     return np.diff(running[buckets.offsets])
 
 
-def _in_time(columns: HistogramColumns, window: Window) -> Flags:
+def _in_time(columns: HistogramColumns, window: TimeWindow) -> Flags:
     start_ns = _starts(columns)
     oldest, newest = (np.uint64(max(at, 0)) for at in (window.oldest, window.newest))
     return (
@@ -137,8 +137,6 @@ def _edge(index: Ints, scale: Ints) -> Floats:
     """Return the lower edge of each bucket, at most the largest power of two of float64."""
     return np.exp2(np.minimum(np.ldexp(index.astype(np.float64), -scale), 1023))
 
-
-__all__ = ["PointReader", "Window"]
 
 # A bucket takes one byte on the wire and about 100 bytes in memory: without a limit a small body would exhaust the memory.
 MAX_BUCKETS_A_BATCH = 500_000
@@ -173,7 +171,7 @@ class PointReader:
         tally: Counts of ignored and rejected points.
     """
 
-    window: Window
+    window: TimeWindow
     dropped: int = 0
     tally: IngestResult = field(default_factory=IngestResult)
     _pieces: list[PointColumns] = field(default_factory=list[PointColumns])

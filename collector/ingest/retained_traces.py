@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from ...core import names
 from ...core.request_histograms import dominant_stage
 from ...core.stages import LOAD_PHASES
-from ...store.events import Load
+from ...store.events import LoadPhase
 from ...store.records import KeptTrace
-from ..otlp.model import Attributes, ResourceSpans, Scalar, Span
+from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
 from .gauges import place_of
-from .points import Window
-from .validation import IngestResult, Reason, RejectedError, SeriesReader, printable_text, stage_name
+from .validation import IngestResult, Reason, RejectedError, SeriesReader, TimeWindow, printable_text, stage_name
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
@@ -49,16 +48,16 @@ class RetainedTraceReader:
         tally: Counts of rejected spans.
     """
 
-    window: Window
+    window: TimeWindow
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
-    loads: list[Load] = field(default_factory=list[Load])
+    loads: list[LoadPhase] = field(default_factory=list[LoadPhase])
     tally: IngestResult = field(default_factory=IngestResult)
 
     def read(self, export: list[ResourceSpans]) -> None:
         """Add the traces of *export*; invalid ones are counted in `tally`."""
         for item in export:
             reader = SeriesReader(item.resource)
-            by_trace: dict[str, list[Span]] = defaultdict(list)
+            by_trace: dict[str, list[RetainedSpan]] = defaultdict(list)
             for span in item.spans:
                 if names.LOAD_PHASE in span.attributes:
                     self._read_load(span, item.resource, reader)
@@ -67,13 +66,13 @@ class RetainedTraceReader:
             for trace_id, spans in by_trace.items():
                 self._read_trace(trace_id, spans, reader)
 
-    def _read_load(self, span: Span, resource: Attributes, reader: SeriesReader) -> None:
+    def _read_load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> None:
         try:
             self.loads.append(self._load(span, resource, reader))
         except RejectedError as error:
             self.tally.reject(error.reason, f"load {printable_text(span.span_id)[:16]}: {error}")
 
-    def _load(self, span: Span, resource: Attributes, reader: SeriesReader) -> Load:
+    def _load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> LoadPhase:
         if len(self.loads) >= MAX_LOADS_A_BATCH:
             msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
@@ -89,7 +88,7 @@ class RetainedTraceReader:
             msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to the {duration} it took"
             raise RejectedError(Reason.DURATION, msg)
         service, version, environment = reader.process
-        return Load(
+        return LoadPhase(
             service,
             version,
             environment,
@@ -103,7 +102,7 @@ class RetainedTraceReader:
             own=spent,
         )
 
-    def _read_trace(self, trace_id: str, spans: list[Span], reader: SeriesReader) -> None:
+    def _read_trace(self, trace_id: str, spans: list[RetainedSpan], reader: SeriesReader) -> None:
         try:
             groups = _by_root(spans)
         except RejectedError as error:
@@ -116,7 +115,7 @@ class RetainedTraceReader:
                 message = f"trace {trace_id[:40]}, span {root.span_id[:16]}: {error}"
                 self.tally.reject(error.reason, message, 1 + len(children))
 
-    def _trace(self, root: Span, children: list[Span], reader: SeriesReader) -> KeptTrace:
+    def _trace(self, root: RetainedSpan, children: list[RetainedSpan], reader: SeriesReader) -> KeptTrace:
         if len(self.traces) >= MAX_TRACES_A_BATCH:
             msg = f"the batch has more than {MAX_TRACES_A_BATCH} traces; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
@@ -139,7 +138,7 @@ class RetainedTraceReader:
         )
 
 
-def _by_root(spans: list[Span]) -> list[tuple[Span, list[Span]]]:
+def _by_root(spans: list[RetainedSpan]) -> list[tuple[RetainedSpan, list[RetainedSpan]]]:
     """Return each root with the spans below it.
 
     Raises:
@@ -151,7 +150,7 @@ def _by_root(spans: list[Span]) -> list[tuple[Span, list[Span]]]:
         raise RejectedError(Reason.IDS, "two spans have the same spanId")
     # The root of each visited span; a root belongs to itself.
     home = {span.span_id: span.span_id for span in spans if names.KEPT_BECAUSE in span.attributes}
-    below: dict[str, list[Span]] = {root: [] for root in home}
+    below: dict[str, list[RetainedSpan]] = {root: [] for root in home}
     for span in spans:
         if span.span_id not in below:
             below[_root_of(span, by_id, home)].append(span)
@@ -162,14 +161,14 @@ def _by_root(spans: list[Span]) -> list[tuple[Span, list[Span]]]:
     return [(by_id[root], children) for root, children in below.items()]
 
 
-def _check_ids(spans: list[Span]) -> None:
+def _check_ids(spans: list[RetainedSpan]) -> None:
     if any(len(span.span_id) != _SPAN_ID_DIGITS or not span.span_id.strip("0") for span in spans):
         raise RejectedError(Reason.IDS, "spanId must be 8 bytes, not all zero")
     if len(spans[0].trace_id) != _TRACE_ID_DIGITS or not spans[0].trace_id.strip("0"):
         raise RejectedError(Reason.IDS, "traceId must be 16 bytes, not all zero")
 
 
-def _root_of(span: Span, by_id: dict[str, Span], home: dict[str, str]) -> str:
+def _root_of(span: RetainedSpan, by_id: dict[str, RetainedSpan], home: dict[str, str]) -> str:
     """Return the root id of *span*, and store it in *home* for all its ancestors."""
     way: dict[str, None] = {}
     at = span.span_id
@@ -183,13 +182,13 @@ def _root_of(span: Span, by_id: dict[str, Span], home: dict[str, str]) -> str:
     return home[at]
 
 
-def _check_span(span: Span) -> None:
+def _check_span(span: RetainedSpan) -> None:
     if span.end_ns < span.start_ns:
         msg = f"span {span.span_id} ends {span.start_ns - span.end_ns} ns before it begins"
         raise RejectedError(Reason.DURATION, msg)
 
 
-def _stages_ns(root: Span) -> dict[str, int]:
+def _stages_ns(root: RetainedSpan) -> dict[str, int]:
     found: dict[str, int] = {}
     for key, value in root.attributes.items():
         if not key.startswith(names.STAGE_SELF_PREFIX):
@@ -205,7 +204,7 @@ def _stages_ns(root: Span) -> dict[str, int]:
     return found
 
 
-def _child_span(root: Span, span: Span) -> dict[str, object]:
+def _child_span(root: RetainedSpan, span: RetainedSpan) -> dict[str, object]:
     return {
         "name": printable_text(span.name),
         # A nested request is not a stage.

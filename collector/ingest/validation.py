@@ -128,7 +128,7 @@ _METRIC_FIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """Range of plausible times, [oldest, newest], in Unix seconds."""
 
     oldest: int
@@ -185,7 +185,7 @@ def dropped_requests(value: float) -> int:
     return int(value)
 
 
-def check_interval(point: HistogramPoint, window: Window) -> tuple[int, int]:
+def check_interval(point: HistogramPoint, window: TimeWindow) -> tuple[int, int]:
     """Return the interval of *point*, in Unix nanoseconds.
 
     Raises:

@@ -19,12 +19,12 @@ from .model import (
     MAX_ELEMENTS,
     MAX_OBJECTS,
     Attributes,
+    BodyTooLargeError,
     HistogramPoint,
     Metric,
     NumberPoint,
     ResourceMetrics,
     Scalar,
-    TooLargeError,
     is_wanted,
 )
 
@@ -44,7 +44,7 @@ def load(body: bytes) -> Object:
     """
     if body.count(b"{") > MAX_OBJECTS or body.count(b",") + body.count(b"[") > MAX_ELEMENTS:
         msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} list elements; send smaller batches"
-        raise TooLargeError(msg)
+        raise BodyTooLargeError(msg)
     try:
         root = json.loads(body.decode(), parse_constant=_refuse_constant)
     except RecursionError as error:

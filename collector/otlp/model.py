@@ -42,7 +42,7 @@ MAX_OBJECTS = 250_000
 MAX_ELEMENTS = 2_000_000
 
 
-class TooLargeError(WireError):
+class BodyTooLargeError(WireError):
     """The payload exceeds a size limit."""
 
 
@@ -136,7 +136,7 @@ class ResourceMetrics:
     metrics: list[Metric]
 
 
-class Event(NamedTuple):
+class SpanEvent(NamedTuple):
     """Span event.
 
     Args:
@@ -149,7 +149,7 @@ class Event(NamedTuple):
 
 
 @dataclass(slots=True)
-class Span:
+class RetainedSpan:
     """Span of a Stagelens agent.
 
     Args:
@@ -183,4 +183,4 @@ class ResourceSpans:
     """
 
     resource: Attributes
-    spans: list[Span]
+    spans: list[RetainedSpan]

@@ -28,12 +28,12 @@ from .model import (
     MAX_ELEMENTS,
     MAX_OBJECTS,
     Attributes,
+    BodyTooLargeError,
     HistogramPoint,
     Metric,
     NumberPoint,
     ResourceMetrics,
     Scalar,
-    TooLargeError,
     is_wanted,
 )
 
@@ -123,7 +123,7 @@ def check_bulk(body: bytes, message: Descriptor) -> None:
             elements += 1
             if objects > MAX_OBJECTS or elements > MAX_ELEMENTS:
                 msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} fields; send smaller batches"
-                raise TooLargeError(msg)
+                raise BodyTooLargeError(msg)
 
 
 @cache
@@ -195,7 +195,7 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     scopes = [scope for item in request.resource_metrics for scope in item.scope_metrics]
     if len(request.resource_metrics) + sum(1 + len(scope.metrics) for scope in scopes) > MAX_OBJECTS:
         msg = f"the body has more than {MAX_OBJECTS} resources, scopes and metrics; send smaller batches"
-        raise TooLargeError(msg)
+        raise BodyTooLargeError(msg)
     return [
         ResourceMetrics(
             _attributes(item.resource.attributes),
@@ -254,7 +254,7 @@ def _metric(metric: Any) -> Metric:
     points = cast("list[bytes]", [*data.data_points])
     if max(map(len, points), default=0) > MAX_POINT_BYTES:
         msg = f"a data point of {metric.name} has more than {MAX_POINT_BYTES} bytes; send smaller batches of coarser points"
-        raise TooLargeError(msg)
+        raise BodyTooLargeError(msg)
     result = Metric(metric.name, kind, len(points))
     if not is_wanted(metric.name, kind):
         return result

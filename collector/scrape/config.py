@@ -35,7 +35,7 @@ _SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceMetric:
     """Metric of an exposition.
 
     Args:
@@ -70,16 +70,16 @@ class Engine:
 
     key: str
     label: str
-    request: Source | None = None
-    stages: Mapping[str, Source] = field(default_factory=dict[str, Source])
-    first_token: tuple[Source, ...] = ()
-    output_token: tuple[Source, ...] = ()
-    tokens: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    request: SourceMetric | None = None
+    stages: Mapping[str, SourceMetric] = field(default_factory=dict[str, SourceMetric])
+    first_token: tuple[SourceMetric, ...] = ()
+    output_token: tuple[SourceMetric, ...] = ()
+    tokens: Mapping[str, SourceMetric] = field(default_factory=dict[str, SourceMetric])
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     without: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     sources: tuple[str, ...] = ()
 
-    def all_sources(self) -> Iterator[Source]:
+    def all_sources(self) -> Iterator[SourceMetric]:
         """Yield every source."""
         if self.request:
             yield self.request
@@ -132,7 +132,7 @@ def read_engine(fields: Fields, key: str) -> Engine:
     return engine
 
 
-def _by_key(fields: Fields, key: str) -> dict[str, Source]:
+def _by_key(fields: Fields, key: str) -> dict[str, SourceMetric]:
     if not fields.has(key):
         return {}
     inner = fields.mapping(key, example="queue: my_queue_seconds")
@@ -142,14 +142,14 @@ def _by_key(fields: Fields, key: str) -> dict[str, Source]:
     return {each: source for each, source in found.items() if source is not None}
 
 
-def _several(fields: Fields, key: str) -> tuple[Source, ...]:
+def _several(fields: Fields, key: str) -> tuple[SourceMetric, ...]:
     value = fields.value(key)
     # A list of texts is one source with several names, a list of mappings several sources.
     each = value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else [value]
     return tuple(source for item in each if (source := _source(fields, key, item)) is not None)
 
 
-def _source(fields: Fields, key: str, value: Any) -> Source | None:
+def _source(fields: Fields, key: str, value: Any) -> SourceMetric | None:
     """Read a source: a name, a list of names, or a mapping with more options."""
     if value is None:
         return None
@@ -167,7 +167,7 @@ def _source(fields: Fields, key: str, value: Any) -> Source | None:
         known = ", ".join(DEFINITIONS)
         fields.complain(f"{fields.name(key)}.definition is {definition!r}; write one of {known}", key)
     else:
-        return Source(found, count, UNITS[unit], definition)
+        return SourceMetric(found, count, UNITS[unit], definition)
     return None
 
 
@@ -228,7 +228,7 @@ _CURE = f"{ENV} says what is, and `allow_link_local: true` allows a metadata ser
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrapeTarget:
     """A scrape target.
 
     Args:
@@ -260,10 +260,10 @@ class Target:
     statistics_url: str | None = None
 
 
-def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[Target, ...]:
+def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[ScrapeTarget, ...]:
     """Read the section; invalid targets and those that *egress_policy* denies become problems of the document."""
     fields = Fields(document, place, value, example="targets: []")
-    found: dict[str, Target] = {}
+    found: dict[str, ScrapeTarget] = {}
     for at, item in fields.items("targets"):
         target = _target(Fields(document, at, item, example="url: http://llm:8000/metrics"), egress_policy)
         if target is None:
@@ -275,14 +275,14 @@ def read_targets(document: Document, place: Place, value: Any, egress_policy: Eg
     return tuple(found.values())
 
 
-def _target(fields: Fields, egress_policy: EgressPolicy) -> Target | None:
+def _target(fields: Fields, egress_policy: EgressPolicy) -> ScrapeTarget | None:
     if fields.broken:
         return None
     link_local = fields.value("allow_link_local") is True
     allowed = egress_policy.with_kind("metadata") if link_local else egress_policy
     url = _url(fields, "url", "http://llm:8000/metrics", allowed)
     statistics = _url(fields, "statistics_url", "", allowed)
-    target = Target(
+    target = ScrapeTarget(
         url=url,
         service=fields.text("service", example="llm"),
         engine=_engine(fields),

@@ -17,7 +17,7 @@ from ...core import names
 from ...core.histogram import Distribution, Histogram
 from ...store import Point, Series
 from ..ingest.validation import printable_text
-from .config import Engine, Target
+from .config import Engine, ScrapeTarget
 from .snapshot import Labels, MetricStream, Snapshot, StreamCounts
 
 _SERVER_ERROR = 500
@@ -31,7 +31,9 @@ _PAIRS = {
 }
 
 
-def points_of(added: Mapping[MetricStream, StreamCounts], target: Target, engine: Engine, at: int) -> Iterator[Point]:
+def points_of(
+    added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
+) -> Iterator[Point]:
     """Yield the points of the counts *added* at *target*, at the time *at*, in Unix seconds."""
     for stream, counted in added.items():
         series = _series(stream.labels, target, engine)
@@ -51,7 +53,7 @@ def _edges(counted: StreamCounts) -> tuple[Histogram, Histogram]:
     return found.lows, found.highs
 
 
-def _series(labels: Labels, target: Target, engine: Engine) -> Series:
+def _series(labels: Labels, target: ScrapeTarget, engine: Engine) -> Series:
     values = dict(labels)
 
     def told(dimension: str) -> str:

@@ -30,9 +30,9 @@ from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy
 from ...core.errors import StagelensError, WireError
 from ...store import Batch, Store
 from ...store.collectors import TargetLostError
-from ..otlp.model import TooLargeError
+from ..otlp.model import BodyTooLargeError
 from ..server.body_reader import inflate
-from .config import Engine, Target, detect, engines
+from .config import Engine, ScrapeTarget, detect, engines
 from .deltas import Difference, difference_between, points_of
 from .snapshot import (
     OPENMETRICS,
@@ -95,7 +95,7 @@ class TargetStates(Collector):
         with self._lock:
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
 
-    def read(self, target: Target, engine: Engine, difference: Difference, at: float, seconds: float) -> None:
+    def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, at: float, seconds: float) -> None:
         """Record a successful scrape of *target* *at* a time in Unix seconds."""
         before = self._of(target)
         self._set(
@@ -112,12 +112,12 @@ class TargetStates(Collector):
             )
         )
 
-    def failed(self, target: Target, error: str) -> None:
+    def failed(self, target: ScrapeTarget, error: str) -> None:
         """Record a failed scrape of *target*."""
         before = self._of(target)
         self._set(replace(before, state="down", error=error, failures=before.failures + 1))
 
-    def elsewhere(self, target: Target) -> None:
+    def elsewhere(self, target: ScrapeTarget) -> None:
         """Record that another collector scrapes *target*."""
         self._set(replace(self._of(target), state="elsewhere", error=""))
 
@@ -126,7 +126,7 @@ class TargetStates(Collector):
         with self._lock:
             self._states.pop(url, None)
 
-    def _of(self, target: Target) -> TargetState:
+    def _of(self, target: ScrapeTarget) -> TargetState:
         with self._lock:
             return self._states.get(target.url) or TargetState(target.url, target.service)
 
@@ -182,7 +182,7 @@ class TargetResponse(NamedTuple):
     media_type: str
 
 
-async def fetch(url: str, target: Target, env: Mapping[str, str]) -> TargetResponse:
+async def fetch(url: str, target: ScrapeTarget, env: Mapping[str, str]) -> TargetResponse:
     """Request *url*, one of the URLs of *target*.
 
     Args:
@@ -230,7 +230,7 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
                 break
         # A cut body exceeds the limit after inflating, or is truncated.
         text = inflate(bytes(body), response.headers.get("content-encoding", ""), MAX_BYTES).decode()
-    except TooLargeError as error:
+    except BodyTooLargeError as error:
         msg = f"its answer is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
         raise FetchError(msg) from error
     except (WireError, UnicodeDecodeError) as error:
@@ -241,19 +241,19 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
     return TargetResponse(text, response.headers.get("content-type", ""))
 
 
-def _egress_policy(target: Target, env: Mapping[str, str]) -> EgressPolicy:
+def _egress_policy(target: ScrapeTarget, env: Mapping[str, str]) -> EgressPolicy:
     egress_policy = EgressPolicy.from_env(env)
     return egress_policy.with_kind("metadata") if target.link_local else egress_policy
 
 
-def _headers(target: Target, env: Mapping[str, str]) -> dict[str, str]:
+def _headers(target: ScrapeTarget, env: Mapping[str, str]) -> dict[str, str]:
     headers = {**target.headers, "accept": _ACCEPT, "accept-encoding": "gzip"}
     if token := _token(target, env):
         headers["authorization"] = f"Bearer {token}"
     return headers
 
 
-def _token(target: Target, env: Mapping[str, str]) -> str:
+def _token(target: ScrapeTarget, env: Mapping[str, str]) -> str:
     if target.token_file is not None:
         return target.token_file.read_text(encoding="ascii").strip()
     if target.token_env and not env.get(target.token_env):
@@ -294,7 +294,7 @@ class Scraper:
     def __init__(
         self,
         store: Store,
-        targets: Callable[[], Sequence[Target]],
+        targets: Callable[[], Sequence[ScrapeTarget]],
         env: Mapping[str, str],
         *,
         clock: Callable[[], float] = time.time,
@@ -328,7 +328,7 @@ class Scraper:
         except StagelensError:
             _log.warning("the targets could not be handed back; other collectors read them in a while")
 
-    async def _repeat(self, target: Target) -> None:
+    async def _repeat(self, target: ScrapeTarget) -> None:
         due = time.monotonic()
         while True:
             await self.scrape(target)
@@ -336,7 +336,7 @@ class Scraper:
             due = max(due + target.every, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
-    async def scrape(self, target: Target) -> None:
+    async def scrape(self, target: ScrapeTarget) -> None:
         """Scrape *target* once; errors are recorded in its state."""
         began = time.monotonic()
         try:
@@ -361,7 +361,7 @@ class Scraper:
             if trouble:
                 self.states.failed(target, trouble)
 
-    def _hold(self, target: Target) -> _Hold | None:
+    def _hold(self, target: ScrapeTarget) -> _Hold | None:
         """Return the lease of *target*, acquired or renewed if needed; None if another collector has it."""
         now = self._clock()
         hold = self._holds.get(target.url)
@@ -373,7 +373,7 @@ class Scraper:
             self._holds[target.url] = hold
         return hold
 
-    async def _statistics(self, target: Target) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
+    async def _statistics(self, target: ScrapeTarget) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
         """Return the Triton statistics, None without them, and an error message."""
         if target.statistics_url is None:
             return None, ""
@@ -385,7 +385,7 @@ class Scraper:
 
     def _count(
         self,
-        target: Target,
+        target: ScrapeTarget,
         base: Snapshot | None,
         at: float,
         answer: TargetResponse,
@@ -408,12 +408,12 @@ class Scraper:
         return difference, engine
 
 
-def _seconds(target: Target) -> float:
+def _seconds(target: ScrapeTarget) -> float:
     """Return the lease duration of *target*."""
     return _MISSED * target.every + _LEASE_MARGIN_SECONDS
 
 
-def _understood(target: Target, answer: TargetResponse) -> tuple[Samples, Engine]:
+def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, Engine]:
     """Return the samples of *answer* and their engine.
 
     Raises:
@@ -436,7 +436,7 @@ def _understood(target: Target, answer: TargetResponse) -> tuple[Samples, Engine
 
 
 def _reading(
-    target: Target, engine: Engine, samples: Samples, at: float, told: Mapping[MetricStream, StreamCounts] | None
+    target: ScrapeTarget, engine: Engine, samples: Samples, at: float, told: Mapping[MetricStream, StreamCounts] | None
 ) -> Snapshot:
     rules = hashlib.blake2b(repr((engine, target.statistics_url)).encode(), digest_size=8).hexdigest()
     found = read_snapshot(samples, engine, at, rules)

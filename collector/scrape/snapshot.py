@@ -28,7 +28,7 @@ from prometheus_client.samples import Sample
 
 from ...core.errors import StagelensError
 from ...core.histogram import BATCH_SIZES
-from .config import Engine, Source, base_of
+from .config import Engine, SourceMetric, base_of
 
 OPENMETRICS = "application/openmetrics-text"
 # More than a server with a hundred models has; one sample takes about 1 kB in memory.
@@ -186,7 +186,7 @@ def read_snapshot(samples: Samples, engine: Engine, at: float, rules: str) -> Sn
     return Snapshot(at, rules, started, found, beyond)
 
 
-def _asked(engine: Engine) -> Iterator[tuple[Kind, str, Source]]:
+def _asked(engine: Engine) -> Iterator[tuple[Kind, str, SourceMetric]]:
     if engine.request:
         yield "request", engine.request.definition, engine.request
     for stage, source in engine.stages.items():
@@ -199,7 +199,7 @@ def _asked(engine: Engine) -> Iterator[tuple[Kind, str, Source]]:
         yield "tokens", token, source
 
 
-def _streams(samples: Samples, source: Source, kind: Kind) -> Iterator[tuple[Labels, StreamCounts | None]]:
+def _streams(samples: Samples, source: SourceMetric, kind: Kind) -> Iterator[tuple[Labels, StreamCounts | None]]:
     """Yield the counts of the first metric of *source* that is present; None for invalid ones."""
     for name in source.names:
         if kind == "tokens":

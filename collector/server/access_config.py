@@ -42,7 +42,7 @@ from ...core.settings.yaml_config import Document, Fields, Place, Problem, Secre
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateLimits:
     """Rate limits of one client, averaged over `auth.BURST_SECONDS`; None for no limit.
 
     Args:
@@ -68,7 +68,7 @@ class Token:
     name: str
     digest: bytes = field(repr=False)
     environment: str | None = None
-    limits: Limits = Limits()
+    limits: RateLimits = RateLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class Certificate:
 
     common_name: str
     environment: str | None = None
-    limits: Limits = Limits()
+    limits: RateLimits = RateLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class ServerTlsFiles:
     """The PEM files of a TLS server.
 
     Args:
@@ -114,8 +114,8 @@ class Access:
 
     tokens: tuple[Token, ...] = ()
     certificates: tuple[Certificate, ...] = ()
-    anonymous: Limits = Limits()
-    tls: TlsFiles | None = None
+    anonymous: RateLimits = RateLimits()
+    tls: ServerTlsFiles | None = None
 
     @property
     def asks(self) -> bool:
@@ -258,15 +258,15 @@ def _read_certificate(fields: Fields) -> Certificate:
     return certificate
 
 
-def _anonymous_limits(fields: Fields | None) -> Limits:
+def _anonymous_limits(fields: Fields | None) -> RateLimits:
     if fields is None or fields.broken:
-        return Limits()
+        return RateLimits()
     limits = _read_limits(fields)
     fields.finish()
     return limits
 
 
-def _read_limits(fields: Fields) -> Limits:
+def _read_limits(fields: Fields) -> RateLimits:
     size = fields.text("bytes_per_second")
     bytes_per_second: float | None = None
     if size:
@@ -278,10 +278,10 @@ def _read_limits(fields: Fields) -> Limits:
             if bytes_per_second is None:
                 text = f"{fields.name('bytes_per_second')} is {size!r}; it must be more than nothing, such as 5MiB"
                 fields.complain(text, "bytes_per_second")
-    return Limits(fields.amount("requests_per_second", example="50"), bytes_per_second)
+    return RateLimits(fields.amount("requests_per_second", example="50"), bytes_per_second)
 
 
-def _read_tls(fields: Fields) -> TlsFiles | None:
+def _read_tls(fields: Fields) -> ServerTlsFiles | None:
     if fields.broken:
         return None
     certificate = fields.text("certificate", example="/etc/stagelens/tls.crt")
@@ -293,7 +293,7 @@ def _read_tls(fields: Fields) -> TlsFiles | None:
             fields.complain(
                 f"{fields.name(name)} is {path}, where there is no file; write the path of a PEM file", name
             )
-    return TlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None)
+    return ServerTlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None)
 
 
 def _check_unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
@@ -355,7 +355,7 @@ class HttpTls:
         ConfigError: The files cannot be used.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: ServerTlsFiles) -> None:
         self._watched = _ReloadedFiles(files, _ssl_context)
         self.context = self._watched.newest()
         # OpenSSL calls it for every handshake, also where the client names no server.
@@ -379,7 +379,7 @@ class GrpcTls:
         ConfigError: The files cannot be used.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: ServerTlsFiles) -> None:
         self._watched = _ReloadedFiles(files, _grpc_configuration)
         self._given = self._watched.newest()
         self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
@@ -418,7 +418,7 @@ def with_certificate(application: AsgiApplication, certificate: str) -> AsgiAppl
 class _ReloadedFiles(Generic[T]):
     """An object made from files, and made again when they change; while they are invalid, the last good one is kept."""
 
-    def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T]) -> None:
+    def __init__(self, files: ServerTlsFiles, make: Callable[[ServerTlsFiles], T]) -> None:
         self._files, self._make = files, make
         self._lock = threading.Lock()
         self._stamps = _stamps(files)
@@ -442,12 +442,12 @@ class _ReloadedFiles(Generic[T]):
             _log.info("%s was read again", self._files.certificate)
 
 
-def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
+def _stamps(files: ServerTlsFiles) -> list[tuple[int, int, int] | None]:
     paths = (files.certificate, files.key, files.client_ca)
     return [stamp_of(path) for path in paths if path is not None]
 
 
-def _ssl_context(files: TlsFiles) -> ssl.SSLContext:
+def _ssl_context(files: ServerTlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Endless renegotiation would cost the server more than the client.
@@ -470,7 +470,7 @@ def _ssl_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _grpc_configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+def _grpc_configuration(files: ServerTlsFiles) -> grpc.ServerCertificateConfiguration:
     # gRPC accepts invalid files silently and then refuses every connection.
     _ssl_context(files)
     pair = (files.key.read_bytes(), files.certificate.read_bytes())

@@ -25,7 +25,7 @@ from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
 from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
-from .access_config import Access, Certificate, Limits, Token
+from .access_config import Access, Certificate, RateLimits, Token
 
 # Half of the limit of a store (`SeriesCaps.services`): enough for a gateway that forwards for many services. [count]
 MAX_SERVICES = 250
@@ -144,7 +144,7 @@ class ClientMeter:
 
     __slots__ = ("_bytes", "_requests")
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: RateLimits, now: float) -> None:
         self._requests, self._bytes = (
             None if rate is None else TokenBucket(rate, now)
             for rate in (limits.requests_per_second, limits.bytes_per_second)
@@ -184,12 +184,12 @@ class ClientMeters:
         self._most = most
         # Least recently used first.
         self._meters: OrderedDict[Hashable, ClientMeter] = OrderedDict()
-        self._shared: dict[Limits, ClientMeter] = {}
+        self._shared: dict[RateLimits, ClientMeter] = {}
 
     def __len__(self) -> int:
         return len(self._meters)
 
-    def of(self, client: Hashable, limits: Limits, now: float) -> ClientMeter:
+    def of(self, client: Hashable, limits: RateLimits, now: float) -> ClientMeter:
         """Return the meter of *client*; changed *limits* create a new one."""
         key = (client, limits)
         if key in self._meters:
@@ -294,7 +294,7 @@ class _Client:
     kind: str
     name: str
     environment: str | None
-    limits: Limits
+    limits: RateLimits
 
 
 class AccessControl:
@@ -331,7 +331,7 @@ class AccessControl:
         """
         client = self._client(self._access(), caller)
         names = functools.partial(self.shares.admit, (client.kind, client.name))
-        if client.limits == Limits():
+        if client.limits == RateLimits():
             return AdmittedClient(client.name, client.environment, names)
         with self._lock:
             now = self._clock()

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...core.errors import WireError
 from ..ingest.writer import FullError
-from ..otlp.model import TooLargeError, UnsupportedError
+from ..otlp.model import BodyTooLargeError, UnsupportedError
 from ..self_metrics import SelfMetrics
 
 # zlib's name for "a gzip header and trailer must be there".
@@ -101,7 +101,7 @@ def _unzstd(body: bytes, limit_bytes: int) -> bytes:
 def _check_inflated_size(size_bytes: int, limit_bytes: int) -> None:
     if size_bytes > limit_bytes:
         msg = f"the body is larger than {limit_bytes} bytes once inflated; send smaller batches"
-        raise TooLargeError(msg)
+        raise BodyTooLargeError(msg)
 
 
 def _check_stream_end(what: str, ended: bool, size_bytes: int, left_bytes: int) -> None:
@@ -219,7 +219,7 @@ class DecoderPool:
             return inflate(job.body, job.encoding, self._max_inflated_bytes)
         try:
             return inflate(job.body, job.encoding, SMALL_BYTES)
-        except TooLargeError as error:
+        except BodyTooLargeError as error:
             raise _LargeError from error
 
     def _read_large(self, job: _Job) -> Any:
@@ -318,7 +318,7 @@ class BodyReader:
             raise WireError(msg) from error
         if size > limit:
             msg = f"the body is larger than {limit} bytes; send smaller batches or raise STAGELENS_MAX_BODY"
-            raise TooLargeError(msg)
+            raise BodyTooLargeError(msg)
         return b"".join(chunks)
 
     async def message(self, read: Callable[[], Awaitable[bytes]], hold: Hold) -> bytes:

@@ -20,7 +20,7 @@ import grpc.aio
 from ...core import names
 from ...core.errors import StagelensError
 from ..ingest.pipeline import IngestPipeline, IngestRequest
-from ..otlp.model import TooLargeError
+from ..otlp.model import BodyTooLargeError
 from ..otlp.responses import PROTOBUF, ExportSignal, Failure, OtlpResponse
 from ..self_metrics import Health
 from .auth import Caller
@@ -157,7 +157,7 @@ class GrpcServer(grpc.GenericRpcHandler):
             message = await context.read()
             if not isinstance(message, bytes):  # grpc.aio.EOF
                 msg = f"there is no message, or one larger than {self._max_body_bytes} bytes; send smaller batches"
-                raise TooLargeError(msg)
+                raise BodyTooLargeError(msg)
             return message
 
         return b"" if hold is None else await self._body_reader.message(read, hold)

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import ROW, STREAM, Flag, Label, Rows, Source, Spans, Streams
+from .columns import ROW, STREAM, Flag, Label, Rows, Spans, SpanSource, Streams
 
 Ids: TypeAlias = NDArray[np.uint64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -50,7 +50,7 @@ class SpanBatch:
     parcel: Ints
     source: Ints
     label: Ints
-    sources: Sequence[Source]
+    sources: Sequence[SpanSource]
     labels: Sequence[Label]
     streams: Streams
 
@@ -113,7 +113,7 @@ def _select_streams(streams: Streams, rows: Ints) -> Streams:
 
 def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
     """Return *parcels* as one batch."""
-    sources: dict[Source, int] = {}
+    sources: dict[SpanSource, int] = {}
     labels: dict[Label, int] = {}
     lengths = np.array([len(spans.rows) for spans in parcels], np.int64)
     ends = np.cumsum(lengths)

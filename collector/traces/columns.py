@@ -1,7 +1,7 @@
 """Spans in columns: the decoded form, and the form in which the store keeps them until their requests are complete.
 
 A row is a span, or an interval from the attributes or events of a span; an interval has its span as parent, the id 0 and
-`Flag.DERIVED`. Common properties of many spans are stored once: the process (`Source`) and the `Label`. Attributes that may contain
+`Flag.DERIVED`. Common properties of many spans are stored once: the process (`SpanSource`) and the `Label`. Attributes that may contain
 user content are in neither: a label has only the attributes that rules name.
 
 `Label.request` is decided for each span alone, by its rule, its kind and whether it has a parent. Decisions that need several spans
@@ -44,7 +44,7 @@ ROW = np.dtype(
         ("flags", "<u2"),
     ]
 )
-# Streamed responses: the row number, and the fields of `Stream`.
+# Streamed responses: the row number, and the fields of `StreamMeasurements`.
 STREAM = np.dtype(
     [
         ("row", "<u4"),
@@ -78,7 +78,7 @@ class Flag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SpanSource:
     """A process that sends spans; the fields are those of `Series`, and `service.instance.id`."""
 
     service: str
@@ -133,7 +133,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamMeasurements:
     """Measurements of a streamed response, from one span; 0 means unknown.
 
     Args:
@@ -161,12 +161,12 @@ class Spans:
     """
 
     rows: Rows
-    sources: Sequence[Source]
+    sources: Sequence[SpanSource]
     labels: Sequence[Label]
     streams: Streams = field(default_factory=lambda: streams_of({}))
 
 
-def streams_of(found: Mapping[int, Stream]) -> Streams:
+def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
     """Return the streams, given by row number, as columns."""
     told = [
         (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
@@ -175,7 +175,7 @@ def streams_of(found: Mapping[int, Stream]) -> Streams:
     return np.array(told, STREAM)
 
 
-def encode(spans: Spans) -> bytes:
+def encode_spans(spans: Spans) -> bytes:
     """Return *spans* as the store keeps them: sources and labels in lines, packed, then the streams, then the rows."""
     lines = [_to_json([_fields(source) for source in spans.sources]), *(label.text for label in spans.labels)]
     head = zlib.compress("\n".join(lines).encode(), 1)
@@ -186,7 +186,7 @@ def encode(spans: Spans) -> bytes:
     ))  # fmt: skip
 
 
-def _fields(item: Source | Label) -> dict[str, Any]:
+def _fields(item: SpanSource | Label) -> dict[str, Any]:
     # Not `asdict`, which copies every value: it took a third of the time of reading an export.
     return {name: getattr(item, name) for name in item.__slots__ if name != "text"}
 
@@ -203,8 +203,8 @@ def decode_rows(blob: bytes) -> Rows:
         raise _damaged(error) from error
 
 
-def decode(blob: bytes) -> Spans:
-    """Return the spans in *blob*, written by `encode`.
+def decode_spans(blob: bytes) -> Spans:
+    """Return the spans in *blob*, written by `encode_spans`.
 
     Raises:
         StoreError: *blob* is damaged, or was written by a newer version.
@@ -215,7 +215,7 @@ def decode(blob: bytes) -> Spans:
             return _decode_old(blob, rows)
         sources, *labels = zlib.decompress(blob[_HEAD : _HEAD + _number(blob, 1)]).decode().split("\n")
         streams = np.frombuffer(blob, STREAM, count=_number(blob, 5), offset=_HEAD + _number(blob, 1))
-        return Spans(rows, [Source(**source) for source in json.loads(sources)], [*map(_label, labels)], streams)
+        return Spans(rows, [SpanSource(**source) for source in json.loads(sources)], [*map(_label, labels)], streams)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise _damaged(error) from error
 
@@ -238,8 +238,8 @@ def _number(blob: bytes, at: int) -> int:
 def _decode_old(blob: bytes, rows: Rows) -> Spans:
     beside: dict[str, Any] = json.loads(zlib.decompress(blob[_OLD_HEAD : _OLD_HEAD + _number(blob, 1)]))
     labels = [_label(_to_json(label)) for label in beside["labels"]]
-    streams = {int(row): Stream(**stream) for row, stream in beside["streams"].items()}
-    return Spans(rows, [Source(**source) for source in beside["sources"]], labels, streams_of(streams))
+    streams = {int(row): StreamMeasurements(**stream) for row, stream in beside["streams"].items()}
+    return Spans(rows, [SpanSource(**source) for source in beside["sources"]], labels, streams_of(streams))
 
 
 @lru_cache(_LABELS)
@@ -260,7 +260,7 @@ _INSTANCES = (names.SERVICE_INSTANCE, "k8s.pod.uid", "k8s.pod.name", "container.
 _PROCESS = "process.pid"
 
 
-def source_of(resource: Attributes) -> Source:
+def source_of(resource: Attributes) -> SpanSource:
     """Return the process with the resource attributes *resource*.
 
     >>> source_of({"service.name": "shop", "host.name": "a", "process.pid": 7})
@@ -269,7 +269,7 @@ def source_of(resource: Attributes) -> Source:
     instance = next((printable_text(resource[key]) for key in _INSTANCES if key in resource), "")
     if names.SERVICE_INSTANCE not in resource and _PROCESS in resource:
         instance = f"{instance} {printable_text(resource[_PROCESS])}".strip()
-    return Source(
+    return SpanSource(
         service=printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE,
         version=printable_text(resource.get(names.SERVICE_VERSION, "")),
         environment=printable_text(resource.get(names.ENVIRONMENT, resource.get(_OLD_ENVIRONMENT, ""))),

@@ -21,7 +21,7 @@ from ...core import names
 from ...core.errors import StoreError
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.columns import Buckets
-from ...store.inbox import Delivery, Folded, Parcel
+from ...store.inbox import AggregationInput, AggregationResult, Parcel
 from ...store.points import HistogramArrays
 from ...store.records import Identity, PointColumns
 from .assembly import (
@@ -37,7 +37,7 @@ from .assembly import (
     subset,
     trace_keys,
 )
-from .columns import ROW, Rows, Spans, decode, decode_rows, encode, streams_of
+from .columns import ROW, Rows, Spans, decode_rows, decode_spans, encode_spans, streams_of
 from .requests import Requests, requests_of, split_by_stage
 from .sampling import SamplingPolicy, traces_of
 
@@ -274,12 +274,12 @@ def remaining_parcels(
         taken += [parcels[place].id for place in places]
         received = max(parcels[place].received for place in places)
         rest = concatenate_spans([subset(spans[place], stays[place]) for place in places])
-        left += [Parcel(received, counted=False, spans=encode(each)) for each in rest.spans()]
+        left += [Parcel(received, counted=False, spans=encode_spans(each)) for each in rest.spans()]
     return taken, left
 
 
 def counted_parcels(
-    joined: AssembledSpans, delivery: Delivery, patience: InboxLimits
+    joined: AssembledSpans, delivery: AggregationInput, patience: InboxLimits
 ) -> tuple[list[int], list[Parcel]]:
     """Return the parcels of counted requests to drop or replace, and the new ones."""
     room = patience.remember_bytes
@@ -298,9 +298,11 @@ def counted_parcels(
             recent.append(parcel)
     if not len(joined.roots):
         return taken, []
-    merged = [decode(parcel.spans) for parcel in delivery.load(recent)]
+    merged = [decode_spans(parcel.spans) for parcel in delivery.load(recent)]
     merged += (replace(each, streams=streams_of({})) for each in joined.gathered.chosen(joined.roots).spans())
-    return taken, [Parcel(delivery.now, counted=True, spans=encode(each)) for each in concatenate_spans(merged).spans()]
+    return taken, [
+        Parcel(delivery.now, counted=True, spans=encode_spans(each)) for each in concatenate_spans(merged).spans()
+    ]
 
 
 _log = logging.getLogger(__name__)
@@ -338,7 +340,9 @@ class InboxOutcome:
     more: bool = False
 
 
-def process_inbox(delivery: Delivery, patience: InboxLimits, keep: SamplingPolicy) -> tuple[Folded, InboxOutcome]:
+def process_inbox(
+    delivery: AggregationInput, patience: InboxLimits, keep: SamplingPolicy
+) -> tuple[AggregationResult, InboxOutcome]:
     """Process the complete requests of *delivery*; unreadable parcels leave when they are old."""
     parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, patience)
     gathered = concatenate_spans([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
@@ -354,7 +358,7 @@ def process_inbox(delivery: Delivery, patience: InboxLimits, keep: SamplingPolic
     taken, rest = remaining_parcels(fate, parcels, is_due, spans, rows)
     forgotten, known = counted_parcels(joined, delivery, patience)
     old = [parcel.id for parcel in unreadable if parcel.received < delivery.now - patience.orphan_seconds]
-    folded = Folded(
+    folded = AggregationResult(
         points=points_of(requests),
         traces=traces_of(requests, keep),
         taken=list(dict.fromkeys((*taken, *forgotten, *old))),
@@ -364,7 +368,7 @@ def process_inbox(delivery: Delivery, patience: InboxLimits, keep: SamplingPolic
 
 
 def _load_relevant(
-    delivery: Delivery, patience: InboxLimits
+    delivery: AggregationInput, patience: InboxLimits
 ) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel], bool]:
     """Load the due parcels, and from all others the rows of the same traces.
 
@@ -410,7 +414,7 @@ def _load_relevant(
     )
 
 
-def _may_be_due(parcel: Parcel, delivery: Delivery, patience: InboxLimits) -> bool:
+def _may_be_due(parcel: Parcel, delivery: AggregationInput, patience: InboxLimits) -> bool:
     """Return whether *parcel* has waited long enough, or must be processed because the inbox is too large."""
     passed = parcel.received <= delivery.now - patience.hold_seconds
     return passed or parcel.received > delivery.now + _MAX_SKEW_SECONDS or not delivery.complete
@@ -427,7 +431,7 @@ def _checked(parcel: Parcel) -> Spans:
     Raises:
         StoreError: The parcel is damaged.
     """
-    spans = decode(parcel.spans)
+    spans = decode_spans(parcel.spans)
     rows = spans.rows
     fits = (
         int(rows["source"].max(initial=0)) < max(len(spans.sources), not len(rows))

@@ -62,7 +62,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
+class RequestStageTimes:
     """Time of each request in each stage; both of shape (requests, stages).
 
     Args:
@@ -79,7 +79,7 @@ class StageTimes:
         return np.where(self.present, self.own, -1).argmax(axis=1)
 
 
-def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -> StageTimes:
+def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -> RequestStageTimes:
     """Give each instant of each request to one of its stages, as `partition` does.
 
     Args:
@@ -109,7 +109,7 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
         for stage, spent in found.items():
             place = len(stages) - 1 if stage == OVERHEAD else stages.index(stage)
             own[request, place], present[request, place] = spent, True
-    return StageTimes(own, present)
+    return RequestStageTimes(own, present)
 
 
 def _overlapping(  # noqa: PLR0917 - columns
@@ -198,7 +198,7 @@ class Requests:
     joined: AssembledSpans
     stages: Sequence[str]
     intervals: Intervals
-    split: StageTimes
+    split: RequestStageTimes
     start: Ints
     duration: Ints
     known: Bools

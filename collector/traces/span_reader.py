@@ -19,8 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from ...core import names
 from ...core.errors import WireError
-from ..ingest.points import Window
-from ..ingest.validation import IngestResult
+from ..ingest.validation import IngestResult, TimeWindow
 from ..otlp.json_encoding import (
     INT32,
     UINT64,
@@ -38,12 +37,12 @@ from ..otlp.model import (
     MAX_ELEMENTS,
     MAX_OBJECTS,
     Attributes,
+    BodyTooLargeError,
     Correction,
-    Event,
     ResourceSpans,
+    RetainedSpan,
     Scalar,
-    Span,
-    TooLargeError,
+    SpanEvent,
 )
 from ..otlp.protobuf_encoding import check_bulk, protobuf_scalar
 from ..otlp.responses import JSON
@@ -195,7 +194,7 @@ def _parsed(body: bytes) -> tuple[Any, Any]:
     count = len(items) + sum(len(scope.spans) + 1 for item in items for scope in item.scope_spans)
     if count > MAX_OBJECTS:
         msg = f"the body has {count} spans and what holds them, more than {MAX_OBJECTS}; send smaller batches"
-        raise TooLargeError(msg)
+        raise BodyTooLargeError(msg)
     return request, request
 
 
@@ -211,7 +210,7 @@ def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
             for span in some:
                 if len(span) > _BYTES_AT_ONCE:
                     msg = f"a span has {len(span)} bytes, more than {_BYTES_AT_ONCE}; send less with each"
-                    raise TooLargeError(msg)
+                    raise BodyTooLargeError(msg)
                 yield [kind.FromString(span)]
 
 
@@ -242,7 +241,7 @@ def _add_spans(some: Sequence[Any], read: DecodedSpans, meanings: RuleCache, pla
             read.tells.append(SpanMeasurements(row, meaning.rule, numbers, events))
     if read.elements > MAX_ELEMENTS:
         msg = f"the body has more than {MAX_ELEMENTS} attributes and events; send smaller batches"
-        raise TooLargeError(msg)
+        raise BodyTooLargeError(msg)
 
 
 def _learn_protobuf(meanings: RuleCache, key: Key, shape: Shape, attributes: Mapping[str, bytes]) -> SpanMeaning:
@@ -256,9 +255,9 @@ def _scalars(attributes: Mapping[str, bytes], wanted: Iterable[str]) -> Attribut
     return {key: value for key, value in values if value is not None}
 
 
-def _protobuf_events(found: Iterable[bytes], wanted: Collection[str]) -> list[Event]:
+def _protobuf_events(found: Iterable[bytes], wanted: Collection[str]) -> list[SpanEvent]:
     events = map(LiteEvent.FromString, found)
-    return [Event(event.name, event.time) for event in events if event.name in wanted]
+    return [SpanEvent(event.name, event.time) for event in events if event.name in wanted]
 
 
 def _is_error(status: bytes) -> bool:
@@ -266,9 +265,9 @@ def _is_error(status: bytes) -> bool:
     return LiteStatus.FromString(status).code == _ERROR_CODE if known is None else known
 
 
-def _protobuf_retained_span(span: Any) -> Span:
+def _protobuf_retained_span(span: Any) -> RetainedSpan:
     """Return a span of a Stagelens agent with all attributes."""
-    return Span(
+    return RetainedSpan(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
         parent_id=span.parent_id.hex(),
@@ -358,14 +357,14 @@ def _without_none(values: Mapping[str, Scalar | None]) -> Attributes:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _json_events(node: Object, wanted: Collection[str]) -> list[Event]:
+def _json_events(node: Object, wanted: Collection[str]) -> list[SpanEvent]:
     found = objects(node, "events") if wanted else []
-    events = [Event(string(event, "name"), whole(event, "timeUnixNano", UINT64)) for event in found]
+    events = [SpanEvent(string(event, "name"), whole(event, "timeUnixNano", UINT64)) for event in found]
     return [event for event in events if event.name in wanted]
 
 
-def _json_retained_span(span: Object) -> Span:
-    return Span(
+def _json_retained_span(span: Object) -> RetainedSpan:
+    return RetainedSpan(
         trace_id=identifier(span, "traceId"),
         span_id=identifier(span, "spanId"),
         parent_id=identifier(span, "parentSpanId"),
@@ -408,7 +407,7 @@ class SpanReader:
         self._in_force = rules, _meanings(rules)
 
     def read(
-        self, media_type: str, body: bytes, window: Window, tally: IngestResult, correct: Correction | None = None
+        self, media_type: str, body: bytes, window: TimeWindow, tally: IngestResult, correct: Correction | None = None
     ) -> SpanExport:
         """Read an inflated ExportTraceServiceRequest.
 

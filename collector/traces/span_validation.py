@@ -13,10 +13,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ingest.points import Window
-from ..ingest.validation import IngestResult, Reason
-from ..otlp.model import Attributes, Event, Scalar
-from .columns import ROW, Flag, Label, Rows, Source, Spans, Stream, streams_of
+from ..ingest.validation import IngestResult, Reason, TimeWindow
+from ..otlp.model import Attributes, Scalar, SpanEvent
+from .columns import ROW, Flag, Label, Rows, Spans, SpanSource, StreamMeasurements, streams_of
 from .rules import IntervalRule, Rule, SpanMeaning, StreamRule
 
 # To nanoseconds. `text` is a number with its unit, as Rust and Go write durations: 1.5ms.
@@ -31,7 +30,7 @@ _MAX_TOKENS = 2**40
 _LATEST_NS = 2**62
 
 
-class Interval(NamedTuple):
+class StageInterval(NamedTuple):
     """Interval within a span.
 
     Args:
@@ -45,7 +44,7 @@ class Interval(NamedTuple):
     end: int
 
 
-class Measured(NamedTuple):
+class MeasuredSpan(NamedTuple):
     """Measurements from the attributes and events of a span.
 
     Args:
@@ -55,11 +54,13 @@ class Measured(NamedTuple):
     """
 
     start: int
-    intervals: list[Interval]
-    stream: Stream | None
+    intervals: list[StageInterval]
+    stream: StreamMeasurements | None
 
 
-def measure_span(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[Event]) -> Measured:
+def measure_span(
+    rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[SpanEvent]
+) -> MeasuredSpan:
     """Return the measurements that *rule* defines for a span; invalid values are ignored.
 
     Args:
@@ -72,21 +73,21 @@ def measure_span(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar]
     if events:
         start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
-        return Measured(start, [], None)
-    found: list[Interval] = []
+        return MeasuredSpan(start, [], None)
+    found: list[StageInterval] = []
     cursor = start
     for part in rule.parts:
         for begin, stop in _where(part, start, cursor, numbers, events):
             # An interval is cut to its span.
-            inside = Interval(part.stage, max(begin, start), min(stop, end))
+            inside = StageInterval(part.stage, max(begin, start), min(stop, end))
             if inside.start < inside.end:
                 found.append(inside)
                 cursor = inside.end
-    return Measured(start, found, _stream(rule.stream, start, end, numbers, events))
+    return MeasuredSpan(start, found, _stream(rule.stream, start, end, numbers, events))
 
 
 def _where(
-    part: IntervalRule, start: int, cursor: int, numbers: Mapping[str, Scalar], events: Sequence[Event]
+    part: IntervalRule, start: int, cursor: int, numbers: Mapping[str, Scalar], events: Sequence[SpanEvent]
 ) -> Iterator[tuple[int, int]]:
     if part.from_event:
         yield from _between(part.from_event, part.to_event, events)
@@ -104,7 +105,7 @@ def _where(
         yield cursor, (cursor if part.lasts else start) + length
 
 
-def _between(first: str, second: str, events: Sequence[Event]) -> Iterator[tuple[int, int]]:
+def _between(first: str, second: str, events: Sequence[SpanEvent]) -> Iterator[tuple[int, int]]:
     """Yield the times from each event *first* to the next *second*."""
     begun: int | None = None
     for name, at in events:
@@ -116,8 +117,8 @@ def _between(first: str, second: str, events: Sequence[Event]) -> Iterator[tuple
 
 
 def _stream(
-    stream: StreamRule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[Event]
-) -> Stream | None:
+    stream: StreamRule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[SpanEvent]
+) -> StreamMeasurements | None:
     first, gap = _nanoseconds(stream.first_token, stream.unit, numbers) or 0, 0
     if events:
         if not first and stream.first_token_event:
@@ -128,10 +129,10 @@ def _stream(
     if not 0 < first <= end - start:
         first = 0
     tokens_in, tokens_out = _tokens(stream.tokens_in, numbers), _tokens(stream.tokens_out, numbers)
-    return Stream(first, tokens_in, tokens_out, gap) if first or tokens_in or tokens_out or gap else None
+    return StreamMeasurements(first, tokens_in, tokens_out, gap) if first or tokens_in or tokens_out or gap else None
 
 
-def _times(wanted: Sequence[str], events: Sequence[Event]) -> list[int]:
+def _times(wanted: Sequence[str], events: Sequence[SpanEvent]) -> list[int]:
     return [at for name, at in events if name in wanted]
 
 
@@ -203,7 +204,7 @@ class SpanMeasurements:
     row: int
     rule: Rule
     numbers: Attributes
-    events: list[Event]
+    events: list[SpanEvent]
 
 
 @dataclass(slots=True)
@@ -231,13 +232,13 @@ class DecodedSpans:
     ends: list[int] = field(default_factory=list[int])
     meanings: list[SpanMeaning] = field(default_factory=list[SpanMeaning])
     errors: list[int] = field(default_factory=list[int])
-    sources: list[Source] = field(default_factory=list[Source])
+    sources: list[SpanSource] = field(default_factory=list[SpanSource])
     counts: list[int] = field(default_factory=list[int])
     tells: list[SpanMeasurements] = field(default_factory=list[SpanMeasurements])
     elements: int = 0
 
 
-def validate_spans(read: DecodedSpans, window: Window, tally: IngestResult) -> Spans:
+def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) -> Spans:
     """Return the valid spans of *read* as columns; rejected spans are counted in *tally*.
 
     Args:
@@ -305,11 +306,13 @@ class _Validation:
         self._tally.reject(reason, f"{where}: {why(first)}{more}", count)
 
 
-def _to_columns(read: DecodedSpans, rows: Rows, valid: _Mask, sources: Sequence[Source], labels: list[Label]) -> Spans:
+def _to_columns(
+    read: DecodedSpans, rows: Rows, valid: _Mask, sources: Sequence[SpanSource], labels: list[Label]
+) -> Spans:
     """Return the valid rows with their measurements."""
     number_of = np.cumsum(valid) - 1
-    streams: dict[int, Stream] = {}
-    intervals: list[tuple[int, Interval]] = []
+    streams: dict[int, StreamMeasurements] = {}
+    intervals: list[tuple[int, StageInterval]] = []
     for tells in read.tells:
         if valid[tells.row]:
             told = _measured(read, tells)
@@ -335,7 +338,7 @@ def _to_columns(read: DecodedSpans, rows: Rows, valid: _Mask, sources: Sequence[
     return Spans(np.concatenate((rows, derived)), sources, [*labels, *map(_interval_label, at)], streams_of(streams))
 
 
-def _measured(read: DecodedSpans, tells: SpanMeasurements) -> Measured:
+def _measured(read: DecodedSpans, tells: SpanMeasurements) -> MeasuredSpan:
     return measure_span(tells.rule, read.starts[tells.row], read.ends[tells.row], tells.numbers, tells.events)
 
 
@@ -368,12 +371,12 @@ def _invalid_ids(parents: Sequence[bytes]) -> _Mask:
     return np.array([len(parent) != _SPAN_BYTES for parent in parents])
 
 
-def _outside(times: NDArray[np.uint64], window: Window) -> _Mask:
+def _outside(times: NDArray[np.uint64], window: TimeWindow) -> _Mask:
     seconds = times // np.uint64(_SECOND)
     return (seconds < max(window.oldest, 0)) | (seconds > window.newest)
 
 
-def _time_fault(time_ns: int, window: Window) -> str:
+def _time_fault(time_ns: int, window: TimeWindow) -> str:
     at = time_ns // _SECOND
     if at > window.newest:
         return f"its time, {at} s after 1970, is more than a day ahead ({window.newest}); check the sender's clock"

@@ -18,7 +18,7 @@ from stagelens.cli import compare as compare_command
 from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.imports.importer import import_file
 from stagelens.collector.imports.spans import ImportedRequest, StageInterval, span_exports
-from stagelens.collector.ingest.validation import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point, Series, Store
@@ -147,7 +147,7 @@ def test_a_saved_run_says_what_the_store_said(runs: Path, tmp_path: Path, capsys
     """What `stagelens run --save` writes holds every request, in the same buckets."""
     saved = tmp_path / "saved.json"
     with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
-        import_file(runs / "base.json", store, Window(0, 2**40))
+        import_file(runs / "base.json", store, TimeWindow(0, 2**40))
         save_run(store, saved, Run(["serve"], datetime.now(UTC), datetime.now(UTC), 0))
 
     assert compare(runs / "base.json", saved, "--json", "-") == 0

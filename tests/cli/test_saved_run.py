@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.ingest.pipeline import read_export
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.traces.span_reader import SpanReader
@@ -95,7 +95,7 @@ def take_in(path: Path, store: Store) -> None:
     """Count what is in *path* as an export of JSON is."""
     for signal, body in entries(path):
         assert signal in ("metrics", "traces")
-        export = read_export(signal, JSON, json.dumps(body).encode(), None, Window(0, 2**40), SpanReader())
+        export = read_export(signal, JSON, json.dumps(body).encode(), None, TimeWindow(0, 2**40), SpanReader())
 
         assert (export.tally.rejected.total(), export.tally.ignored) == (0, 0), export.tally.error_message
 

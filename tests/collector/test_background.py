@@ -13,7 +13,7 @@ from stagelens.collector.config import CollectorConfig
 from stagelens.collector.ingest.writer import FullError
 from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.collector.serve import Collector
-from stagelens.collector.traces.columns import ROW, Spans, encode
+from stagelens.collector.traces.columns import ROW, Spans, encode_spans
 from stagelens.collector.traces.inbox import InboxLimits
 from stagelens.core.errors import ConfigError, StoreError
 from stagelens.store import Batch, Store
@@ -103,7 +103,7 @@ def test_room_is_free_again_while_a_backlog_is_folded(
     store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when all of it is: while more comes than waits, that may take long."""
-    parcel = encode(Spans(np.zeros(0, ROW), [], []))
+    parcel = encode_spans(Spans(np.zeros(0, ROW), [], []))
     thread = folding(store, Health(), 3 * len(parcel), InboxLimits(due_bytes=0))
     store.write([Batch(name, spans=parcel) for name in "abc"])
     thread.admit(3 * len(parcel))

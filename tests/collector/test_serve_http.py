@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from stagelens.collector.ingest import pipeline
-from stagelens.collector.otlp.model import TooLargeError
+from stagelens.collector.otlp.model import BodyTooLargeError
 from stagelens.collector.server.body_reader import inflate
 
 PROTOBUF = "application/x-protobuf"
@@ -199,7 +199,7 @@ def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
     """The limit is the largest size allowed, compressed or not."""
     assert inflate(b"x" * 100, "", 100) == inflate(BOMBS[encoding](b"x" * 100), encoding, 100) == b"x" * 100
     for body, packed in ((b"x" * 101, ""), (BOMBS[encoding](b"x" * 101), encoding)):
-        with pytest.raises(TooLargeError):
+        with pytest.raises(BodyTooLargeError):
             inflate(body, packed, 100)
 
 

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.validation import IngestResult
+from stagelens.collector.ingest.validation import IngestResult, TimeWindow
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
-from stagelens.collector.traces.columns import encode
+from stagelens.collector.traces.columns import encode_spans
 from stagelens.collector.traces.inbox import InboxLimits, process_inbox
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.collector.traces.span_reader import SpanReader
@@ -27,7 +26,7 @@ from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
 from stagelens.store import KeptTrace, Selection, records
-from stagelens.store.inbox import Delivery, Folded, Parcel
+from stagelens.store.inbox import AggregationInput, AggregationResult, Parcel
 
 CAPTURES = Path(__file__).parents[1] / "support" / "triton" / "captures"
 READER = SpanReader()
@@ -50,10 +49,12 @@ class Read:
 
     def __init__(self, *exports: bytes, media_type: str = JSON) -> None:
         self.tally = IngestResult()
-        read = [READER.read(media_type, body, Window(0, 2**40), self.tally).spans for body in exports]
-        parcels = [Parcel(1, counted=False, spans=encode(spans), id=number) for number, spans in enumerate(read, 1)]
+        read = [READER.read(media_type, body, TimeWindow(0, 2**40), self.tally).spans for body in exports]
+        parcels = [
+            Parcel(1, counted=False, spans=encode_spans(spans), id=number) for number, spans in enumerate(read, 1)
+        ]
         folded, self.outcome = process_inbox(
-            Delivery(MUCH_LATER, parcels, (), complete=True), InboxLimits(), SamplingPolicy(everything=True)
+            AggregationInput(MUCH_LATER, parcels, (), complete=True), InboxLimits(), SamplingPolicy(everything=True)
         )
         self.points = list(folded.points)
         self.traces = [opened(trace) for trace in folded.traces]
@@ -229,7 +230,7 @@ def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, u
     assert served.store.read.latency(Selection(*_around(bodies.now_ns), "triton-inference-server")).count == 1
 
 
-def _folded_later(delivery: Delivery) -> Folded:
+def _folded_later(delivery: AggregationInput) -> AggregationResult:
     """Fold as if everything had been waited for."""
     return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
 

@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from stagelens.collector.ingest.pipeline import read_export
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.scrape import snapshot
 from stagelens.collector.scrape import snapshot as triton_statistics
@@ -32,12 +32,12 @@ from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
 from stagelens.store import KeptTrace, Point
 from stagelens.store.events import event_from_json
-from stagelens.store.inbox import Delivery, Parcel
+from stagelens.store.inbox import AggregationInput, Parcel
 from tests.fuzz import exports, mutate, valid
 from tests.fuzz.exports import Signal
 
 _NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
-_WINDOW = Window(0, 2**40)
+_WINDOW = TimeWindow(0, 2**40)
 _INFLATED_BYTES = 100_000
 _NOW = int(_NOON.timestamp())
 _READER = SpanReader()
@@ -95,7 +95,7 @@ def _check_traces(traces: Iterable[KeptTrace]) -> None:
 def _check_fold(blob: bytes) -> None:
     """Fold what was read when nothing more can be on its way: each request is counted, and nothing waits any longer."""
     waits = Parcel(_NOW - 5000, counted=False, spans=blob, id=1)
-    folded, outcome = process_inbox(Delivery(_NOW, [waits], [], complete=True), InboxLimits(), SamplingPolicy())
+    folded, outcome = process_inbox(AggregationInput(_NOW, [waits], [], complete=True), InboxLimits(), SamplingPolicy())
     points = list(folded.points)
     _check_points(points)
     _check_traces(folded.traces)
@@ -105,7 +105,7 @@ def _check_fold(blob: bytes) -> None:
 
 
 def _check_columns(blob: bytes) -> None:
-    spans = columns.decode(blob)
+    spans = columns.decode_spans(blob)
     assert not len(spans.rows) or spans.rows["source"].max() < len(spans.sources)
     assert not len(spans.rows) or spans.rows["label"].max() < len(spans.labels)
 
@@ -161,12 +161,12 @@ def _check_event(body: bytes) -> None:
 
 def _check_blob(blob: bytes) -> None:
     try:
-        columns.decode(blob)
+        columns.decode_spans(blob)
     except StoreError:
         return
     # What cannot be read of it is passed over.
     process_inbox(
-        Delivery(_NOW, [Parcel(_NOW - 5000, counted=False, spans=blob, id=1)], [], complete=True),
+        AggregationInput(_NOW, [Parcel(_NOW - 5000, counted=False, spans=blob, id=1)], [], complete=True),
         InboxLimits(),
         SamplingPolicy(),
     )

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import stagelens
-from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.validation import IngestResult
+from stagelens.collector.ingest.validation import IngestResult, TimeWindow
 from stagelens.collector.otlp.responses import PROTOBUF
 from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
@@ -51,7 +50,7 @@ def span(name: str, **options: Any) -> Any:
 def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
     """What the collector makes of the spans that were exported: by name, whether their request is counted already."""
     body = encode_spans(exported.get_finished_spans()).SerializeToString()
-    spans = SpanReader().read(PROTOBUF, body, Window(0, 2**40), IngestResult()).spans
+    spans = SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), IngestResult()).spans
     names = [spans.labels[label].name for label in spans.rows["label"]]
     return dict(zip(names, (spans.rows["flags"] & Flag.COUNTED != 0).tolist(), strict=True))
 

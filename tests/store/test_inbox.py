@@ -17,7 +17,7 @@ from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, schema
 from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
-from stagelens.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace_parcels
+from stagelens.store.inbox import CLAIM_SECONDS, AggregationInput, AggregationResult, Parcel, replace_parcels
 from tests.store.store_contents import counted, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
@@ -74,11 +74,11 @@ print(number)
 """
 
 
-def taking(delivery: Delivery) -> Folded:
+def taking(delivery: AggregationInput) -> AggregationResult:
     """A fold that counts each span as a request of so many nanoseconds."""
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
     points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
-    return Folded(points, taken=[parcel.id for parcel in delivery.parcels])
+    return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])
 
 
 def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site]) -> None:
@@ -87,9 +87,9 @@ def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site])
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     left = Parcel(NOON - 5, counted=False, spans=b"waits")
 
-    def fold(delivery: Delivery) -> Folded:
+    def fold(delivery: AggregationInput) -> AggregationResult:
         assert [parcel.spans for parcel in delivery.load(delivery.parcels)] == [b"1000 2000", b"3000"]
-        return Folded(taking(delivery).points, [trace], [parcel.id for parcel in delivery.parcels], [left])
+        return AggregationResult(taking(delivery).points, [trace], [parcel.id for parcel in delivery.parcels], [left])
 
     one.store.write([Batch("a", spans=b"1000 2000"), Batch("b", spans=b"3000"), Batch("c")])
     changed = one.store.fold(fold, ROOM)
@@ -106,7 +106,7 @@ def test_nothing_is_folded_where_nothing_waits(sqlite_site: Callable[..., Site])
     """An idle collector writes nothing."""
     one = sqlite_site()
 
-    def never(_: Delivery) -> Folded:
+    def never(_: AggregationInput) -> AggregationResult:
         raise AssertionError
 
     assert not one.store.fold(never, ROOM)
@@ -127,13 +127,13 @@ def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., S
     one = sqlite_site()
     given: list[tuple[list[bytes], list[bytes], bool]] = []
 
-    def fold(delivery: Delivery) -> Folded:
+    def fold(delivery: AggregationInput) -> AggregationResult:
         waits, known = (
             [parcel.spans[:5] for parcel in delivery.load(each)] for each in (delivery.parcels, delivery.counted)
         )
         given.append((waits, known, delivery.complete))
         counted = [Parcel(delivery.now, counted=True, spans=b"known")] if len(given) == 1 else []
-        return Folded(taken=[parcel.id for parcel in delivery.parcels], left=counted)
+        return AggregationResult(taken=[parcel.id for parcel in delivery.parcels], left=counted)
 
     one.store.write([Batch("a", spans=b"x" * 30), Batch("b", spans=b"y" * 5)])
     one.clock.now -= 1
@@ -153,7 +153,7 @@ def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site])
     one = own_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
-    def broken(_: Delivery) -> Folded:
+    def broken(_: AggregationInput) -> AggregationResult:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
@@ -170,7 +170,7 @@ def test_one_collector_folds_at_a_time(own_points_site: Callable[..., Site]) -> 
     one.store.write([Batch("a", spans=b"7")])
     told: list[bool] = []
 
-    def slow(delivery: Delivery) -> Folded:
+    def slow(delivery: AggregationInput) -> AggregationResult:
         told.append(other.store.fold(taking, ROOM))
         one.clock.now += CLAIM_SECONDS
         told.append(other.store.fold(taking, ROOM))
@@ -189,7 +189,7 @@ def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[
 
     def take() -> None:
         with one.store.transaction() as connection:
-            replace_parcels(connection, Folded(taken=[1, 2]))
+            replace_parcels(connection, AggregationResult(taken=[1, 2]))
 
     with pytest.raises(StoreError, match="folded elsewhere"):
         take()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stagelens.collector.imports.importer import ImportResult, import_file
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.store import Selection, Store
 
@@ -28,7 +28,7 @@ class Taking:
     def __call__(self, path: Path, **options: Any) -> ImportResult:
         """Import the file at *path*, keeping all its requests as traces."""
         now = int(time.time())
-        window = Window(now - 395 * 86_400, now + 86_400)
+        window = TimeWindow(now - 395 * 86_400, now + 86_400)
         return import_file(path, self.store, window, keep=SamplingPolicy(everything=True), **options)
 
     def requests(self) -> int:

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from stagelens.collector.imports import importer
 from stagelens.collector.imports.importer import import_file
 from stagelens.collector.imports.source import ImportFileError
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Store, schema
@@ -131,7 +131,7 @@ def test_the_name_of_an_import_outlives_those_of_batches(taking: Taking, tmp_pat
     store.write([Batch("metrics:a retry")])
     store.close()
     with closing(Store.open(str(taking.store.engine.url), clock=lambda: time.time() + 2 * week)) as store:
-        import_file(later, store, Window(0, 2**40))
+        import_file(later, store, TimeWindow(0, 2**40))
         store.maintain()
         with store.engine.connect() as connection:
             names_kept = connection.scalars(select(schema.batches.c.id)).all()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.gauges import MAX_POINTS
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.core.hardware import (
     BY_METRIC,
     CPU,
@@ -44,7 +44,9 @@ def _place(reading: Reading) -> str:
 
 def judged(media_type: str, body: bytes) -> pipeline.Export:
     """What the collector makes of *body*."""
-    return pipeline.validate_metrics([pipeline.parse_metrics(media_type, body, "a:1", None)], Window(0, NOW + 60))[0]
+    return pipeline.validate_metrics([pipeline.parse_metrics(media_type, body, "a:1", None)], TimeWindow(0, NOW + 60))[
+        0
+    ]
 
 
 def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> pipeline.Export:

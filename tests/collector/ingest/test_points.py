@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.ingest.points import PointReader, Window
-from stagelens.collector.ingest.validation import MAX_BUCKETS, Reason
+from stagelens.collector.ingest.points import PointReader
+from stagelens.collector.ingest.validation import MAX_BUCKETS, Reason, TimeWindow
 from stagelens.collector.otlp import json_encoding
 from stagelens.collector.otlp.model import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
 from stagelens.core import names
@@ -25,7 +25,7 @@ SECOND = 1_000_000_000
 def read(body: dict[str, Any]) -> PointReader:
     """Read *body* with the window the collector has by default."""
     now = int(time.time())
-    reader = PointReader(Window(now - DAY, now + DAY))
+    reader = PointReader(TimeWindow(now - DAY, now + DAY))
     reader.read(json_encoding.read_metrics(json.dumps(body).encode()))
     return reader
 
@@ -329,7 +329,7 @@ def test_a_batch_may_not_fill_the_memory() -> None:
         negative=False,
     )
     metric = Metric(names.STAGE_TIME, EXPONENTIAL_HISTOGRAM, 27, temporality=1, histograms=[point] * 27)
-    reader = PointReader(Window(0, now))
+    reader = PointReader(TimeWindow(0, now))
     reader.read([ResourceMetrics({}, [metric])])
 
     assert (len(reader.points), reader.tally.rejected) == (25, {Reason.SIZE: 2})
@@ -352,7 +352,7 @@ def test_a_batch_adds_up_within_64_bits() -> None:
         negative=False,
     )
     metric = Metric(names.STAGE_TIME, EXPONENTIAL_HISTOGRAM, 2**9, temporality=1, histograms=[point] * 2**9)
-    reader = PointReader(Window(0, now))
+    reader = PointReader(TimeWindow(0, now))
     reader.read([ResourceMetrics({}, [metric])])
 
     assert (len(reader.points), reader.tally.rejected) == (2**4, {Reason.SIZE: 2**9 - 2**4})

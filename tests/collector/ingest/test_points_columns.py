@@ -16,7 +16,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint
 
 from stagelens.collector.ingest import points
-from stagelens.collector.ingest.points import PointReader, Window
+from stagelens.collector.ingest.points import PointReader
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp import json_encoding, protobuf_encoding
 from stagelens.collector.otlp.model import ResourceMetrics
 from stagelens.core import names
@@ -25,7 +26,7 @@ from stagelens.core.histogram import Histogram
 
 NOW = time.time_ns()
 SECONDS = 1_000_000_000
-WINDOW = Window(NOW // SECONDS - 86_400, NOW // SECONDS + 86_400)
+WINDOW = TimeWindow(NOW // SECONDS - 86_400, NOW // SECONDS + 86_400)
 UINT64 = st.integers(0, 2**64 - 1)
 # Fields of a point, and what may stand there instead of what is right.
 CHANGES: dict[str, st.SearchStrategy[Any]] = {

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.ingest.points import Window
 from stagelens.collector.ingest.retained_traces import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, RetainedTraceReader
-from stagelens.collector.ingest.validation import Reason
-from stagelens.collector.otlp.model import Attributes, ResourceSpans, Span
+from stagelens.collector.ingest.validation import Reason, TimeWindow
+from stagelens.collector.otlp.model import Attributes, ResourceSpans, RetainedSpan
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
@@ -25,7 +24,7 @@ STAGES = {"queue": 30_000_000, "forward": 50_000_000, "overhead": 1_234_567}
 def read(body: dict[str, Any]) -> RetainedTraceReader:
     """Read *body* with the window the collector has by default."""
     now = int(time.time())
-    reader = RetainedTraceReader(Window(now - 86_400, now + 86_400))
+    reader = RetainedTraceReader(TimeWindow(now - 86_400, now + 86_400))
     reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).kept)
     return reader
 
@@ -186,7 +185,7 @@ def test_a_chain_of_spans_is_followed_once() -> None:
         stage: Attributes = {names.STAGE: "forward"}
         root: Attributes = {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
         spans = [
-            Span(
+            RetainedSpan(
                 trace_id="ab" * 16,
                 span_id=f"{number:016x}",
                 parent_id=f"{number - 1:016x}",
@@ -198,7 +197,7 @@ def test_a_chain_of_spans_is_followed_once() -> None:
             )
             for number in range(1, length + 1)
         ]
-        reader = RetainedTraceReader(Window(0, now))
+        reader = RetainedTraceReader(TimeWindow(0, now))
         reader.read([ResourceSpans({}, spans[::-1])])
         return reader
 
@@ -210,7 +209,7 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
     """Past five thousand traces the rest of a batch is refused."""
     now = time.time_ns()
     spans = [
-        Span(
+        RetainedSpan(
             trace_id=f"{number:032x}",
             span_id="01" * 8,
             parent_id="",
@@ -222,7 +221,7 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
         )
         for number in range(1, MAX_TRACES_A_BATCH + 3)
     ]
-    reader = RetainedTraceReader(Window(0, now))
+    reader = RetainedTraceReader(TimeWindow(0, now))
     reader.read([ResourceSpans({}, spans)])
 
     assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
@@ -257,7 +256,7 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
     now = time.time_ns()
     attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
     attributes |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
-    root = Span(
+    root = RetainedSpan(
         trace_id="ab" * 16,
         span_id="01" * 8,
         parent_id="",
@@ -267,7 +266,7 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
         error=False,
         attributes=attributes,
     )
-    reader = RetainedTraceReader(Window(0, now))
+    reader = RetainedTraceReader(TimeWindow(0, now))
     reader.read([ResourceSpans({}, [root])])
 
     assert [trace.stages_ns for trace in reader.traces] == [stages_ns]

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from stagelens.collector import serve
 from stagelens.collector.ingest.pipeline import read_export
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server.body_reader import inflate
@@ -195,7 +195,7 @@ def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal,
     """No input makes the decoder raise anything else, and a batch it makes can be stored."""
     signal, media_type, body = request
     try:
-        export = read_export(signal, media_type, body, None, Window(0, 2**40), READER)
+        export = read_export(signal, media_type, body, None, TimeWindow(0, 2**40), READER)
     except WireError:
         return
 

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 
 from stagelens.collector.otlp import json_encoding, protobuf_encoding
-from stagelens.collector.otlp.model import HistogramPoint, ResourceMetrics, TooLargeError
+from stagelens.collector.otlp.model import BodyTooLargeError, HistogramPoint, ResourceMetrics
 from stagelens.collector.otlp.protobuf_encoding import WALKED_BYTES
 from stagelens.core import names
 from stagelens.core.errors import WireError
@@ -195,20 +195,20 @@ def test_a_field_of_the_wrong_type_is_named(bodies: Any, field: str, value: obje
 @pytest.mark.parametrize("element", [b"{}", b"[]", b"1"])
 def test_json_of_countless_elements_is_too_large(element: bytes) -> None:
     """A small body that would fill the memory once parsed is refused before it is."""
-    with pytest.raises(TooLargeError, match="send smaller batches"):
+    with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         json_encoding.read_metrics(b'{"resourceMetrics":[' + (element + b",") * 2_100_000 + b"{}]}")
 
 
 def test_protobuf_of_countless_messages_is_too_large() -> None:
     """A request of empty messages, two bytes each, is refused before it becomes objects of ours."""
-    with pytest.raises(TooLargeError, match="send smaller batches"):
+    with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(b"\x0a\x00" * 250_001)
 
 
 def test_protobuf_of_countless_points_is_too_large() -> None:
     """Nor need points that are left as bytes be built to be counted."""
     metric = _field(10, b"\x0a\x00" * 600_000)
-    with pytest.raises(TooLargeError, match="send smaller batches"):
+    with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(_field(1, _field(2, _field(2, metric))))
 
 
@@ -217,7 +217,7 @@ def test_protobuf_of_countless_numbers_is_too_large(packed: bool) -> None:
     """So is one of bucket counts without end, packed or each as a field of its own."""
     counts = _field(2, bytes(2_100_000)) if packed else b"\x10\x00" * 2_100_000
     metric = _field(10, _field(1, _field(8, counts)))
-    with pytest.raises(TooLargeError, match="send smaller batches"):
+    with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(_field(1, _field(2, _field(2, metric))))
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.scrape import config
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.core.egress import CallTls, EgressPolicy
 from stagelens.core.settings import yaml_config
 
 
-def read(text: str) -> tuple[tuple[Target, ...], list[str]]:
+def read(text: str) -> tuple[tuple[ScrapeTarget, ...], list[str]]:
     """The targets of *text*, and its problems as line and text."""
     document = yaml_config.parse(text)
     targets = config.read_targets(document, ("scrape",), document.value["scrape"], EgressPolicy())
@@ -24,7 +24,7 @@ def test_a_target_needs_an_address_and_a_service() -> None:
     targets, problems = read("scrape:\n  targets:\n  - {url: 'http://llm:8000/metrics', service: chat}\n")
 
     assert problems == []
-    assert targets == (Target("http://llm:8000/metrics", "chat"),)
+    assert targets == (ScrapeTarget("http://llm:8000/metrics", "chat"),)
 
 
 def test_everything_can_be_said(tmp_path: Path) -> None:

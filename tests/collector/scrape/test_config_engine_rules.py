@@ -9,13 +9,13 @@ import pytest
 
 from stagelens.collector.scrape import config, snapshot
 from stagelens.collector.scrape import snapshot as exposition
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.deltas import difference_between, points_of
 from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts
 from stagelens.core import names
 
 EXPOSITIONS = Path(__file__).parent / "expositions"
-TARGET = Target("http://engine/metrics", "llm")
+TARGET = ScrapeTarget("http://engine/metrics", "llm")
 
 
 class Expected(NamedTuple):
@@ -154,7 +154,7 @@ def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None
 
 def test_labels_become_dimensions() -> None:
     """Model, version, route and status are where the engine writes them; what the target says goes first."""
-    target = Target("http://engine/metrics", "shop", environment="prod")
+    target = ScrapeTarget("http://engine/metrics", "shop", environment="prod")
     engine = config.engines()["bentoml"]
     before = Snapshot(90.0, "rules")
 

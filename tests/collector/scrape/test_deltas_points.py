@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stagelens.collector.scrape import config, snapshot
 from stagelens.collector.scrape import snapshot as exposition
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.deltas import difference_between, points_of
 from stagelens.collector.scrape.snapshot import Snapshot
 from stagelens.core import names
@@ -34,7 +34,7 @@ def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
         samples = exposition.parse_exposition("\n".join(lines), "text/plain", engine.wanted())
         difference = difference_between(base, snapshot.read_snapshot(samples, engine, at, ""))
         base = difference.base
-        for point in points_of(difference.added, Target("http://e/metrics", "s"), engine, int(at)):
+        for point in points_of(difference.added, ScrapeTarget("http://e/metrics", "s"), engine, int(at)):
             total.setdefault(point.metric, Histogram()).merge(point.histogram)
     return total
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.scrape import scraper as module
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Store
 from tests.support.hostile_peer import PEERS, listening
@@ -31,7 +31,7 @@ def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, m
     monkeypatch.setattr(module, "MAX_BYTES", 1024**2)
     with listening(name) as url, serving() as served:
         served.counts(0.3)
-        targets = Target(f"{url}/metrics", "hostile"), Target(served.url, "honest")
+        targets = ScrapeTarget(f"{url}/metrics", "hostile"), ScrapeTarget(served.url, "honest")
         scraper = Scraper(store, lambda: targets, dict(os.environ))
 
         async def read() -> None:

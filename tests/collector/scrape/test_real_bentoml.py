@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Selection, Store
 from tests.collector.scrape.real_server import is_up, post, running
@@ -42,7 +42,7 @@ def predict(bentoml: str, row: int) -> None:
 
 def test_requests_of_each_service_are_what_was_sent(bentoml: str, tmp_path: Path) -> None:
     """Those of the front and those it made of the model, failures apart, though batched; health checks are none."""
-    target = Target(f"{bentoml}/metrics", "sums", every=1.0)
+    target = ScrapeTarget(f"{bentoml}/metrics", "sums", every=1.0)
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
     predict(bentoml, 0)

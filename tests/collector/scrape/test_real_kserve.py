@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Selection, Store
 from tests.collector.scrape.real_server import HERE, post, running
@@ -32,7 +32,7 @@ def predict(kserve: str) -> None:
 
 def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:
     """Every prediction since the first reading, in the stages it went through; not as whole requests, which it does not time."""
-    target = Target(f"{kserve}/metrics", "iris", every=1.0)
+    target = ScrapeTarget(f"{kserve}/metrics", "iris", every=1.0)
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
     predict(kserve)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Selection, Store
 from tests.support.triton.triton_server import TritonServer, is_installed
@@ -65,7 +65,9 @@ def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
 
 def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path) -> None:
     """Requests, the means of all stages, and the runs by batch size are what the server's own statistics say."""
-    target = Target(triton.metrics_url, "vision", every=1.0, statistics_url=f"http://{triton.http}/v2/models/stats")
+    target = ScrapeTarget(
+        triton.metrics_url, "vision", every=1.0, statistics_url=f"http://{triton.http}/v2/models/stats"
+    )
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
     for model in ("batched", "plain"):

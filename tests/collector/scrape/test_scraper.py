@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.scrape import scraper
-from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper, TargetState
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Store
@@ -41,7 +41,7 @@ class Rig:
 
     def __init__(self, store: Store, served: Served, clock: Clock) -> None:
         self.store, self.served, self.clock = store, served, clock
-        self.target = Target(served.url, "chat")
+        self.target = ScrapeTarget(served.url, "chat")
         self.scraper = self.another()
 
     def another(self) -> Scraper:
@@ -305,7 +305,7 @@ def test_a_target_without_known_metrics_says_so(rig: Rig) -> None:
 
 def test_targets_follow_the_file(rig: Rig) -> None:
     """A target that is named no more is forgotten, and a new one read."""
-    named: list[Target] = [rig.target]
+    named: list[ScrapeTarget] = [rig.target]
     scraper = Scraper(rig.store, lambda: named, {}, clock=rig.clock)
     scraper.start()
     with serving() as other:

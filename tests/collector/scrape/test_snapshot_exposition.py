@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from stagelens.collector.scrape import snapshot
 from stagelens.collector.scrape import snapshot as exposition
-from stagelens.collector.scrape.config import Engine, Source
+from stagelens.collector.scrape.config import Engine, SourceMetric
 from stagelens.collector.scrape.snapshot import ExpositionError
 
-ENGINE = Engine("mine", "mine", request=Source(("a_seconds",)))
+ENGINE = Engine("mine", "mine", request=SourceMetric(("a_seconds",)))
 
 
 def parse(text: str, media_type: str = "text/plain; version=0.0.4", limit: int = 100) -> exposition.Samples:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagelens.collector.server.access_config import TlsFiles
+from stagelens.collector.server.access_config import ServerTlsFiles
 
 if TYPE_CHECKING:
     from tests.support.certificate_authority import Authorities
 
 
 @pytest.fixture
-def files(authority: Authorities, tmp_path: Path) -> TlsFiles:
+def files(authority: Authorities, tmp_path: Path) -> ServerTlsFiles:
     """The files of a server that asks clients for certificates of `clients`, where a test may replace them."""
     server = authority("servers").sign("first")
     pairs = {"tls.crt": server.certificate, "tls.key": server.key, "ca.crt": authority("clients").file}
     for name, source in pairs.items():
         (tmp_path / name).write_bytes(source.read_bytes())
-    return TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")
+    return ServerTlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.server import access_config
-from stagelens.collector.server.access_config import Access, Certificate, Limits, TlsFiles, Token, check_exposure
+from stagelens.collector.server.access_config import (
+    Access,
+    Certificate,
+    RateLimits,
+    ServerTlsFiles,
+    Token,
+    check_exposure,
+)
 from stagelens.core.errors import ConfigError
 from stagelens.core.settings.yaml_config import parse
 
@@ -28,7 +35,7 @@ def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.A
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
-def test_all_that_the_section_may_say_is_read(files: TlsFiles, tmp_path: Path) -> None:
+def test_all_that_the_section_may_say_is_read(files: ServerTlsFiles, tmp_path: Path) -> None:
     """Tokens from files, from the environment and as hashes; certificates; limits; TLS."""
     (tmp_path / "team-c").write_text("5e5e" * 16 + "\n")
     found, problems = read(f"""\
@@ -46,12 +53,12 @@ anonymous: {{requests_per_second: 0.5}}
     assert found.files == (tmp_path / "team-c",)
     assert found.access == Access(
         tokens=(
-            Token("team-a", sha256(SECRET), "prod", Limits(50.0, 5 * 2**20)),
+            Token("team-a", sha256(SECRET), "prod", RateLimits(50.0, 5 * 2**20)),
             Token("team-b", sha256(OTHER)),
             Token("team-c", sha256("5e5e" * 16)),
         ),
         certificates=(Certificate("checkout.prod", "prod"),),
-        anonymous=Limits(0.5),
+        anonymous=RateLimits(0.5),
         tls=files,
     )
 
@@ -154,8 +161,8 @@ def test_a_token_of_the_environment_that_is_none_stops_the_start(key: str, value
 
 
 ASKING = Access(tokens=(Token("team-a", b"digest"),))
-CERTIFIED = Access(tls=TlsFiles(Path("crt"), Path("key"), Path("ca")))
-ENCRYPTED = Access(tls=TlsFiles(Path("crt"), Path("key")))
+CERTIFIED = Access(tls=ServerTlsFiles(Path("crt"), Path("key"), Path("ca")))
+ENCRYPTED = Access(tls=ServerTlsFiles(Path("crt"), Path("key")))
 
 
 @pytest.mark.parametrize(

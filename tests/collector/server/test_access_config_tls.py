@@ -19,7 +19,7 @@ from stagelens.collector.server.access_config import (
     SCOPE_KEY,
     GrpcTls,
     HttpTls,
-    TlsFiles,
+    ServerTlsFiles,
     certificate_of,
     with_certificate,
 )
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.support.certificate_authority import Authorities, Pem
 
 
-def put(source: Pem, files: TlsFiles) -> None:
+def put(source: Pem, files: ServerTlsFiles) -> None:
     """Replace the server's certificate and key."""
     for new, place in ((source.certificate, files.certificate), (source.key, files.key)):
         shutil.copyfile(new, place)
@@ -96,7 +96,7 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
 
 
 def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_rest(
-    authority: Authorities, files: TlsFiles
+    authority: Authorities, files: ServerTlsFiles
 ) -> None:
     """A probe without a certificate must reach /livez; one of another authority ends the handshake."""
     tls, trusted = HttpTls(files), authority("servers").file
@@ -109,7 +109,7 @@ def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_res
         connect_https(tls, trusted, forged)
 
 
-def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authorities, files: TlsFiles) -> None:
+def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
     """One that was not verified says nothing."""
     tls = HttpTls(replace(files, client_ca=None))
 
@@ -117,7 +117,7 @@ def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authori
 
 
 def test_grpc_requires_the_certificate_that_it_asks_for(
-    authority: Authorities, files: TlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
+    authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
     """It cannot do one without the other."""
     tls, trusted = GrpcTls(files), authority("servers").file
@@ -130,7 +130,7 @@ def test_grpc_requires_the_certificate_that_it_asks_for(
 
 
 def test_replaced_files_count_from_the_next_connection_on(
-    authority: Authorities, files: TlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
+    authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
     """Certificate, key and the clients' authority, without a restart."""
     https, overgrpc = HttpTls(files), GrpcTls(files)
@@ -153,7 +153,7 @@ def test_replaced_files_count_from_the_next_connection_on(
 
 
 def test_a_broken_file_leaves_the_last_good_certificate_in_use(
-    authority: Authorities, files: TlsFiles, caplog: pytest.LogCaptureFixture
+    authority: Authorities, files: ServerTlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As while somebody copies one file after the other."""
     tls, trusted = HttpTls(files), authority("servers").file
@@ -174,7 +174,7 @@ def test_a_broken_file_leaves_the_last_good_certificate_in_use(
     ("name", "cure"), [("certificate", "its own key"), ("key", "its own key"), ("client_ca", "PEM")]
 )
 def test_files_that_cannot_be_used_stop_the_start(
-    files: TlsFiles, make: Callable[[TlsFiles], object], name: str, cure: str
+    files: ServerTlsFiles, make: Callable[[ServerTlsFiles], object], name: str, cure: str
 ) -> None:
     """Named, with what to give instead; gRPC by itself would take them and refuse every connection."""
     broken: Path = getattr(files, name)
@@ -185,7 +185,7 @@ def test_files_that_cannot_be_used_stop_the_start(
 
 
 def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
-    authority: Authorities, files: TlsFiles, tmp_path: Path
+    authority: Authorities, files: ServerTlsFiles, tmp_path: Path
 ) -> None:
     """A server that waits at a terminal is not up."""
     import subprocess  # noqa: PLC0415 - used here only
@@ -198,7 +198,7 @@ def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
         HttpTls(replace(files, key=tmp_path / "locked.key"))
 
 
-def test_tls_1_1_is_refused(files: TlsFiles) -> None:
+def test_tls_1_1_is_refused(files: ServerTlsFiles) -> None:
     """What is broken by now is not spoken."""
     assert HttpTls(files).context.minimum_version == ssl.TLSVersion.TLSv1_2
 

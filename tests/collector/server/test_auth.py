@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 
 from stagelens.collector.otlp.model import Attributes
 from stagelens.collector.server import auth as module
-from stagelens.collector.server.access_config import Access, Certificate, Limits, TlsFiles, Token
+from stagelens.collector.server.access_config import Access, Certificate, RateLimits, ServerTlsFiles, Token
 from stagelens.collector.server.auth import MAX_SERVICES, AccessControl, AdmittedClient, Caller, RefusedError
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16
-TLS = TlsFiles(Path("crt"), Path("key"), client_ca=Path("ca"))
+TLS = ServerTlsFiles(Path("crt"), Path("key"), client_ca=Path("ca"))
 
 
-def token(secret: str, name: str = "team-a", environment: str | None = "prod", limits: Limits | None = None) -> Token:
-    return Token(name, hashlib.sha256(secret.encode()).digest(), environment, limits or Limits())
+def token(
+    secret: str, name: str = "team-a", environment: str | None = "prod", limits: RateLimits | None = None
+) -> Token:
+    return Token(name, hashlib.sha256(secret.encode()).digest(), environment, limits or RateLimits())
 
 
 def gate(access: Access, *, is_open: bool = False, clock: Callable[[], float] = lambda: 0.0) -> AccessControl:
@@ -163,7 +165,7 @@ def test_a_token_that_is_taken_out_no_longer_counts() -> None:
 def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
     """One client's rate is nothing to the others; what is refused costs nothing."""
     now = [0.0]
-    limited = Access(tokens=(token(SECRET, limits=Limits(requests_per_second=0.5)), token(OTHER, "team-b")))
+    limited = Access(tokens=(token(SECRET, limits=RateLimits(requests_per_second=0.5)), token(OTHER, "team-b")))
     asking = gate(limited, clock=lambda: now[0])
     for _ in range(5):  # 10 s of its rate
         asking.admit(bearer(SECRET))
@@ -184,7 +186,7 @@ def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
 def test_bytes_are_paid_back_before_the_next_request() -> None:
     """How large a body is shows when it is here; 10 s of the rate are free."""
     now = [0.0]
-    limited = Access(anonymous=Limits(bytes_per_second=100))
+    limited = Access(anonymous=RateLimits(bytes_per_second=100))
     asking = gate(limited, clock=lambda: now[0])
     asking.received(asking.admit(Caller("10.0.0.1")), 1300)
     with pytest.raises(RefusedError) as caught:
@@ -209,7 +211,7 @@ def test_bytes_are_paid_back_before_the_next_request() -> None:
 )
 def test_an_address_is_what_its_owner_cannot_change_at_will(addresses: tuple[str, str], same: bool) -> None:
     """Whoever has one IPv6 address has 2^64 of them."""
-    asking = gate(Access(anonymous=Limits(requests_per_second=0.1)))
+    asking = gate(Access(anonymous=RateLimits(requests_per_second=0.1)))
     asking.admit(Caller(addresses[0]))
 
     assert same == _is_refused(asking, Caller(addresses[1]))
@@ -225,7 +227,7 @@ def _is_refused(asking: AccessControl, caller: Caller) -> bool:
 
 def test_a_client_may_not_spend_what_another_of_its_name_has() -> None:
     """A token that is called like an address is not that address."""
-    limits = Limits(requests_per_second=0.1)
+    limits = RateLimits(requests_per_second=0.1)
     access = Access(tokens=(token(SECRET, "10.0.0.1", limits=limits),), anonymous=limits)
     both = gate(access, is_open=True)
     both.admit(bearer(SECRET))

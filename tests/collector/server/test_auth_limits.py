@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stagelens.collector.server.access_config import Limits
+from stagelens.collector.server.access_config import RateLimits
 from stagelens.collector.server.auth import BURST_SECONDS, ClientMeter, ClientMeters, whole_seconds
 
-ONE = Limits(requests_per_second=1.0)
+ONE = RateLimits(requests_per_second=1.0)
 
 
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 5), max_size=200))
 def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: list[float]) -> None:
     """However the requests lie in time."""
-    meter, now, admitted = ClientMeter(Limits(requests_per_second=rate), 0.0), 0.0, 0
+    meter, now, admitted = ClientMeter(RateLimits(requests_per_second=rate), 0.0), 0.0, 0
     for pause in pauses:
         now += pause
         admitted += meter.request(now) == 0.0
@@ -27,7 +27,7 @@ def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: li
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), max_size=100))
 def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]]) -> None:
     """Whatever it had sent before."""
-    meter, now = ClientMeter(Limits(2.0, 500.0), 0.0), 0.0
+    meter, now = ClientMeter(RateLimits(2.0, 500.0), 0.0), 0.0
     for pause, size_bytes in sent:
         now += pause
         wait_seconds = meter.request(now)
@@ -66,4 +66,4 @@ def test_other_limits_count_at_once() -> None:
     meters = ClientMeters()
     before = meters.of("team-a", ONE, 0.0)
 
-    assert meters.of("team-a", Limits(requests_per_second=2.0), 0.0) is not before
+    assert meters.of("team-a", RateLimits(requests_per_second=2.0), 0.0) is not before

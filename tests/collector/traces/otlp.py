@@ -10,14 +10,13 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.validation import IngestResult
+from stagelens.collector.ingest.validation import IngestResult, TimeWindow
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.traces.columns import Spans
 from stagelens.collector.traces.rules import Rule
 from stagelens.collector.traces.span_reader import SpanReader
 
-ALWAYS = Window(0, 2**33)
+ALWAYS = TimeWindow(0, 2**33)
 # 2026-11-20 12:00:00 UTC.
 NOON_NS = 1_795_176_000 * 10**9
 KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}

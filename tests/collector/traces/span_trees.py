@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, decode_rows, encode, streams_of
+from stagelens.collector.traces.columns import (
+    ROW,
+    Flag,
+    Label,
+    Spans,
+    SpanSource,
+    StreamMeasurements,
+    decode_rows,
+    encode_spans,
+    streams_of,
+)
 from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.core import names
@@ -19,13 +29,13 @@ from stagelens.core.partition import Interval, partition
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import OTHER
 from stagelens.store import KeptTrace, Point, Series, records
-from stagelens.store.inbox import Delivery, Parcel
+from stagelens.store.inbox import AggregationInput, Parcel
 
 # 2026-11-20 12:00:00 UTC.
 NOON = 1_795_176_000
 NS = 1_000_000_000
 CALLS = ("client", "producer")
-SHOP, STOCK = Source("shop", "1", "prod", "pod-1"), Source("stock")
+SHOP, STOCK = SpanSource("shop", "1", "prod", "pod-1"), SpanSource("stock")
 
 
 @dataclass(frozen=True)
@@ -37,10 +47,10 @@ class Span:
     start: int = 0
     end: int | None = None
     label: Label = field(default_factory=lambda: Label("work"))
-    source: Source = SHOP
+    source: SpanSource = SHOP
     trace: int = 1
     flags: int = 0
-    stream: Stream | None = None
+    stream: StreamMeasurements | None = None
 
 
 def columns(spans: Sequence[Span]) -> Spans:
@@ -85,7 +95,7 @@ class Inbox:
 
     def put(self, spans: Sequence[Span], at: int) -> None:
         """Receive an export of *spans*, *at* seconds after `NOON`."""
-        self.put_parcel(Parcel(NOON + at, counted=False, spans=encode(columns(spans))))
+        self.put_parcel(Parcel(NOON + at, counted=False, spans=encode_spans(columns(spans))))
 
     def put_parcel(self, parcel: Parcel) -> None:
         """Keep *parcel* under a number of its own."""
@@ -103,7 +113,7 @@ class Inbox:
                 break
             chosen.append(parcel)
         counted = [parcel for parcel in ordered if parcel.counted]
-        delivery = Delivery(NOON + at, chosen, counted, complete=len(chosen) == len(waiting))
+        delivery = AggregationInput(NOON + at, chosen, counted, complete=len(chosen) == len(waiting))
         folded, outcome = process_inbox(delivery, self.patience, self.keep)
 
         assert len(set(folded.taken)) == len(folded.taken)

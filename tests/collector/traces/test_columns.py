@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.traces.columns import Label, Spans, Stream, decode, decode_rows, encode
+from stagelens.collector.traces.columns import Label, Spans, StreamMeasurements, decode_rows, decode_spans, encode_spans
 from stagelens.core.errors import StoreError
 from tests.collector.traces.span_trees import SHOP, STOCK, Span, columns
 
@@ -23,7 +23,7 @@ LABELS = [
 ]
 SPANS = columns([
     Span(number, 1, number, number + 5, label, STOCK if number % 2 else SHOP, stream=stream)
-    for number, (label, stream) in enumerate(zip(LABELS, (None, Stream(1, 2, 3, 4), None, Stream(gap_ns=2**40)), strict=True))
+    for number, (label, stream) in enumerate(zip(LABELS, (None, StreamMeasurements(1, 2, 3, 4), None, StreamMeasurements(gap_ns=2**40)), strict=True))
 ])  # fmt: skip
 
 
@@ -45,10 +45,10 @@ def as_before(spans: Spans) -> bytes:
     return b"\x01" + len(head).to_bytes(4, "little") + head + spans.rows.tobytes()
 
 
-@pytest.mark.parametrize("blob", [encode(SPANS), as_before(SPANS)], ids=["now", "before"])
+@pytest.mark.parametrize("blob", [encode_spans(SPANS), as_before(SPANS)], ids=["now", "before"])
 def test_what_was_written_is_read(blob: bytes) -> None:
     """By this version or the one before, of which some may wait yet after an upgrade."""
-    found = decode(blob)
+    found = decode_spans(blob)
 
     assert found.rows.tolist() == decode_rows(blob).tolist() == SPANS.rows.tolist()
     assert (found.labels, found.sources) == (SPANS.labels, SPANS.sources)
@@ -65,12 +65,12 @@ def test_labels_that_only_seem_equal_are_not() -> None:
 @given(old=st.booleans(), at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
 def test_damage_is_told_of(old: bool, at: int, byte: bytes, cut: int) -> None:
     """Bytes that are others, or missing: nothing but a StoreError is raised."""
-    whole = as_before(SPANS) if old else encode(SPANS)
+    whole = as_before(SPANS) if old else encode_spans(SPANS)
     blob = bytearray(whole)
     blob[at % len(blob) : at % len(blob) + len(byte)] = byte
     for damaged in (bytes(blob), whole[:cut], bytes(blob[:-cut])):
         try:
-            decode(damaged)
+            decode_spans(damaged)
         except StoreError:
             continue
 
@@ -78,4 +78,4 @@ def test_damage_is_told_of(old: bool, at: int, byte: bytes, cut: int) -> None:
 def test_a_newer_format_is_refused() -> None:
     """It says what to do."""
     with pytest.raises(StoreError, match=r"format 03.*upgrade"):
-        decode(b"\x03" + encode(SPANS)[1:])
+        decode_spans(b"\x03" + encode_spans(SPANS)[1:])

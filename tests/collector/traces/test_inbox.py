@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, Stream, encode
+from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, StreamMeasurements, encode_spans
 from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.core import names
@@ -21,7 +21,7 @@ KINDS = ("internal", "internal", "server", "client", "producer")
 STAGES = ("", "forward", "queue", "dependency", "mine")
 # Two tokens: what is between them is whole nanoseconds, so that sums do not depend on the order.
 ANSWERS = st.builds(
-    Stream,
+    StreamMeasurements,
     first_token_ns=st.sampled_from((0, NS // 8, NS)),
     tokens_in=st.sampled_from((0, 3, 200)),
     tokens_out=st.integers(0, 2),
@@ -306,7 +306,7 @@ def test_an_answer_that_came_token_by_token() -> None:
     """The time to the first token with its stages, the mean of the others, tokens in and out, the longest wait."""
     inbox = Inbox()
     llm = Label("generate", stage="decode", definition="first_chunk")
-    stream = Stream(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
+    stream = StreamMeasurements(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
     inbox.put([Span(1, 0, 1 * NS, 100 * NS, SERVER), Span(2, 1, 11 * NS, 91 * NS, llm, stream=stream)], 0)
     inbox.fold(10)
     sums = {(point.metric, point.stage): point.histogram.sum for point in inbox.points}
@@ -368,7 +368,12 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
 def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
     """It stays for a newer version to read, and goes when it is old."""
     inbox = Inbox()
-    for spans in (b"", b"\x09later", encode(columns(request()))[:-3], encode(replace(columns(request()), labels=[]))):
+    for spans in (
+        b"",
+        b"\x09later",
+        encode_spans(columns(request()))[:-3],
+        encode_spans(replace(columns(request()), labels=[])),
+    ):
         inbox.put_parcel(Parcel(NOON, counted=False, spans=spans))
     inbox.put(request(), 0)
     inbox.fold(20)
@@ -393,7 +398,7 @@ def test_garbage_never_raises(raw: bytes, small: bool) -> None:
     rows["source"] %= 2
     rows["label"] %= 2
     inbox = Inbox()
-    inbox.put_parcel(Parcel(NOON, counted=False, spans=encode(Spans(rows, [SHOP, STOCK], [SERVER, WORK]))))
+    inbox.put_parcel(Parcel(NOON, counted=False, spans=encode_spans(Spans(rows, [SHOP, STOCK], [SERVER, WORK]))))
     inbox.fold(20)
     inbox.fold(5000)
 

@@ -10,7 +10,7 @@ import pytest
 
 from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
-from stagelens.collector.traces.columns import Flag, Label, Spans, Stream, encode
+from stagelens.collector.traces.columns import Flag, Label, Spans, StreamMeasurements, encode_spans
 from stagelens.collector.traces.rule_config import built_in
 from stagelens.collector.traces.rules import Rule, RuleSet, SpanCondition, SpanFacts
 from stagelens.collector.traces.span_reader import SpanReader
@@ -57,7 +57,7 @@ def test_a_span_is_what_its_convention_says(scope: str, case: dict[str, Any]) ->
         for place, row in enumerate(spans.rows)
         if row["flags"] & Flag.DERIVED and row["parent"] == own["span"] and row["span"] == 0
     ]
-    stream = Stream(*spans.streams[0].tolist()[1:]) if len(spans.streams) else Stream()
+    stream = StreamMeasurements(*spans.streams[0].tolist()[1:]) if len(spans.streams) else StreamMeasurements()
 
     assert rule_of(scope, case) == expected.get("rule", "no rule")
     for key in ("name", "stage", "head", "request", "model", "model_version", "route"):
@@ -184,4 +184,4 @@ def test_both_encodings_of_a_convention_say_the_same(file: Path) -> None:
     by_json = reader.read(JSON, json.dumps(body).encode(), ALWAYS, IngestResult()).spans
     by_protobuf = reader.read(PROTOBUF, as_protobuf(body), ALWAYS, IngestResult()).spans
 
-    assert encode(by_json) == encode(by_protobuf)
+    assert encode_spans(by_json) == encode_spans(by_protobuf)

@@ -17,14 +17,13 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.validation import IngestResult, Reason
-from stagelens.collector.otlp.model import TooLargeError
+from stagelens.collector.ingest.validation import IngestResult, Reason, TimeWindow
+from stagelens.collector.otlp.model import BodyTooLargeError
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.server.auth import AdmittedClient
 from stagelens.collector.traces import rules as rules_module
 from stagelens.collector.traces import span_reader, span_validation
-from stagelens.collector.traces.columns import Flag, Source, Spans, decode, encode
+from stagelens.collector.traces.columns import Flag, Spans, SpanSource, decode_spans, encode_spans
 from stagelens.collector.traces.rule_config import built_in
 from stagelens.collector.traces.rules import Rule, RuleSet, SpanCondition
 from stagelens.collector.traces.span_reader import SpanReader
@@ -114,7 +113,7 @@ def as_json(request: ExportTraceServiceRequest) -> bytes:
 
 def same(one: Spans, other: Spans) -> bool:
     """Whether both say the same, down to the last byte that is stored."""
-    return encode(one) == encode(other)
+    return encode_spans(one) == encode_spans(other)
 
 
 @settings(deadline=None, max_examples=50)
@@ -151,7 +150,7 @@ def test_garbage_is_a_wire_error_or_an_export(
     except WireError:
         return
 
-    assert same(decode(encode(spans)), spans)
+    assert same(decode_spans(encode_spans(spans)), spans)
 
 
 @settings(deadline=None, max_examples=30)
@@ -184,20 +183,20 @@ def test_a_span_is_a_row() -> None:
     (row,) = spans.rows.tolist()
 
     assert row == (0, 7, 5, 4, NOON_NS + 10**6, NOON_NS + 3 * 10**6, 0, 0, Flag.ERROR)
-    assert spans.sources == [Source("shop", "1.2", "prod", "pod-1")]
+    assert spans.sources == [SpanSource("shop", "1.2", "prod", "pod-1")]
 
 
 @pytest.mark.parametrize(
     ("resource", "source"),
     [
-        ({}, Source("unknown_service")),
-        ({"service.name": "a", "deployment.environment": "old"}, Source("a", environment="old")),
-        ({"service.name": "a", "k8s.pod.name": "p", "host.name": "h"}, Source("a", instance="p")),
-        ({"service.name": "a", "host.name": "h", "process.pid": 7}, Source("a", instance="h 7")),
-        ({"service.name": "a\x00" + "x" * 300}, Source("a\ufffd" + "x" * 198)),
+        ({}, SpanSource("unknown_service")),
+        ({"service.name": "a", "deployment.environment": "old"}, SpanSource("a", environment="old")),
+        ({"service.name": "a", "k8s.pod.name": "p", "host.name": "h"}, SpanSource("a", instance="p")),
+        ({"service.name": "a", "host.name": "h", "process.pid": 7}, SpanSource("a", instance="h 7")),
+        ({"service.name": "a\x00" + "x" * 300}, SpanSource("a\ufffd" + "x" * 198)),
     ],
 )
-def test_processes_are_told_apart_by_what_they_say(resource: dict[str, Any], source: Source) -> None:
+def test_processes_are_told_apart_by_what_they_say(resource: dict[str, Any], source: SpanSource) -> None:
     """Names before 1.27 of the conventions, and what stands in for an instance id."""
     assert read(export(span(), resource=resource)).sources == [source]
 
@@ -229,7 +228,7 @@ def test_who_is_let_in_for_an_environment_is_in_it(media_type: str) -> None:
 )
 def test_a_span_that_cannot_be_is_refused_and_no_other(fields: dict[str, str], reason: Reason, message: str) -> None:
     """With the reason, and where it was."""
-    window = Window(NOON_NS // 10**9 - 100, NOON_NS // 10**9 + 100)
+    window = TimeWindow(NOON_NS // 10**9 - 100, NOON_NS // 10**9 + 100)
     body = export(span(id=1), span(id=2) | fields, span(id=3) | fields, span(id=4))
     tally = IngestResult()
     spans, _ = READER.read(JSON, json.dumps(body).encode(), window, tally)
@@ -274,7 +273,7 @@ def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.
 
         assert same(READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans, small)
     monkeypatch.setattr(span_reader, "_BYTES_AT_ONCE", 100)
-    with pytest.raises(TooLargeError, match="send less with each"):
+    with pytest.raises(BodyTooLargeError, match="send less with each"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
 
@@ -290,7 +289,7 @@ def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.
 )
 def test_countless_messages_are_too_large(body: bytes) -> None:
     """Two bytes each on the wire, refused before they become objects of ours."""
-    with pytest.raises(TooLargeError, match="send smaller batches"):
+    with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
 
@@ -364,7 +363,7 @@ def test_an_empty_export_is_nothing() -> None:
         spans, kept = READER.read(media_type, body, ALWAYS, tally)
 
         assert (len(spans.rows), kept, tally) == (0, [], IngestResult())
-        assert same(decode(encode(spans)), spans)
+        assert same(decode_spans(encode_spans(spans)), spans)
 
 
 def test_enumerations_may_be_spelt_out() -> None:

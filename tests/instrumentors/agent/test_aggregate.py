@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.ingest.points import PointReader, Window
+from stagelens.collector.ingest.points import PointReader
 from stagelens.collector.ingest.retained_traces import RetainedTraceReader
+from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp import protobuf_encoding
 from stagelens.collector.otlp.responses import PROTOBUF
 from stagelens.collector.traces.span_reader import SpanReader
@@ -557,12 +558,12 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
         ((request, because),) = delta.sampler.retained()
         trace = build_trace(RetainedRequest(request, because, dimensions, delta.own_stages))
         encoder = Encoder({}, lambda: None)
-        points, spans = PointReader(Window(0, 2**40)), RetainedTraceReader(Window(0, 2**40))
+        points, spans = PointReader(TimeWindow(0, 2**40)), RetainedTraceReader(TimeWindow(0, 2**40))
         points.read(
             protobuf_encoding.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
         )
         body = gzip.decompress(encoder.traces([trace], 0))
-        spans.read(SpanReader().read(PROTOBUF, body, Window(0, 2**40), spans.tally).kept)
+        spans.read(SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).kept)
 
         assert delta.counts.requests == 1
         assert len(spans.traces) == 1
