@@ -61,7 +61,7 @@ class TemporaryCollector:
             max_waiting_bytes=0,
             health=health,
             metrics=self._collector.metrics,
-            patience=InboxLimits(hold_seconds=0),
+            limits=InboxLimits(hold_seconds=0),
         ).run_once()
         return health.reasons
 

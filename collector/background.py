@@ -78,7 +78,7 @@ class SpanFolder(PeriodicThread):
         health: Records failed and successful runs.
         metrics: Counts processed and waiting spans.
         keep: Sampling policy of traces.
-        patience: Time and size limits of the inbox.
+        limits: Time and size limits of the inbox.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class SpanFolder(PeriodicThread):
         health: Health,
         metrics: SelfMetrics,
         keep: SamplingPolicy | None = None,
-        patience: InboxLimits | None = None,
+        limits: InboxLimits | None = None,
     ) -> None:
         super().__init__("folding")
         self._store, self._interval_seconds, self._max_waiting_bytes = store, interval_seconds, max_waiting_bytes
         self._health, self._metrics = health, metrics
-        self._keep, self._patience = keep or SamplingPolicy(), patience or InboxLimits()
+        self._keep, self._limits = keep or SamplingPolicy(), limits or InboxLimits()
         self._waiting_bytes = 0
 
     def step(self) -> float:
@@ -139,7 +139,7 @@ class SpanFolder(PeriodicThread):
 
         def work(delivery: AggregationInput) -> AggregationResult:
             nonlocal outcome, folded
-            folded, outcome = process_inbox(delivery, self._patience, self._keep)
+            folded, outcome = process_inbox(delivery, self._limits, self._keep)
             return folded
 
         changed = self._store.fold(work, INBOX_BYTES)

@@ -133,8 +133,8 @@ def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]
 def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
     known = {*_settings_of(CollectorConfig.from_env), *_settings_of(access_section.tokens_from_env)}
     for key in sorted(environment):
-        if _OURS.match(key) and key not in known and (cure := meant(key, known)):
-            yield f"{key} is not known{cure}"
+        if _OURS.match(key) and key not in known and (fix := meant(key, known)):
+            yield f"{key} is not known{fix}"
 
 
 def _settings_of(reader: Callable[[Mapping[str, str]], object]) -> list[str]:

@@ -113,8 +113,8 @@ def _labels(fields: Fields) -> tuple[str, ...]:
         return DEFAULT_LABELS
     for each in written:
         if not isinstance(each, str) or each not in LABELS:
-            cure = f"write any of {', '.join(LABELS)}{meant(str(each), LABELS)}"
-            fields.complain(f"{fields.name('labels')} has {each!r}; {cure}", "labels")
+            fix = f"write any of {', '.join(LABELS)}{meant(str(each), LABELS)}"
+            fields.complain(f"{fields.name('labels')} has {each!r}; {fix}", "labels")
     return tuple(label for label in LABELS if label in written)
 
 
@@ -123,8 +123,8 @@ def _histograms(fields: Fields) -> int:
         return DEFAULT_HISTOGRAMS
     written = fields.value("histograms")
     if isinstance(written, bool) or not isinstance(written, int) or not 0 <= written <= MAX_HISTOGRAMS:
-        cure = f"write a whole number from 0, for none, to {MAX_HISTOGRAMS}"
-        fields.complain(f"{fields.name('histograms')} is {written!r}; {cure}", "histograms")
+        fix = f"write a whole number from 0, for none, to {MAX_HISTOGRAMS}"
+        fields.complain(f"{fields.name('histograms')} is {written!r}; {fix}", "histograms")
         return DEFAULT_HISTOGRAMS
     return written
 
@@ -134,13 +134,13 @@ def _buckets(fields: Fields) -> tuple[float, ...]:
         return ()
     written = fields.value("buckets")
     if not isinstance(written, list) or len(written) > MAX_BUCKETS:
-        cure = f"write a list of at most {MAX_BUCKETS} numbers of seconds, such as [0.3, 1.5]"
-        fields.complain(f"{fields.name('buckets')} is {written!r}; {cure}", "buckets")
+        fix = f"write a list of at most {MAX_BUCKETS} numbers of seconds, such as [0.3, 1.5]"
+        fields.complain(f"{fields.name('buckets')} is {written!r}; {fix}", "buckets")
         return ()
     for each in written:
         if not _is_bound(each):
-            cure = f"write seconds from {LOWEST_SECONDS:.0e} to {HIGHEST_SECONDS:.0f}, such as 0.3"
-            fields.complain(f"{fields.name('buckets')} has {each!r}; {cure}", "buckets")
+            fix = f"write seconds from {LOWEST_SECONDS:.0e} to {HIGHEST_SECONDS:.0f}, such as 0.3"
+            fields.complain(f"{fields.name('buckets')} has {each!r}; {fix}", "buckets")
     return tuple(sorted({float(each) for each in written if _is_bound(each)}))
 
 

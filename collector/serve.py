@@ -313,7 +313,7 @@ class Collector:
             metrics=metrics,
             spans=SpanReader(lambda: self._file.current.rules),
             admit_spans=self._folding.admit,
-            forward=self._forwarder.room,
+            forward=self._forwarder.queue,
             add_event=store.add_event,
             clock=clock,
         )
@@ -390,7 +390,7 @@ class Collector:
         if not self._runs:
             return
         self._runs = False
-        self._writer.hurry()
+        self._writer.drain_now()
         self._server.end()
         self._scraper.stop()
         self._file.stop()

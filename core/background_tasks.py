@@ -23,10 +23,10 @@ class TaskSupervisor(Generic[Target]):
     Args:
         name: Name of the thread.
         wanted: Returns the targets by name; called periodically. A changed target gets a new task.
-        tend: Coroutine function of the task of one target, which runs until it is cancelled.
-        forget: Called with the name of a removed target.
-        look_seconds: Time between two calls of *wanted*. [seconds]
-        looked: Called after each call of *wanted*, with its result.
+        run_task: Coroutine function of the task of one target, which runs until it is cancelled.
+        on_removed: Called with the name of a removed target.
+        check_seconds: Time between two calls of *wanted*. [seconds]
+        on_checked: Called after each call of *wanted*, with its result.
         grace_seconds: Time for tasks to finish after `ended` is set. [seconds]
         threads: Number of worker threads.
 
@@ -41,15 +41,15 @@ class TaskSupervisor(Generic[Target]):
         name: str,
         *,
         wanted: Callable[[], Mapping[str, Target]],
-        tend: Callable[[Target], Coroutine[Any, Any, None]],
-        forget: Callable[[str], None],
-        look_seconds: float,
-        looked: Callable[[Mapping[str, Target]], Awaitable[None]] | None = None,
+        run_task: Callable[[Target], Coroutine[Any, Any, None]],
+        on_removed: Callable[[str], None],
+        check_seconds: float,
+        on_checked: Callable[[Mapping[str, Target]], Awaitable[None]] | None = None,
         grace_seconds: float = 0.0,
         threads: int = 1,
     ) -> None:
-        self._wanted, self._tend, self._forget, self._looked = wanted, tend, forget, looked
-        self._look_seconds, self._grace_seconds = look_seconds, grace_seconds
+        self._wanted, self._run_task, self._on_removed, self._on_checked = wanted, run_task, on_removed, on_checked
+        self._check_seconds, self._grace_seconds = check_seconds, grace_seconds
         self._tasks: dict[str, tuple[Target, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -99,9 +99,9 @@ class TaskSupervisor(Generic[Target]):
         while not self.ended.is_set():
             wanted = self._wanted()
             await self._renew(wanted)
-            if self._looked is not None:
-                await self._looked(wanted)
-            await self.rest(self._look_seconds)
+            if self._on_checked is not None:
+                await self._on_checked(wanted)
+            await self.rest(self._check_seconds)
         tasks = [task for _, task in self._tasks.values()]
         if tasks and self._grace_seconds:
             await asyncio.wait(tasks, timeout=self._grace_seconds)
@@ -113,10 +113,10 @@ class TaskSupervisor(Generic[Target]):
         for name in [name for name, (known, _) in self._tasks.items() if wanted.get(name) != known]:
             await _cancel(self._tasks.pop(name)[1])
             if name not in wanted:
-                self._forget(name)
+                self._on_removed(name)
         for name, target in wanted.items():
             if name not in self._tasks:
-                self._tasks[name] = target, asyncio.create_task(self._tend(target))
+                self._tasks[name] = target, asyncio.create_task(self._run_task(target))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -41,7 +41,7 @@ class Event:
         link: Address with details: a path of the dashboard that begins with "/", or an http URL; "" for none.
 
     Raises:
-        ValueError: One of them is otherwise; the message names it, and the cure.
+        ValueError: One of them is otherwise; the message names it, and the fix.
     """
 
     at: datetime
@@ -78,7 +78,7 @@ def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Eve
     names no zone) or milliseconds of the epoch.
 
     Raises:
-        ValueError: It is no such event; the message says what is wrong, and the cure.
+        ValueError: It is no such event; the message says what is wrong, and the fix.
     """
     document = body if isinstance(body, Mapping) else _parse_body(body)
     unknown = sorted(set(document) - set(EVENT_COLUMNS))

@@ -105,12 +105,12 @@ class ForwardQueue:
         with self._lock:
             self._waiting[name] = max(self._waiting[name] - size_bytes, 0)
 
-    def begin_look(self) -> None:
+    def begin_backlog_query(self) -> None:
         """Record that a query of the backlog starts; it may miss bodies written from now on."""
         with self._lock:
             self._unseen = Counter(self._unwritten)
 
-    def look(self, backlogs: Mapping[str, Backlog]) -> None:
+    def set_backlogs(self, backlogs: Mapping[str, Backlog]) -> None:
         """Record the result of a query of the backlog."""
         with self._lock:
             self._waiting = self._unseen + Counter({name: backlog.size_bytes for name, backlog in backlogs.items()})

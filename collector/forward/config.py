@@ -228,11 +228,11 @@ def _endpoint(fields: Fields, protocol: str, egress_policy: EgressPolicy) -> str
     elif protocol == "grpc" and url.path.strip("/"):
         fields.complain(f"{fields.name(key)} has a path, and gRPC has none; write it as in {example}", key)
     elif url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
-        cure = "write the address up to there, the paths of the signals are added"
-        fields.complain(f"{fields.name(key)} ends in the path of one signal; {cure}", key)
+        fix = "write the address up to there, the paths of the signals are added"
+        fields.complain(f"{fields.name(key)} ends in the path of one signal; {fix}", key)
     elif why := egress_policy.denial_reason(url.host):
-        cure = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this destination"
-        fields.complain(f"{fields.name(key)} is {why}, which is not called; {cure}", key)
+        fix = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this destination"
+        fields.complain(f"{fields.name(key)} is {why}, which is not called; {fix}", key)
     else:
         return str(url).rstrip("/")
     return ""

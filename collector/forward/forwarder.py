@@ -232,11 +232,11 @@ class DestinationSender:
     Args:
         destination: The destination.
         store: Store with the backlog.
-        room: Capacity of the backlog.
+        queue: Capacity of the backlog.
         states: Records its state.
         env: Environment with secrets and the egress allow-list.
         holder: Identity of this collector in leases.
-        tending: Supervisor of its task.
+        supervisor: Supervisor of its task.
         clock: Current time. [Unix seconds]
     """
 
@@ -245,15 +245,15 @@ class DestinationSender:
         destination: Destination,
         *,
         store: Store,
-        room: ForwardQueue,
+        queue: ForwardQueue,
         states: DestinationStates,
         env: Mapping[str, str],
         holder: str,
-        tending: TaskSupervisor[Destination],
+        supervisor: TaskSupervisor[Destination],
         clock: Callable[[], float],
     ) -> None:
-        self._destination, self._store, self._room, self._states = destination, store, room, states
-        self._env, self._holder, self._tending, self._clock = env, holder, tending, clock
+        self._destination, self._store, self._queue, self._states = destination, store, queue, states
+        self._env, self._holder, self._supervisor, self._clock = env, holder, supervisor, clock
         egress_policy = EgressPolicy.from_env(env)
         self._egress_policy = egress_policy.with_kind("metadata") if destination.link_local else egress_policy
         self._held_until = 0.0
@@ -271,23 +271,23 @@ class DestinationSender:
     async def run(self) -> None:
         """Send until the supervisor stops."""
         try:
-            while not self._tending.ended.is_set():
+            while not self._supervisor.ended.is_set():
                 try:
                     pause = await self._turn()
                 except StagelensError as error:
                     pause = self._failed(str(error))
                 except Exception as error:  # noqa: BLE001 - the task must survive; the next turn may succeed
                     pause = self._failed(f"{type(error).__name__}: {error}")
-                await self._tending.rest(pause)
+                await self._supervisor.rest(pause)
         finally:
             await self._hang_up()
 
     async def _turn(self) -> float:
         """Send a part of the backlog; return the pause before the next turn, in seconds."""
-        if not await self._tending.in_thread(self._settle):
+        if not await self._supervisor.in_thread(self._settle):
             self._states.elsewhere(self._destination.name)
             return _ELSEWHERE_SECONDS
-        bodies = await self._tending.in_thread(self._waiting)
+        bodies = await self._supervisor.in_thread(self._waiting)
         if not bodies:
             return _IDLE_SECONDS
         later = await self._send(bodies)
@@ -298,7 +298,7 @@ class DestinationSender:
             pause = self._failed(later[0].why, len(later), later[0].seconds)
         else:
             self._states.up(self._destination.name)
-        await self._tending.in_thread(self._settle, pause)
+        await self._supervisor.in_thread(self._settle, pause)
         return pause
 
     def _settle(self, pause: float = 0.0) -> bool:
@@ -309,7 +309,7 @@ class DestinationSender:
         with self._store.transaction() as connection:
             held = hold_destination(connection, self._destination.name, self._holder, now, seconds)
             remove_bodies(connection, [body.id for body in self._done])
-        self._room.freed(self._destination.name, sum(len(body.body) for body in self._done))
+        self._queue.freed(self._destination.name, sum(len(body.body) for body in self._done))
         self._done.clear()
         self._held_until = now + seconds if held else 0.0
         return held
@@ -323,15 +323,15 @@ class DestinationSender:
         to = self._destination
         sent = with_secrets(to.headers, to.secrets, self._env)
         # After a failure a single body is tried.
-        calls, room = await self._connected(), asyncio.Semaphore(1 if self._failures else _AT_ONCE)
+        calls, slots = await self._connected(), asyncio.Semaphore(1 if self._failures else _AT_ONCE)
         later: list[Retry] = []
         end = time.monotonic() + _TURN_SECONDS
 
         async def send(body: Outgoing) -> None:
-            async with room:
-                if later or self._tending.ended.is_set() or time.monotonic() > end:
+            async with slots:
+                if later or self._supervisor.ended.is_set() or time.monotonic() > end:
                     return  # it stays in the backlog
-                via = ",".join(filter(None, (body.via, self._room.identity)))
+                via = ",".join(filter(None, (body.via, self._queue.identity)))
                 outcome = await calls.post(body, {**sent, names.VIA_HEADER: via})
             if isinstance(outcome, Retry):
                 later.append(outcome)
@@ -375,7 +375,7 @@ class DestinationSender:
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 # Interval to look for backlogs without a destination, and their age when they are dropped. [seconds]
 _LOOK_FOR_OTHERS_SECONDS, _KEEP_OTHERS_SECONDS = 3600.0, 86_400
 # Time limit for requests in progress at shutdown. [seconds]
@@ -393,7 +393,7 @@ class Forwarder:
         clock: Current time. [Unix seconds]
 
     Attributes:
-        room: Capacity of the backlog.
+        queue: Capacity of the backlog.
         states: States of all destinations.
         thread: The thread.
     """
@@ -409,30 +409,30 @@ class Forwarder:
     ) -> None:
         self._store, self._env, self._clock = store, env, clock
         with database.reading(store.engine) as connection:
-            self.room = ForwardQueue(destinations, store_identity(connection), budget_bytes)
+            self.queue = ForwardQueue(destinations, store_identity(connection), budget_bytes)
         self.states = DestinationStates()
         self._holder = secrets.token_hex(8)
         self._lines: dict[str, DestinationSender] = {}
         self._others_at = time.monotonic()
-        self._tending = TaskSupervisor(
+        self._supervisor = TaskSupervisor(
             "stagelens-forwarder",
             wanted=lambda: {each.name: each for each in destinations()},
-            tend=self._send,
-            forget=self._forget,
-            look_seconds=_LOOK_SECONDS,
-            looked=self._looked,
+            run_task=self._send,
+            on_removed=self._forget,
+            check_seconds=_CHECK_SECONDS,
+            on_checked=self._check_backlogs,
             grace_seconds=_GRACE_SECONDS,
             threads=2,
         )
-        self.thread = self._tending.thread
+        self.thread = self._supervisor.thread
 
     def start(self) -> None:
         """Start to send."""
-        self._tending.start()
+        self._supervisor.start()
 
     def stop(self) -> None:
         """Finish requests in progress and release the destinations; without `start` it does nothing."""
-        if not self._tending.stop():
+        if not self._supervisor.stop():
             return
         try:
             with self._store.transaction() as connection:
@@ -444,11 +444,11 @@ class Forwarder:
         line = self._lines[destination.name] = DestinationSender(
             destination,
             store=self._store,
-            room=self.room,
+            queue=self.queue,
             states=self.states,
             env=self._env,
             holder=self._holder,
-            tending=self._tending,
+            supervisor=self._supervisor,
             clock=self._clock,
         )
         await line.run()
@@ -457,21 +457,21 @@ class Forwarder:
         self._lines.pop(name, None)
         self.states.forget(name)
 
-    async def _looked(self, wanted: Mapping[str, Destination]) -> None:
+    async def _check_backlogs(self, wanted: Mapping[str, Destination]) -> None:
         if wanted or time.monotonic() >= self._others_at:
             self._others_at = time.monotonic() + _LOOK_FOR_OTHERS_SECONDS
-            await self._tending.in_thread(self._look, wanted)
+            await self._supervisor.in_thread(self._read_backlogs, wanted)
 
-    def _look(self, wanted: Mapping[str, Destination]) -> None:
+    def _read_backlogs(self, wanted: Mapping[str, Destination]) -> None:
         """Query the backlog, and drop bodies beyond the limit or without a destination."""
         try:
-            self.room.begin_look()
+            self.queue.begin_backlog_query()
             with database.reading(self._store.engine) as connection:
                 found = read_backlogs(connection)
-            self.room.look(found)
+            self.queue.set_backlogs(found)
             self.states.waiting({name: found.get(name, Backlog()) for name in wanted})
             for name, destination in wanted.items():
-                self._make_room(destination, found.get(name, Backlog()))
+                self._drop_excess(destination, found.get(name, Backlog()))
             old = int(self._clock()) - _KEEP_OTHERS_SECONDS
             others = [name for name, each in found.items() if name not in wanted and (each.oldest or old) < old]
             if others:
@@ -485,8 +485,8 @@ class Forwarder:
             # The writer reports store errors, too; the known backlog stays.
             _log.debug("%s", error)
 
-    def _make_room(self, destination: Destination, backlog: Backlog) -> None:
-        most = self.room.most_bytes(destination)
+    def _drop_excess(self, destination: Destination, backlog: Backlog) -> None:
+        most = self.queue.most_bytes(destination)
         line = self._lines.get(destination.name)
         if destination.when_full != "drop_oldest" or backlog.size_bytes <= most or line is None or not line.holds:
             return

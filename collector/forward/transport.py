@@ -183,7 +183,7 @@ class HttpTransport:
                     answer += piece
                     if len(answer) > _MAX_ANSWER_BYTES:
                         break
-                return _judged(response, body.signal, bytes(answer), headers)
+                return _response_outcome(response, body.signal, bytes(answer), headers)
         except EgressDeniedError as error:
             return Retry(str(error))
         except TimeoutError:
@@ -206,15 +206,15 @@ def _encoded(body: Outgoing, compression: str) -> tuple[bytes, str]:
             return inflate_body(body), ""
 
 
-def _judged(response: httpx.Response, signal: str, answer: bytes, headers: Mapping[str, str]) -> SendOutcome:
+def _response_outcome(response: httpx.Response, signal: str, answer: bytes, headers: Mapping[str, str]) -> SendOutcome:
     if response.is_success:
         is_json = response.headers.get("content-type", "").partition(";")[0].strip() == JSON
         return accepted_outcome(signal, answer, headers, is_json=is_json)
     status = response.status_code
-    said = redacted(_words(response, answer), headers)
+    said = redacted(_response_text(response, answer), headers)
     text = f"it answers {status}" + (f": {said}" if said else "")
-    if cure := _STATUS_FIXES.get(status):
-        text = f"{text}; {cure}"
+    if fix := _STATUS_FIXES.get(status):
+        text = f"{text}; {fix}"
     if response.is_redirect:
         return Retry(f"it redirects elsewhere ({status}), which is not followed; write the address it redirects to")
     if status in _RETRYABLE_STATUSES | _SETTINGS_STATUSES:
@@ -222,7 +222,7 @@ def _judged(response: httpx.Response, signal: str, answer: bytes, headers: Mappi
     return Refused(text, "returned" if status == HTTPStatus.LOOP_DETECTED else "refused")
 
 
-def _words(response: httpx.Response, answer: bytes) -> str:
+def _response_text(response: httpx.Response, answer: bytes) -> str:
     """Return why it says it failed."""
     if "protobuf" in response.headers.get("content-type", ""):
         try:
@@ -384,8 +384,8 @@ def _failure_outcome(call: Any, headers: Mapping[str, str]) -> SendOutcome:
     code, seconds = call.code(), _retry_seconds(call)
     said = redacted(call.details() or "", headers)
     text = f"the call ends with {code.name}" + (f": {said}" if said else "")
-    if cure := _CODE_FIXES.get(code):
-        text = f"{text}; {cure}"
+    if fix := _CODE_FIXES.get(code):
+        text = f"{text}; {fix}"
     if code in _RETRYABLE_CODES | _SETTINGS_CODES or (
         code is grpc.StatusCode.RESOURCE_EXHAUSTED and seconds is not None
     ):

@@ -64,7 +64,7 @@ def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent
         if event is not None:
             yield event, item
         elif not isinstance(item, dict) or item.get("ph") in ("X", None):
-            source.told.skip(f"event {place}", "has no name, no time or no duration")
+            source.diagnostics.skip(f"event {place}", "has no name, no time or no duration")
 
 
 def read_event(item: Any) -> ChromeEvent | None:
@@ -154,7 +154,7 @@ def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, 
     trace = _read_trace(source)
     requests = _kineto_requests(trace.ranges)
     if not requests:
-        broken = f"{source.told.broken[0]}; what is left " if source.told.broken else ""
+        broken = f"{source.diagnostics.broken[0]}; what is left " if source.diagnostics.broken else ""
         msg = (
             f"{source.path}: {broken}has no ranges that could be requests; call `profiler.step()` after each, with a schedule, or "
             'write `with torch.profiler.record_function("request"):` around it'

@@ -49,13 +49,13 @@ def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, O
     """Yield what *source* holds as exports of either signal, each with its place; a line that is broken is told."""
     for place, key, item in _read_resources(source):
         if key == LOGS:
-            source.told.note("it holds logs, of which nothing is counted")
+            source.diagnostics.note("it holds logs, of which nothing is counted")
             continue
         try:
             for export in split_export({key: [item]}):
                 yield place, export
         except WireError as error:
-            source.told.skip(place, str(error))
+            source.diagnostics.skip(place, str(error))
 
 
 def split_export(export: Object, at_once: int = _RECORDS_PER_EXPORT) -> Iterator[Object]:
@@ -114,13 +114,13 @@ def _read_lines(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
         try:
             root = json.loads(line)
             if not isinstance(root, dict):
-                source.told.skip(f"line {number}", "is no object")
+                source.diagnostics.skip(f"line {number}", "is no object")
                 continue
             found = [(key, item) for key in OTLP_KEYS for item in objects(root, key)]
         except RecursionError:
-            source.told.skip(f"line {number}", "is nested too deeply")
+            source.diagnostics.skip(f"line {number}", "is nested too deeply")
         except (ValueError, WireError) as error:
-            source.told.skip(f"line {number}", f"is no OTLP ({error})")
+            source.diagnostics.skip(f"line {number}", f"is no OTLP ({error})")
         else:
             yield from ((f"line {number}", key, item) for key, item in found)
 
@@ -276,9 +276,9 @@ def import_file(  # noqa: PLR0917 - options of an import
     for place, export in found.read(source, service):
         importing.take(place, export)
     importing.finish()
-    told = source.told
-    imported.notes += told.notes
-    imported.broken, imported.broken_count = told.broken, told.broken_count
+    diagnostics = source.diagnostics
+    imported.notes += diagnostics.notes
+    imported.broken, imported.broken_count = diagnostics.broken, diagnostics.broken_count
     return imported
 
 
@@ -317,7 +317,7 @@ class _Importer:
                 try:
                     self._read(place, piece)
                 except WireError as error:
-                    self._source.told.skip(place, str(error))
+                    self._source.diagnostics.skip(place, str(error))
 
     def _read(self, place: str, export: Object) -> None:
         if self._service is not None:
@@ -339,17 +339,19 @@ class _Importer:
         tally = read.tally
         refused = sum(tally.rejected.values())
         if refused:
-            self._source.told.skip(place or "a record", "; ".join(tally.messages), refused)
+            self._source.diagnostics.skip(place or "a record", "; ".join(tally.messages), refused)
         if tally.rejected[Reason.TIME]:
-            self._source.told.note("what is older than anything the store keeps, or more than a day ahead, is left out")
+            self._source.diagnostics.note(
+                "what is older than anything the store keeps, or more than a day ahead, is left out"
+            )
         if tally.ignored:
-            self._source.told.note("metrics of other names than Stagelens's are passed over")
+            self._source.diagnostics.note("metrics of other names than Stagelens's are passed over")
 
     def _fold(self, *, end: bool = False) -> None:
         """Assemble the spans of two rounds ago, or all at the *end*."""
         self._round += _END if end else 1
         self._held = 0
-        patience = InboxLimits(
+        limits = InboxLimits(
             hold_seconds=2, orphan_seconds=_ORPHAN_ROUNDS, remember_seconds=_ORPHAN_ROUNDS, due_bytes=_HELD_BYTES
         )
         more = True
@@ -361,7 +363,7 @@ class _Importer:
                 [parcel for parcel in held if parcel.counted],
                 complete=True,
             )
-            folded, outcome = process_inbox(delivery, patience, self._keep)
+            folded, outcome = process_inbox(delivery, limits, self._keep)
             for number in folded.taken:
                 del self._parcels[number]
             for parcel in folded.left:
@@ -381,7 +383,7 @@ class _Importer:
         }
         for why, count in lost.items():
             if count:
-                self._source.told.note(f"spans that {why} are not counted")
+                self._source.diagnostics.note(f"spans that {why} are not counted")
 
     def _add(self, batch: Batch) -> None:
         if not len(batch.points) and not batch.traces and not batch.dropped:

@@ -70,7 +70,7 @@ def read_triton(source: ImportFile, service: str | None) -> Iterator[tuple[str, 
     service, spans = service or TRITON_SERVICE, list[Object]()
     for number, trace, root in _traces(source):
         if trace.is_cut_off:
-            source.told.skip(f"trace {number}", "has no REQUEST_END: the request was not over yet")
+            source.diagnostics.skip(f"trace {number}", "has no REQUEST_END: the request was not over yet")
             continue
         spans += _triton_spans(number, trace, root, offset, source.digest)
         if len(spans) >= EXPORT_SPANS:
@@ -107,7 +107,7 @@ def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
     growing: OrderedDict[int, _Trace] = OrderedDict()
     for place, record in enumerate(source.items("item"), 1):
         if not _is_sound(record):
-            source.told.skip(f"record {place}", "is no record of a Triton trace")
+            source.diagnostics.skip(f"record {place}", "is no record of a Triton trace")
             continue
         trace = growing.setdefault(record["id"], _Trace())
         growing.move_to_end(record["id"])
@@ -199,11 +199,11 @@ def _requests(source: ImportFile, count: int) -> Iterator[ImportedRequest]:
         if error:
             failed += 1
         elif not _is_time(first) or not isinstance(gaps or [], list) or not all(map(_is_time, gaps or [])):
-            source.told.skip(f"request {number}", "has times that are none")
+            source.diagnostics.skip(f"request {number}", "has times that are none")
         else:
             yield _request(start, first, gaps or [], known | _tokens(taken, given))
     if failed:
-        source.told.note(f"{failed} requests that failed are left out: the file does not say how long they took")
+        source.diagnostics.note(f"{failed} requests that failed are left out: the file does not say how long they took")
 
 
 def _request(start: int, first: float, gaps: list[float], values: dict[str, str | int]) -> ImportedRequest:
@@ -231,7 +231,7 @@ def _starts(source: ImportFile, count: int) -> Iterator[int]:
         first = min(told)
         yield from (begun + round((each - first) * _NS) for each in told)
         return
-    source.told.note("it does not say when requests began: they are spread evenly over the run")
+    source.diagnostics.note("it does not say when requests began: they are spread evenly over the run")
     yield from (begun + round(duration * number / count * _NS) for number in range(count))
 
 

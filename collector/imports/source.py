@@ -128,7 +128,7 @@ class ImportFile:
 
     Attributes:
         path: The same path.
-        told: Remarks and errors.
+        diagnostics: Remarks and errors.
         digest: Digest of its inflated content.
 
     Raises:
@@ -137,7 +137,7 @@ class ImportFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.told = Diagnostics()
+        self.diagnostics = Diagnostics()
         try:
             self._modified = _modified(path)
             self._is_compressed = self._begins_with(_GZIP)
@@ -146,7 +146,7 @@ class ImportFile:
             msg = f"{path}: cannot be read ({error.strerror or error})"
             raise ImportFileError(msg) from error
         if not size:
-            msg = f"{path}: {self.told.broken[0]}" if self.told.broken else f"{path}: is empty"
+            msg = f"{path}: {self.diagnostics.broken[0]}" if self.diagnostics.broken else f"{path}: is empty"
             raise ImportFileError(msg)
 
     @property
@@ -157,7 +157,9 @@ class ImportFile:
     def note_undated(self) -> None:
         """Add the remark that the times are based on `ended_ns`."""
         at = datetime.fromtimestamp(self._modified, UTC)
-        self.told.note(f"its times have no date: the last is taken for that of the file, {at:%Y-%m-%d %H:%M:%S} UTC")
+        self.diagnostics.note(
+            f"its times have no date: the last is taken for that of the file, {at:%Y-%m-%d %H:%M:%S} UTC"
+        )
 
     def items(self, prefix: str, *, quiet: bool = False) -> Iterator[Any]:
         """Yield what lies at *prefix*, an ijson path, one by one, of every JSON value in the file.
@@ -172,7 +174,9 @@ class ImportFile:
                     yield item
             except (ijson.JSONError, ValueError) as error:
                 if not quiet:
-                    self.told.skip(self._place(error), f"what follows is left out; {count} records before it were read")
+                    self.diagnostics.skip(
+                        self._place(error), f"what follows is left out; {count} records before it were read"
+                    )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that hold something, each with its number; one that is too long is left out and told."""
@@ -181,7 +185,7 @@ class ImportFile:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
-                    self.told.skip(f"line {number}", f"is longer than {MAX_LINE_BYTES // 1024**2} MiB")
+                    self.diagnostics.skip(f"line {number}", f"is longer than {MAX_LINE_BYTES // 1024**2} MiB")
                     while line and not line.endswith(b"\n"):
                         line = file.readline(_READ_BYTES)
                 elif line.strip():
@@ -236,7 +240,7 @@ class ImportFile:
                 most = max(most, opened)
             broken = file.raw.broken if isinstance(file.raw, TolerantGunzip) else ""
         if broken:
-            self.told.skip(f"after {size} bytes inflated", broken)
+            self.diagnostics.skip(f"after {size} bytes inflated", broken)
             digest.update(b"cut off")
         if most > _DEEPEST and self._is_deep():
             msg = f"{self.path}: is nested more than {_DEEPEST} deep, as no format that is read is"

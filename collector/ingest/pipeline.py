@@ -106,7 +106,7 @@ class ParsedMetrics:
     named: bool
     size_bytes: int
 
-    def judged(self, reader: PointReader) -> Export:
+    def validated(self, reader: PointReader) -> Export:
         """Return the export with the points that *reader* has read from it."""
         instance = _instance(item.resource for item in self.resources)
         batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
@@ -162,7 +162,7 @@ def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> li
     """
     readers = [PointReader(window) for _ in exports]
     read_exports(list(zip(readers, [export.resources for export in exports], strict=True)))
-    return [export.judged(reader) for export, reader in zip(exports, readers, strict=True)]
+    return [export.validated(reader) for export, reader in zip(exports, readers, strict=True)]
 
 
 def _read_traces(  # noqa: PLR0917 - the export and its readers

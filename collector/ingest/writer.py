@@ -72,7 +72,7 @@ class Writer:
         self._thread.start()
         self._health.watch(self._thread)
 
-    def hurry(self) -> None:
+    def drain_now(self) -> None:
         """Shorten the pauses after failures, before a shutdown."""
         with self._changed:
             self._hurried = True

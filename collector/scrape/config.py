@@ -334,8 +334,8 @@ def _engine(fields: Fields) -> Engine | None:
     known = engines()
     if named != AUTO and named not in known:
         allowed = (AUTO, GENERIC, *known)
-        cure = f"write one of {', '.join(allowed)}{meant(named, allowed)}"
-        fields.complain(f"{fields.name('engine')} is {named!r}; {cure}", "engine")
+        fix = f"write one of {', '.join(allowed)}{meant(named, allowed)}"
+        fields.complain(f"{fields.name('engine')} is {named!r}; {fix}", "engine")
     return known.get(named)
 
 

@@ -266,7 +266,7 @@ _log = logging.getLogger(__name__)
 
 # Missed scrapes after which another collector takes over a target.
 _MISSED = 3
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,25 +303,25 @@ class Scraper:
         self._holder = secrets.token_hex(8)
         self._holds: dict[str, _Hold] = {}
         self.states = TargetStates()
-        self._tending = TaskSupervisor(
+        self._supervisor = TaskSupervisor(
             "stagelens-scraper",
             wanted=lambda: {target.url: target for target in targets()},
-            tend=self._repeat,
-            forget=self.states.forget,
-            look_seconds=_LOOK_SECONDS,
+            run_task=self._repeat,
+            on_removed=self.states.forget,
+            check_seconds=_CHECK_SECONDS,
             # Parsing is Python code and holds the interpreter lock: more threads would slow down the servers.
             threads=1,
         )
-        self.thread = self._tending.thread
-        self._in_thread = self._tending.in_thread
+        self.thread = self._supervisor.thread
+        self._in_thread = self._supervisor.in_thread
 
     def start(self) -> None:
         """Start to scrape."""
-        self._tending.start()
+        self._supervisor.start()
 
     def stop(self) -> None:
         """Stop, and release the targets for other collectors; without `start` it does nothing."""
-        if not self._tending.stop():
+        if not self._supervisor.stop():
             return
         try:
             self._store.release_targets(self._holder)

@@ -165,9 +165,9 @@ def read_access(
     tls = fields.mapping("tls", example="certificate: /etc/stagelens/tls.crt")
     access = Access(tokens, certificates, _anonymous_limits(anonymous), _read_tls(tls) if tls else None)
     if certificates and not (access.tls and access.tls.client_ca):
-        cure = "say under tls: who signed them, such as client_ca: /etc/stagelens/clients.crt"
+        fix = "say under tls: who signed them, such as client_ca: /etc/stagelens/clients.crt"
         fields.complain(
-            f"{fields.name('certificates')} asks for certificates that nothing checks; {cure}", "certificates"
+            f"{fields.name('certificates')} asks for certificates that nothing checks; {fix}", "certificates"
         )
     fields.finish()
     _check_unique(document, (*place, "tokens"), (each.name for each in tokens), "called")
@@ -217,8 +217,8 @@ def _read_token(
     token = Token(name, b"", fields.optional("environment"), _read_limits(fields))
     fields.finish()
     if shown:
-        cure = "put it into a file and write token_file: with its path, or write sha256: with its hash"
-        fields.complain(f"{fields.name('token')} is in this file, where others can read it; {cure}", "token")
+        fix = "put it into a file and write token_file: with its path, or write sha256: with its hash"
+        fields.complain(f"{fields.name('token')} is in this file, where others can read it; {fix}", "token")
     elif secrets.lacking:
         fields.complain(f"{fields.name('token')} is not there: {secrets.lacking} holds nothing; {MAKE_ONE}")
     elif secret and written:
@@ -227,8 +227,8 @@ def _read_token(
         if _SHA256.fullmatch(written):
             return replace(token, digest=bytes.fromhex(written))
         # The value may be the token itself, so it is not repeated.
-        cure = "write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints"
-        fields.complain(f"{fields.name('sha256')} is no SHA-256; {cure}", "sha256")
+        fix = "write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints"
+        fields.complain(f"{fields.name('sha256')} is no SHA-256; {fix}", "sha256")
     elif not secret:
         fields.missing("token_env", "TEAM_A_TOKEN")
     elif trouble := _token_fault(secret):
@@ -457,8 +457,8 @@ def _ssl_context(files: ServerTlsFiles) -> ssl.SSLContext:
         # Without this, OpenSSL would ask for the password of a key on the terminal.
         context.load_cert_chain(files.certificate, files.key, password="")
     except OSError as error:  # ssl.SSLError is one
-        cure = "give a certificate and its own key, without a password, as PEM"
-        msg = f"access.tls: {files.certificate} and {files.key} cannot be used ({_reason(error)}); {cure}"
+        fix = "give a certificate and its own key, without a password, as PEM"
+        msg = f"access.tls: {files.certificate} and {files.key} cannot be used ({_reason(error)}); {fix}"
         raise ConfigError(msg) from error
     if files.client_ca is not None:
         context.verify_mode = ssl.CERT_OPTIONAL

@@ -264,7 +264,7 @@ def source_of(resource: Attributes) -> SpanSource:
     """Return the process with the resource attributes *resource*.
 
     >>> source_of({"service.name": "shop", "host.name": "a", "process.pid": 7})
-    Source(service='shop', version='', environment='', instance='a 7')
+    SpanSource(service='shop', version='', environment='', instance='a 7')
     """
     instance = next((printable_text(resource[key]) for key in _INSTANCES if key in resource), "")
     if names.SERVICE_INSTANCE not in resource and _PROCESS in resource:

@@ -279,15 +279,15 @@ def remaining_parcels(
 
 
 def counted_parcels(
-    joined: AssembledSpans, delivery: AggregationInput, patience: InboxLimits
+    joined: AssembledSpans, delivery: AggregationInput, limits: InboxLimits
 ) -> tuple[list[int], list[Parcel]]:
     """Return the parcels of counted requests to drop or replace, and the new ones."""
-    room = patience.remember_bytes
+    room = limits.remember_bytes
     taken: list[int] = []
     recent: list[Parcel] = []
     for parcel in reversed(delivery.counted):
         room -= parcel.size_bytes
-        if room < 0 or parcel.received < delivery.now - patience.remember_seconds:
+        if room < 0 or parcel.received < delivery.now - limits.remember_seconds:
             taken.append(parcel.id)
         elif (
             len(joined.roots)
@@ -341,10 +341,10 @@ class InboxOutcome:
 
 
 def process_inbox(
-    delivery: AggregationInput, patience: InboxLimits, keep: SamplingPolicy
+    delivery: AggregationInput, limits: InboxLimits, keep: SamplingPolicy
 ) -> tuple[AggregationResult, InboxOutcome]:
     """Process the complete requests of *delivery*; unreadable parcels leave when they are old."""
-    parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, patience)
+    parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, limits)
     gathered = concatenate_spans([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
     counted = np.array([parcel.counted for parcel in parcels], np.bool_)[gathered.parcel]
 
@@ -353,11 +353,11 @@ def process_inbox(
     requests = requests_of(joined)
     fate = np.full(len(gathered.rows), Fate.ORPHANED)
     fate[believable] = joined.fate
-    _orphan_expired(fate, gathered, parcels, is_due, delivery.now, patience)
+    _orphan_expired(fate, gathered, parcels, is_due, delivery.now, limits)
 
     taken, rest = remaining_parcels(fate, parcels, is_due, spans, rows)
-    forgotten, known = counted_parcels(joined, delivery, patience)
-    old = [parcel.id for parcel in unreadable if parcel.received < delivery.now - patience.orphan_seconds]
+    forgotten, known = counted_parcels(joined, delivery, limits)
+    old = [parcel.id for parcel in unreadable if parcel.received < delivery.now - limits.orphan_seconds]
     folded = AggregationResult(
         points=points_of(requests),
         traces=traces_of(requests, keep),
@@ -368,7 +368,7 @@ def process_inbox(
 
 
 def _load_relevant(
-    delivery: AggregationInput, patience: InboxLimits
+    delivery: AggregationInput, limits: InboxLimits
 ) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel], bool]:
     """Load the due parcels, and from all others the rows of the same traces.
 
@@ -381,8 +381,8 @@ def _load_relevant(
     found: dict[int, tuple[Parcel, Spans, Ints]] = {}
     unreadable: list[Parcel] = []
     is_all, size = delivery.complete, 0
-    for parcel in delivery.load([parcel for parcel in delivery.parcels if _may_be_due(parcel, delivery, patience)]):
-        if size > patience.due_bytes:
+    for parcel in delivery.load([parcel for parcel in delivery.parcels if _may_be_due(parcel, delivery, limits)]):
+        if size > limits.due_bytes:
             is_all = False
             break
         try:
@@ -414,9 +414,9 @@ def _load_relevant(
     )
 
 
-def _may_be_due(parcel: Parcel, delivery: AggregationInput, patience: InboxLimits) -> bool:
+def _may_be_due(parcel: Parcel, delivery: AggregationInput, limits: InboxLimits) -> bool:
     """Return whether *parcel* has waited long enough, or must be processed because the inbox is too large."""
-    passed = parcel.received <= delivery.now - patience.hold_seconds
+    passed = parcel.received <= delivery.now - limits.hold_seconds
     return passed or parcel.received > delivery.now + _MAX_SKEW_SECONDS or not delivery.complete
 
 
@@ -475,7 +475,7 @@ def _cells(keys: Ids) -> Ints:
 
 
 def _orphan_expired(  # noqa: PLR0917 - state of one run
-    fate: Ints, gathered: SpanBatch, parcels: Sequence[Parcel], carried: Bools, now: int, patience: InboxLimits
+    fate: Ints, gathered: SpanBatch, parcels: Sequence[Parcel], carried: Bools, now: int, limits: InboxLimits
 ) -> None:
     """Mark rows as orphaned that have waited too long, and the oldest waiting rows beyond the size limit."""
     waits = fate == Fate.WAITING
@@ -484,7 +484,7 @@ def _orphan_expired(  # noqa: PLR0917 - state of one run
     newest_first = np.argsort(-received, kind="stable")
     held = np.zeros(len(parcels), np.int64)
     held[newest_first] = np.cumsum(rows[newest_first])
-    past = carried & ((received < now - patience.orphan_seconds) | (held * ROW.itemsize > patience.carry_bytes))
+    past = carried & ((received < now - limits.orphan_seconds) | (held * ROW.itemsize > limits.carry_bytes))
     fate[waits & past[gathered.parcel]] = Fate.ORPHANED
 
 

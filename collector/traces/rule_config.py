@@ -222,8 +222,8 @@ class RuleReader:
         for kind in found:
             if kind not in KINDS:
                 allowed = sorted(set(KINDS))
-                cure = f"write {', '.join(allowed)}{meant(kind, allowed)}"
-                fields.complain(f"{fields.name('kind')} has {kind!r}; {cure}", "kind")
+                fix = f"write {', '.join(allowed)}{meant(kind, allowed)}"
+                fields.complain(f"{fields.name('kind')} has {kind!r}; {fix}", "kind")
         return tuple(found)
 
     def _conditions(self, fields: Fields, place: Place, key: str) -> Conditions:
@@ -239,8 +239,8 @@ class RuleReader:
     def _stage(self, fields: Fields, key: str) -> str:
         found = fields.text(key)
         if found and found not in self._allowed:
-            cure = meant(found, self._allowed) or "; name a stage of your own in `stages` first"
-            fields.complain(f"{fields.name(key)} is {found!r}, which is no stage{cure}", key)
+            fix = meant(found, self._allowed) or "; name a stage of your own in `stages` first"
+            fields.complain(f"{fields.name(key)} is {found!r}, which is no stage{fix}", key)
             return ""
         return found
 

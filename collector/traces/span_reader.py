@@ -238,7 +238,7 @@ def _add_spans(some: Sequence[Any], read: DecodedSpans, meanings: RuleCache, pla
             numbers = _scalars(attributes, meaning.measured)
             read.elements += len(span.events)
             events = _protobuf_events(span.events, meaning.events) if meaning.events else []
-            read.tells.append(SpanMeasurements(row, meaning.rule, numbers, events))
+            read.measurements.append(SpanMeasurements(row, meaning.rule, numbers, events))
     if read.elements > MAX_ELEMENTS:
         msg = f"the body has more than {MAX_ELEMENTS} attributes and events; send smaller batches"
         raise BodyTooLargeError(msg)
@@ -332,7 +332,9 @@ def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place:
     )
     if meaning.rule is not None:
         numbers = _without_none({name: values[name] for name in meaning.measured})
-        read.tells.append(SpanMeasurements(len(read.spans), meaning.rule, numbers, _json_events(node, meaning.events)))
+        read.measurements.append(
+            SpanMeasurements(len(read.spans), meaning.rule, numbers, _json_events(node, meaning.events))
+        )
     if span.error:
         read.errors.append(len(read.spans))
     read.traces.append(bytes.fromhex(span.trace_id))

@@ -221,7 +221,7 @@ class DecodedSpans:
         errors: The numbers of those whose status is an error.
         sources: The processes they came from.
         counts: How many of them came from each, one after the other.
-        tells: What some of them tell.
+        measurements: Values of the attributes and events that rules name.
         elements: How many attributes and events were looked at.
     """
 
@@ -234,7 +234,7 @@ class DecodedSpans:
     errors: list[int] = field(default_factory=list[int])
     sources: list[SpanSource] = field(default_factory=list[SpanSource])
     counts: list[int] = field(default_factory=list[int])
-    tells: list[SpanMeasurements] = field(default_factory=list[SpanMeasurements])
+    measurements: list[SpanMeasurements] = field(default_factory=list[SpanMeasurements])
     elements: int = 0
 
 
@@ -313,16 +313,16 @@ def _to_columns(
     number_of = np.cumsum(valid) - 1
     streams: dict[int, StreamMeasurements] = {}
     intervals: list[tuple[int, StageInterval]] = []
-    for tells in read.tells:
-        if valid[tells.row]:
-            told = _measured(read, tells)
+    for found in read.measurements:
+        if valid[found.row]:
+            measured = _measured(read, found)
             # Otherwise the row keeps its start, which may not fit into the column.
-            if told.start != read.starts[tells.row]:
-                rows["start"][tells.row] = told.start
-            number = int(number_of[tells.row])
-            intervals += [(number, interval) for interval in told.intervals]
-            if told.stream is not None:
-                streams[number] = told.stream
+            if measured.start != read.starts[found.row]:
+                rows["start"][found.row] = measured.start
+            number = int(number_of[found.row])
+            intervals += [(number, interval) for interval in measured.intervals]
+            if measured.stream is not None:
+                streams[number] = measured.stream
     rows = rows[valid]
     if not intervals:
         return Spans(rows, sources, labels, streams_of(streams))
@@ -338,8 +338,8 @@ def _to_columns(
     return Spans(np.concatenate((rows, derived)), sources, [*labels, *map(_interval_label, at)], streams_of(streams))
 
 
-def _measured(read: DecodedSpans, tells: SpanMeasurements) -> MeasuredSpan:
-    return measure_span(tells.rule, read.starts[tells.row], read.ends[tells.row], tells.numbers, tells.events)
+def _measured(read: DecodedSpans, found: SpanMeasurements) -> MeasuredSpan:
+    return measure_span(found.rule, read.starts[found.row], read.ends[found.row], found.numbers, found.events)
 
 
 @cache

@@ -239,8 +239,8 @@ class Fields:
             return self._no_moment(key, "is not a time with a zone", example)
 
     def _no_moment(self, key: str, why: str, example: str) -> None:
-        cure = f"write one such as {example or '2026-11-01T00:00Z'}"
-        self.complain(f"{self.name(key)} is {str(self._values[key])!r}, which {why}; {cure}", key)
+        fix = f"write one such as {example or '2026-11-01T00:00Z'}"
+        self.complain(f"{self.name(key)} is {str(self._values[key])!r}, which {why}; {fix}", key)
 
     def texts(self, key: str, *, example: str = "") -> list[str]:
         """Return the texts at *key*: a list, or one alone; with an *example* it is required."""
@@ -310,8 +310,8 @@ class Fields:
         """Report every key that was never requested."""
         for key in self._values:
             if key not in self._known:
-                cure = meant(key, self._known) or f"; known are {', '.join(self._known)}"
-                self.complain(f"{self.name(key)} is not known{cure}", key)
+                fix = meant(key, self._known) or f"; known are {', '.join(self._known)}"
+                self.complain(f"{self.name(key)} is not known{fix}", key)
 
     def complain(self, text: str, key: str = "") -> None:
         """Add a problem at the line of *key*, or of the mapping itself."""

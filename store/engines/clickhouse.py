@@ -207,8 +207,8 @@ def _explain_errors(url: URL, doing: str) -> Generator[None]:
         yield
     except (ClickHouseError, ImportError) as error:
         said = " ".join(str(error).split())
-        cure = next((cure for sign, cure in _FIXES if sign in said.lower()), "see what the server said")
-        msg = f"{doing} {_location(url)}: {cure} ({said})"
+        fix = next((fix for sign, fix in _FIXES if sign in said.lower()), "see what the server said")
+        msg = f"{doing} {_location(url)}: {fix} ({said})"
         raise StoreError(msg) from error
 
 

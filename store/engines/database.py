@@ -159,8 +159,8 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
         # PostgreSQL quotes the statement below the error; messages are for people, and for clients of /readyz.
         said = said.partition("\nLINE ")[0]
-        cure = next((cure for sign, cure in dialect(engine.url).FIXES if sign in said.lower()), _DEFAULT_FIX)
-        msg = f"{doing} {location(engine.url)}: {cure} ({said})"
+        fix = next((fix for sign, fix in dialect(engine.url).FIXES if sign in said.lower()), _DEFAULT_FIX)
+        msg = f"{doing} {location(engine.url)}: {fix} ({said})"
         raise StoreError(msg) from error
 
 

@@ -41,7 +41,7 @@ def spans(now_ns: int) -> dict[str, Any]:
 
 
 def folding(
-    store: Store, health: Health, max_waiting_bytes: int = 1000, patience: InboxLimits | None = None
+    store: Store, health: Health, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None
 ) -> SpanFolder:
     """The thread, not started."""
     return SpanFolder(
@@ -50,7 +50,7 @@ def folding(
         max_waiting_bytes=max_waiting_bytes,
         health=health,
         metrics=SelfMetrics(health),
-        patience=patience,
+        limits=limits,
     )
 
 

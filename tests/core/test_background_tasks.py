@@ -27,10 +27,12 @@ def test_one_that_is_stopped_before_it_has_begun_ends(monkeypatch: pytest.Monkey
         join(self, 60 if timeout is None else timeout)
 
     monkeypatch.setattr(TaskSupervisor, "_run", late)
-    tending = TaskSupervisor[str]("tending", wanted=dict[str, str], tend=nothing, forget=print, look_seconds=3600)
-    tending.start()
+    supervisor = TaskSupervisor[str](
+        "tending", wanted=dict[str, str], run_task=nothing, on_removed=print, check_seconds=3600
+    )
+    supervisor.start()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "join", joined)
-        tending.stop()
+        supervisor.stop()
 
-    assert not tending.thread.is_alive()
+    assert not supervisor.thread.is_alive()

@@ -27,7 +27,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination_sender, "_FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(destination_sender, "_LONGEST_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(destination_sender, "_ELSEWHERE_SECONDS", 0.1)
-    monkeypatch.setattr(forwarder, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(forwarder, "_CHECK_SECONDS", 0.05)
 
 
 @pytest.fixture

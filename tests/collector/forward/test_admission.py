@@ -22,52 +22,52 @@ def body(name: str, size: int) -> Outgoing:
 
 def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
     """Nobody takes it: nothing is compressed, and nothing waits."""
-    room = ForwardQueue(lambda: (A, B), US, None)
-    traces = room.pack("traces", "application/json", b"{}", OTHERS)
+    queue = ForwardQueue(lambda: (A, B), US, None)
+    traces = queue.pack("traces", "application/json", b"{}", OTHERS)
 
     assert [each.destination for each in traces] == ["a", "b"]
     assert traces[0].body is traces[1].body
     assert zstandard.ZstdDecompressor().decompress(traces[0].body) == b"{}"
     assert traces[0].via == OTHERS
-    assert [each.destination for each in room.pack("logs", "application/json", b"{}", "")] == ["a"]
-    assert room.pack("events", "application/json", b"{}", "") == []
+    assert [each.destination for each in queue.pack("logs", "application/json", b"{}", "")] == ["a"]
+    assert queue.pack("events", "application/json", b"{}", "") == []
 
 
-def admit(room: ForwardQueue, *bodies: Outgoing) -> None:
-    """Write *bodies*, if there is room."""
-    with room.admitted(bodies):
+def admit(queue: ForwardQueue, *bodies: Outgoing) -> None:
+    """Write *bodies*, if there is queue."""
+    with queue.admitted(bodies):
         pass
 
 
 def test_bodies_wait_while_there_is_room() -> None:
-    """All for it or nothing; what was sent makes room."""
-    room = ForwardQueue(lambda: (A, B), US, None)
-    admit(room, body("a", 9 * MIB), body("b", 99 * MIB))
+    """All for it or nothing; what was sent makes queue."""
+    queue = ForwardQueue(lambda: (A, B), US, None)
+    admit(queue, body("a", 9 * MIB), body("b", 99 * MIB))
     with pytest.raises(UncommittedError, match="9 MiB wait to be sent on to a"):
-        admit(room, body("b", 1), body("a", 2 * MIB))
-    admit(room, body("b", 99 * MIB))
-    room.freed("a", 2 * MIB)
-    admit(room, body("a", 2 * MIB))
+        admit(queue, body("b", 1), body("a", 2 * MIB))
+    admit(queue, body("b", 99 * MIB))
+    queue.freed("a", 2 * MIB)
+    admit(queue, body("a", 2 * MIB))
     with pytest.raises(UncommittedError):
-        admit(room, body("a", 2 * MIB))
+        admit(queue, body("a", 2 * MIB))
 
 
 def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
     """What was being written when it was asked, and what came since; the next time it knows them."""
-    room = ForwardQueue(lambda: (A,), US, None)
-    with room.admitted([body("a", 4 * MIB)]):
-        room.begin_look()
-        admit(room, body("a", 4 * MIB))
-        room.look({})
+    queue = ForwardQueue(lambda: (A,), US, None)
+    with queue.admitted([body("a", 4 * MIB)]):
+        queue.begin_backlog_query()
+        admit(queue, body("a", 4 * MIB))
+        queue.set_backlogs({})
         with pytest.raises(UncommittedError, match="8 MiB wait"):
-            admit(room, body("a", 3 * MIB))
-    room.begin_look()
-    room.look({"a": Backlog(1, 8 * MIB, 0)})
+            admit(queue, body("a", 3 * MIB))
+    queue.begin_backlog_query()
+    queue.set_backlogs({"a": Backlog(1, 8 * MIB, 0)})
     with pytest.raises(UncommittedError, match="8 MiB wait"):
-        admit(room, body("a", 3 * MIB))
-    room.begin_look()
-    room.look({})
-    admit(room, body("a", 10 * MIB))
+        admit(queue, body("a", 3 * MIB))
+    queue.begin_backlog_query()
+    queue.set_backlogs({})
+    admit(queue, body("a", 10 * MIB))
 
 
 def test_one_body_is_never_too_large() -> None:

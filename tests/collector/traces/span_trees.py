@@ -86,8 +86,8 @@ class Shown(NamedTuple):
 class Inbox:
     """What the store does for a fold, in memory."""
 
-    def __init__(self, patience: InboxLimits | None = None, keep: SamplingPolicy | None = None) -> None:
-        self.patience, self.keep = patience or InboxLimits(), keep or SamplingPolicy(everything=True)
+    def __init__(self, limits: InboxLimits | None = None, keep: SamplingPolicy | None = None) -> None:
+        self.limits, self.keep = limits or InboxLimits(), keep or SamplingPolicy(everything=True)
         self.parcels: dict[int, Parcel] = {}
         self.points: list[Point] = []
         self.traces: list[KeptTrace] = []
@@ -114,7 +114,7 @@ class Inbox:
             chosen.append(parcel)
         counted = [parcel for parcel in ordered if parcel.counted]
         delivery = AggregationInput(NOON + at, chosen, counted, complete=len(chosen) == len(waiting))
-        folded, outcome = process_inbox(delivery, self.patience, self.keep)
+        folded, outcome = process_inbox(delivery, self.limits, self.keep)
 
         assert len(set(folded.taken)) == len(folded.taken)
         for number in folded.taken:
