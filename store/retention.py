@@ -4,7 +4,7 @@ Each tier is the sum of the next finer one. The rolled-up rows and the new water
 between leaves nothing. A row that arrives after the watermark is also written to the coarser tier on arrival (see
 `write`), so that a tier always equals its recomputation from the finest one.
 
-Both use `store_time` instead of the clock: a clock that jumps must neither delete data nor roll them up early.
+Both use `series.store_time` instead of the clock: a clock that jumps must neither delete data nor roll them up early.
 """
 
 from __future__ import annotations
@@ -31,35 +31,6 @@ from .points import (
     take_part,
 )
 from .schema import Tier, floor_to, read_tiers
-
-# Maximum time a sender's clock may be ahead before its times are replaced. [seconds]
-MAX_SKEW_SECONDS = 60
-# How long the store's time continues after the newest data: until the last hour is rolled up. [seconds]
-GRACE_SECONDS = 2 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class StoreTime:
-    """Time of the store.
-
-    Args:
-        present: Time of the clock, or of the newest data if the clock is too far behind them. [Unix seconds]
-        settled: Time for rollup and deletion: at most shortly after the newest data. So a clock that is years ahead
-            deletes nothing, and data do not age while none arrive. [Unix seconds]
-    """
-
-    present: int
-    settled: int
-
-
-def store_time(connection: Connection, clock: int) -> StoreTime:
-    """Return the time of the store when the clock shows *clock*, in Unix seconds."""
-    newest = connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
-    if newest is None:
-        return StoreTime(clock, clock)
-    present = clock if clock >= newest - MAX_SKEW_SECONDS else newest
-    return StoreTime(present, min(present, newest + GRACE_SECONDS))
-
 
 # Agents send every 10 s, when a request's own 10 s bucket is already past. Rows that arrive during this delay need no
 # second row in the coarser tiers. [seconds]

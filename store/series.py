@@ -1,4 +1,4 @@
-"""Series: the dimensions of a measurement, their numbers in the database, and the caps on their number."""
+"""Series: the dimensions of a measurement, their numbers in the database, the caps on their number, and the time of the newest data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, bindparam, case, insert, select, update
+from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
 from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
@@ -319,3 +319,32 @@ def _new_id(key: Sequence[int] | None) -> int:
     if key is None:
         raise AssertionError  # a single insert always has a key
     return key[0]
+
+
+# Maximum time a sender's clock may be ahead before its times are replaced. [seconds]
+MAX_SKEW_SECONDS = 60
+# How long the store's time continues after the newest data: until the last hour is rolled up. [seconds]
+GRACE_SECONDS = 2 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTime:
+    """Time of the store.
+
+    Args:
+        present: Time of the clock, or of the newest data if the clock is too far behind them. [Unix seconds]
+        settled: Time for rollup and deletion: at most shortly after the newest data. So a clock that is years ahead
+            deletes nothing, and data do not age while none arrive. [Unix seconds]
+    """
+
+    present: int
+    settled: int
+
+
+def store_time(connection: Connection, clock: int) -> StoreTime:
+    """Return the time of the store when the clock shows *clock*, in Unix seconds."""
+    newest = connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
+    if newest is None:
+        return StoreTime(clock, clock)
+    present = clock if clock >= newest - MAX_SKEW_SECONDS else newest
+    return StoreTime(present, min(present, newest + GRACE_SECONDS))

@@ -25,9 +25,8 @@ from .retention import (
     forget_rest,
     forget_services,
     prepare_rollup,
-    store_time,
 )
-from .series import SeriesCaps, SeriesIndex
+from .series import SeriesCaps, SeriesIndex, store_time
 from .write import Arrival, prepare_batches, prepare_folded
 
 if TYPE_CHECKING:

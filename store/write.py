@@ -20,9 +20,8 @@ from .engines import database
 from .inbox import AggregationResult
 from .points import HistogramArrays, PointKey, PointRow, PreparedWrite, add_to_ledger, point_rows, sum_rows, take_part
 from .records import Batch, Identity, KeptTrace, PointColumns, as_columns
-from .retention import MAX_SKEW_SECONDS
 from .schema import is_storable, storable
-from .series import SeriesIndex, SeriesNumbers
+from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
 
 _NS = 1_000_000_000
 # Ids in one statement: SQLite allows 32,766 by default.

@@ -18,12 +18,13 @@ from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.names import HARDWARE
 from ...core.stages import ordered
-from .. import retention, schema
+from .. import schema
 from ..columns import Columns, Floats, add_up
 from ..points import PointQuery, StoreSnapshot
 from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
 from ..selection import Selection, moment
+from ..series import store_time
 from .fetch import QueryGroup, fetch, fetch_steps
 from .frames import with_step_times
 
@@ -80,7 +81,7 @@ def _stale_since(snapshot: StoreSnapshot, now: int, patience: timedelta) -> date
         return None
     waited = int(patience.total_seconds())
     silent = newest + schema.FINEST
-    due = retention.store_time(snapshot.connection, now).settled - SETTLE_SECONDS - waited
+    due = store_time(snapshot.connection, now).settled - SETTLE_SECONDS - waited
     return moment(silent) if now - silent > waited and rolled_up < due else None
 
 
