@@ -16,8 +16,8 @@ from ..collector.forward.forwarder import Forwarder
 from ..collector.serve import Collector, CollectorConfig
 from ..collector.traces.inbox import InboxLimits
 from ..store import Retention, Store
+from ..store.collectors import read_backlogs
 from ..store.engines import database
-from ..store.outgoing import read_backlogs
 from .files import temporary_folder
 
 # The run keeps full resolution however long it lasts.

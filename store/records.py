@@ -19,9 +19,9 @@ import numpy as np
 import zstandard
 
 from ..core.histogram import Histogram
+from .collectors import Outgoing
 from .columns import Ints
 from .events import LoadPhase
-from .outgoing import Outgoing
 from .points import HistogramArrays
 from .series import Series
 

@@ -327,7 +327,7 @@ collectors = Table(
     Column("vitals", Text, nullable=False),
 )
 
-# Bodies to forward; see `store.outgoing`.
+# Bodies to forward; see `store.collectors`.
 outgoing = Table(
     "outgoing",
     metadata,

@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from ..core.names import HARDWARE
-from . import events, inbox, outgoing, records, schema
+from . import collectors, events, inbox, records, schema
 from .columns import Ints
 from .engines import database
 from .inbox import AggregationResult
@@ -113,7 +113,7 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
     if loads := [load for batch in batches for load in batch.loads]:
         events.write_loads(connection, loads)
     if bodies := [body for batch in batches for body in batch.onward]:
-        outgoing.put_bodies(connection, bodies, now)
+        collectors.put_bodies(connection, bodies, now)
 
 
 class _Numbering(dict[Identity, int]):

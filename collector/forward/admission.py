@@ -12,7 +12,7 @@ import zstandard
 
 from ...core.errors import StagelensError
 from ...core.settings.values import format_size
-from ...store.outgoing import Backlog, Outgoing
+from ...store.collectors import Backlog, Outgoing
 from ..ingest.writer import UncommittedError
 from .config import Destination
 

@@ -27,8 +27,7 @@ from ...core.background_tasks import TaskSupervisor
 from ...core.egress import EgressPolicy
 from ...core.errors import StagelensError
 from ...store import Store
-from ...store.engines import database
-from ...store.outgoing import (
+from ...store.collectors import (
     Backlog,
     Outgoing,
     drop_oldest,
@@ -40,6 +39,7 @@ from ...store.outgoing import (
     remove_bodies,
     store_identity,
 )
+from ...store.engines import database
 from .admission import ForwardQueue
 from .config import Destination, with_secrets
 from .transport import HttpTransport, Refused, Retry, Transport, open_grpc_transport

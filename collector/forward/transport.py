@@ -47,7 +47,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from ...core.egress import CallTls, CheckedTransport, EgressDeniedError, EgressPolicy, addresses_of, port_of, proxy_of
 from ...core.errors import StagelensError, WireError
-from ...store.outgoing import Outgoing
+from ...store.collectors import Outgoing
 from ..otlp.json_encoding import identifier
 from ..otlp.responses import JSON
 from ..server.grpc_server import SERVICES

@@ -24,8 +24,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from ...core import names
 from ...core.errors import StagelensError, StoreError, WireError
 from ...store import Batch
+from ...store.collectors import Outgoing
 from ...store.events import Event, event_from_json
-from ...store.outgoing import Outgoing
 from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
 from ..otlp import json_encoding, protobuf_encoding

@@ -16,7 +16,7 @@ from ...core.stages import LOAD_PHASES
 from ...store.events import LoadPhase
 from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
-from .gauges import place_of
+from .points import place_of
 from .validation import IngestResult, Reason, RejectedError, SeriesReader, TimeWindow, printable_text, stage_name
 
 MAX_SPANS_A_TRACE = 5000

@@ -33,18 +33,20 @@ from ...store.collectors import TargetLostError
 from ..otlp.model import BodyTooLargeError
 from ..server.body_reader import inflate
 from .config import Engine, ScrapeTarget, detect, engines
-from .deltas import Difference, difference_between, points_of
 from .snapshot import (
     OPENMETRICS,
+    Difference,
     ExpositionError,
     MetricStream,
     Samples,
     Snapshot,
     StatisticsError,
     StreamCounts,
+    difference_between,
     dump_snapshot,
     load_snapshot,
     parse_exposition,
+    points_of,
     read_snapshot,
     read_triton_statistics,
 )

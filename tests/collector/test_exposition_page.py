@@ -15,7 +15,7 @@ from stagelens.alerts.metrics import AlertMetrics
 from stagelens.collector.forward.forwarder import DestinationStates
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
-from stagelens.store.outgoing import Backlog
+from stagelens.store.collectors import Backlog
 from tests.support import prometheus_tool
 
 DOCS = Path(__file__).parents[2] / "docs"

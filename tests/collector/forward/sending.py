@@ -13,8 +13,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from stagelens.collector.serve import Collector
 from stagelens.store import Store
+from stagelens.store.collectors import Backlog, read_backlogs
 from stagelens.store.engines import database
-from stagelens.store.outgoing import Backlog, read_backlogs
 
 PROTOBUF = "application/x-protobuf"
 

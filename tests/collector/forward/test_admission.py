@@ -8,7 +8,7 @@ import zstandard
 from stagelens.collector.forward.admission import ForwardQueue, LoopError
 from stagelens.collector.forward.config import Destination
 from stagelens.collector.ingest.writer import UncommittedError
-from stagelens.store.outgoing import Backlog, Outgoing
+from stagelens.store.collectors import Backlog, Outgoing
 
 MIB = 1024**2
 A = Destination("a", "http://a", most_waiting_bytes=10 * MIB)

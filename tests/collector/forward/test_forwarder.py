@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.store import Store
-from stagelens.store.outgoing import Backlog
+from stagelens.store.collectors import Backlog
 from tests.collector.forward.otlp_server import Answer, Destination, listening
 from tests.collector.forward.sending import PROTOBUF, counted, logs, metrics, post, spans, told, waiting
 from tests.support.certificate_authority import Authorities

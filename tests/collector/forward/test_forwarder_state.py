@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from stagelens.collector.forward.forwarder import DestinationStates
-from stagelens.store.outgoing import Backlog
+from stagelens.store.collectors import Backlog
 
 
 class Clock:

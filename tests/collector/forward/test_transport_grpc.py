@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.store import Store
-from stagelens.store.outgoing import Backlog
+from stagelens.store.collectors import Backlog
 from tests.collector.forward.otlp_grpc_server import Abort, Destination, serving
 from tests.collector.forward.sending import counted, logs, metrics, post, spans, told, waiting
 from tests.support.certificate_authority import Authorities

@@ -10,8 +10,7 @@ import pytest
 from stagelens.collector.scrape import config, snapshot
 from stagelens.collector.scrape import snapshot as exposition
 from stagelens.collector.scrape.config import ScrapeTarget
-from stagelens.collector.scrape.deltas import difference_between, points_of
-from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts
+from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts, difference_between, points_of
 from stagelens.core import names
 
 EXPOSITIONS = Path(__file__).parent / "expositions"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.ingest import pipeline
-from stagelens.collector.ingest.gauges import MAX_POINTS
+from stagelens.collector.ingest.points import MAX_GAUGE_POINTS
 from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.core.hardware import (
     BY_METRIC,
@@ -175,10 +175,10 @@ def test_a_number_that_cannot_be_is_refused_and_named(value: float | str) -> Non
 
 def test_a_metric_with_endless_points_is_cut() -> None:
     """No machine has thousands of GPUs."""
-    points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_POINTS + 10)]
+    points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10)]
     found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
 
-    assert (len(kept(found)), found.tally.ignored) == (MAX_POINTS, 10)
+    assert (len(kept(found)), found.tally.ignored) == (MAX_GAUGE_POINTS, 10)
 
 
 def test_metrics_of_one_name_come_in_one_way() -> None:

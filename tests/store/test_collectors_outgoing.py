@@ -8,8 +8,7 @@ import pytest
 
 from stagelens.store import Batch
 from stagelens.store.backup import copy_store
-from stagelens.store.engines import database
-from stagelens.store.outgoing import (
+from stagelens.store.collectors import (
     Backlog,
     Outgoing,
     drop_oldest,
@@ -21,6 +20,7 @@ from stagelens.store.outgoing import (
     remove_bodies,
     store_identity,
 )
+from stagelens.store.engines import database
 from tests.support.raw_requests import NOON, Site
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from stagelens.collector.scrape import config, snapshot
 from stagelens.collector.scrape import snapshot as exposition
 from stagelens.collector.scrape.config import ScrapeTarget
-from stagelens.collector.scrape.deltas import difference_between, points_of
-from stagelens.collector.scrape.snapshot import Snapshot
+from stagelens.collector.scrape.snapshot import Snapshot, difference_between, points_of
 from stagelens.core import names
 from stagelens.core.histogram import Distribution, Histogram, rank_of
 

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector.scrape import snapshot
-from stagelens.collector.scrape.deltas import MAX_GAP_SECONDS, difference_between
-from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts
+from stagelens.collector.scrape.snapshot import (
+    MAX_GAP_SECONDS,
+    MetricStream,
+    Snapshot,
+    StreamCounts,
+    difference_between,
+)
 
 EDGES = (0.0, 0.1, 0.5, 1.0, math.inf)
 BUCKETS = tuple(pairwise(EDGES))
