@@ -40,7 +40,7 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 - PostgreSQL has no limit of its own
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
@@ -53,17 +53,17 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 -
 
 
 def location(url: URL) -> str:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     return url.difference_update_query(["password", "sslpassword", "passfile"]).render_as_string()
 
 
 def for_reading(connection: Connection) -> Connection:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def hold(connection: Connection) -> None:
-    """Implement `Dialect`: a partition that is dropped is gone for every moment, so it has to wait.
+    """Implement `SqlDialect`: a partition that is dropped is gone for every moment, so it has to wait.
 
     The lock comes first: it takes no snapshot, so that all of this transaction is of a moment after it.
     """
@@ -71,12 +71,12 @@ def hold(connection: Connection) -> None:
 
 
 def for_writing(connection: Connection) -> Connection:
-    """Implement `Dialect`: each statement sees what was committed before it, so that what is read under the lock is fresh."""
+    """Implement `SqlDialect`: each statement sees what was committed before it, so that what is read under the lock is fresh."""
     return connection.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=False)
 
 
 def lock(connection: Connection) -> None:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     connection.exec_driver_sql(
         f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; "
         f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
@@ -86,7 +86,7 @@ def lock(connection: Connection) -> None:
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """Implement `Dialect`: the same lock as the transactions', held by the session; a session may take it again inside."""
+    """Implement `SqlDialect`: the same lock as the transactions', held by the session; a session may take it again inside."""
     with connection.begin():
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; SELECT pg_advisory_lock({_LOCK})")
     try:
@@ -99,13 +99,13 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     _make_partitions(connection, rows)
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
@@ -142,7 +142,7 @@ def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """Implement `Dialect`: a partition is dropped when all of it is past."""
+    """Implement `SqlDialect`: a partition is dropped when all of it is past."""
     for (owner, start), name in _partitions(connection).items():
         if owner == tier and start + FREED_SECONDS[tier] <= until:
             _drop(connection, name)
@@ -160,7 +160,7 @@ def _drop(connection: Connection, partition: str) -> None:
 
 
 def compact_traces(connection: Connection) -> bool:
-    """Implement `Dialect`: rewrites the table; what was deleted would be free for other traces only."""
+    """Implement `SqlDialect`: rewrites the table; what was deleted would be free for other traces only."""
     size = text("SELECT pg_total_relation_size('traces')")
     before = connection.execute(size).scalar_one()
     connection.exec_driver_sql("CLUSTER traces USING traces_by_time")
@@ -168,7 +168,7 @@ def compact_traces(connection: Connection) -> bool:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `Dialect`; what is free within the tables counts, only dropped partitions give room back."""
+    """Implement `SqlDialect`; what is free within the tables counts, only dropped partitions give room back."""
     names = [*schema.metadata.tables, *_partitions(connection).values()]
     size = text(
         "SELECT coalesce(sum(pg_total_relation_size(found)), 0) "

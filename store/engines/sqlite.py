@@ -49,7 +49,7 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     if not url.database or url.database == ":memory:":
         msg = f"the database URL is {str(url)!r}; it has to name a file: write sqlite:///path/to/stagelens.db"
         raise StoreError(msg)
@@ -97,31 +97,31 @@ def _begin(connection: Connection) -> None:
 
 
 def location(url: URL) -> str:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     return url.database or str(url)
 
 
 def for_reading(connection: Connection) -> Connection:
-    """Implement `Dialect`: any transaction of SQLite sees one moment."""
+    """Implement `SqlDialect`: any transaction of SQLite sees one moment."""
     return connection
 
 
 def hold(_connection: Connection) -> None:
-    """Implement `Dialect`: its moment is of everything."""
+    """Implement `SqlDialect`: its moment is of everything."""
 
 
 def for_writing(connection: Connection) -> Connection:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     return connection.execution_options(**{_WRITES: True})
 
 
 def lock(_connection: Connection) -> None:
-    """Implement `Dialect`: the transaction began with the lock."""
+    """Implement `SqlDialect`: the transaction began with the lock."""
 
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """Implement `Dialect`: the lock of a file beside the database, because the database's own ends with each transaction."""
+    """Implement `SqlDialect`: the lock of a file beside the database, because the database's own ends with each transaction."""
     path = Path(f"{location(connection.engine.url)}.lock")
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -129,18 +129,18 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     marks = ", ".join("?" for _ in columns)
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     points = schema.points
     connection.execute(
         delete(points).where(
@@ -154,12 +154,12 @@ def free(connection: Connection, tier: int, until: int) -> None:
 
 
 def compact_traces(_connection: Connection) -> bool:
-    """Implement `Dialect`: what is free counts as such already."""
+    """Implement `SqlDialect`: what is free counts as such already."""
     return False
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `Dialect`."""
+    """Implement `SqlDialect`."""
     pages = connection.exec_driver_sql(
         "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
