@@ -34,6 +34,6 @@ def return_freed_memory() -> None:
 
 
 def reduce_gc_frequency() -> None:
-    """Have this process do so, and never look through what is there already; to be called once all of it has started."""
+    """Raise the thresholds of the garbage collector and exclude existing objects; call it after the start of all parts."""
     gc.freeze()
     gc.set_threshold(_OBJECTS, _YOUNG, _OLD)

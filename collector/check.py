@@ -25,7 +25,7 @@ from .server import access_config as access_section
 from .server.access_config import Access, GrpcTls, RateLimits, check_exposure
 from .traces.rule_config import built_in
 
-# Without what Kubernetes sets in every pod for a service that is called stagelens-collector.
+# Kubernetes sets the excluded variables in every pod for a service with the name stagelens-collector.
 _OURS = re.compile(r"STAGELENS_COLLECTOR_(?!SERVICE_|PORT_)")
 
 
@@ -45,7 +45,7 @@ def main(environment: Mapping[str, str]) -> int:
         _check_store(config)
     with _noted(told):
         file = read_collector_file(config.config_file, good)
-        # Only now: who may send is not known before.
+        # Requires the file, which has the credentials.
         _check_access(config, file)
     if told:
         print(*told, sep="\n", file=sys.stderr)
@@ -58,7 +58,7 @@ def main(environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def _noted(told: list[str]) -> Generator[None]:
-    """Note what goes wrong within, and go on."""
+    """Record an error within the block, and continue."""
     try:
         yield
     except StagelensError as error:
@@ -66,7 +66,7 @@ def _noted(told: list[str]) -> Generator[None]:
 
 
 def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
-    """Say what a collector with *config* and *file* does, without a secret."""
+    """Yield a description of a collector with *config* and *file*, without secrets."""
     scheme = "https" if file.access.tls else "http"
     grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or 'that is free'}"
     yield f"listens    {scheme}://{config.host}:{config.port or '(any port)'}, {grpc}"
@@ -121,7 +121,7 @@ def _sent_on(destination: Destination) -> str:
 
 
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each setting that cannot be read, and why."""
+    """Yield each invalid setting with its error."""
     for reader in (CollectorConfig.from_env, access_section.tokens_from_env, EgressPolicy.from_env):
         for key in _settings_of(reader):
             try:
@@ -144,7 +144,7 @@ def _settings_of(reader: Callable[[Mapping[str, str]], object]) -> list[str]:
 
 
 class _Asked(Mapping[str, str]):
-    """An empty environment that remembers what it was asked for."""
+    """An empty environment that records the requested keys."""
 
     def __init__(self) -> None:
         self.keys_asked: list[str] = []
@@ -183,7 +183,7 @@ def _check_store(config: CollectorConfig) -> None:
 
 
 def _check_file(file: Path) -> None:
-    """Complain where the database *file* cannot be written; opening it would make files beside it."""
+    """Raise an error if the database *file* cannot be written, without opening it, which would create side files."""
     folder = file.absolute().parent
     if not folder.is_dir():
         msg = f"the database {file} has no folder {folder}; make it, or name another file in STAGELENS_DATABASE"

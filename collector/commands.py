@@ -24,14 +24,14 @@ from ..store.store_factory import open_existing
 from .config import CollectorConfig
 
 _PROGRESS_SECONDS = 0.2
-# As shells have it.
+# Exit code of shells after Ctrl-C.
 _INTERRUPTED = 130
 _TIERS = {10: "10 s", 60: "1 min", 3600: "1 h"}
-# Tables below are not worth a line of their own.
+# Tables below this share of the store are summed in one line.
 _SMALL_SHARE = 0.01
-# Names of services that are printed.
+# Maximum number of service names that are printed.
 _SHOWN = 10
-# What SQLite puts beside a file.
+# Suffixes of the database file and of SQLite's side files.
 _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
@@ -49,7 +49,7 @@ def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, A
     Raises:
         StagelensError: It could not be done.
     """
-    # What the database's tools say when all is well is of no use here.
+    # Hide the informational messages of alembic.
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
     logging.getLogger(copy_store.__module__).setLevel(logging.INFO)
     try:
@@ -104,7 +104,7 @@ def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None
 
 
 def _matching(names: Sequence[str], pattern: str) -> list[str]:
-    """Return the names that *pattern* means: the one that is equal, or those that match with `*` for any text.
+    """Return the names that *pattern* selects: the equal one, or those that match with `*` for any text.
 
     >>> _matching(["svc1", "svc[1]"], "svc[1]"), _matching(["svc1", "svc[1]", "x"], "svc*")
     (['svc[1]'], ['svc1', 'svc[1]'])
@@ -171,7 +171,7 @@ def _backup(config: CollectorConfig, file: Path) -> None:
     if file.exists():
         msg = f"{file} is there already; name another file, or move it away"
         raise StoreError(msg)
-    # Under its own name a file is a whole backup.
+    # A file gets its final name only when the backup is complete.
     part = file.with_name(f"{file.name}.part")
     with ExitStack() as stack:
         source = open_existing(config)
@@ -249,7 +249,7 @@ def _move(source: CollectorConfig, target: CollectorConfig) -> None:
     with ExitStack() as stack:
         old = open_existing(source)
         stack.callback(old.close)
-        # Whatever the old one holds is moved; the next server makes room if there has to be.
+        # Everything is moved; the next server applies the storage budget.
         retention = replace(target.retention, budget_bytes=None)
         new = Store.open(target.database, points_url=target.points, retention=retention)
         stack.callback(new.close)
@@ -259,7 +259,7 @@ def _move(source: CollectorConfig, target: CollectorConfig) -> None:
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Return what draws a line on a terminal that says how far the copy is, and nothing elsewhere."""
+    """Return a function that shows the progress of the copy on a terminal, and does nothing elsewhere."""
     start = drawn = time.monotonic()
     first: int | None = None
 

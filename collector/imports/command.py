@@ -25,14 +25,14 @@ from .source import ImportFileError
 # A file may have been written by a clock that runs ahead of ours. [seconds]
 _AHEAD_SECONDS = 86_400
 _INTERRUPTED = 130
-# Live traffic is put together every two seconds, a file once or a few times: more of it is kept each time.
+# Live spans are aggregated every two seconds, a file once or a few times: more traces are retained each time.
 _KEEP = SamplingPolicy(errors=50, slow=50, uniform=20)
 _SERVICES_SHOWN = 8
 _SETTINGS = ("STAGELENS_DATABASE", "STAGELENS_POINTS", "STAGELENS_COLLECTOR_CONFIG")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     read = "\n".join(f"  {each.title}" for each in FORMATS)
     made = argparse.ArgumentParser(
         "stagelens import",
@@ -114,7 +114,7 @@ def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator
 
 
 def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
-    """Say what the store does not keep of something so old."""
+    """Return a note about the detail that the store does not keep for data of this age."""
     if not found.requests:
         return
     for what, kept, lost in (

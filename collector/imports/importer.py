@@ -41,12 +41,12 @@ from .spans import import_rules as own_rules
 
 METRICS, SPANS, LOGS = "resourceMetrics", "resourceSpans", "resourceLogs"
 OTLP_KEYS = (METRICS, SPANS, LOGS)
-# Of points, or of spans, in one export.
+# Number of points or spans in one export.
 _RECORDS_PER_EXPORT = 1000
 
 
 def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield what *source* holds as exports of either signal, each with its place; a line that is broken is told."""
+    """Yield the exports in *source*, each with its place; broken lines are reported."""
     for place, key, item in _read_resources(source):
         if key == LOGS:
             source.diagnostics.note("it holds logs, of which nothing is counted")
@@ -104,7 +104,7 @@ def _read_resources(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
         yield from _read_lines(source)
         return
     for key in OTLP_KEYS:
-        # It is broken at the same place each time.
+        # Every read of the file fails at the same place.
         for number, item in enumerate(source.items(f"{key}.item", quiet=key != OTLP_KEYS[0])):
             yield f"{key}[{number}]", key, item
 
@@ -125,10 +125,10 @@ def _read_lines(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
             yield from ((f"line {number}", key, item) for key, item in found)
 
 
-# Yields exports in OTLP's JSON form, each with its place in the file; the service is that of requests that name none.
+# Yields exports as OTLP/JSON, each with its place in the file; the service is the default for requests without one.
 FormatReader: TypeAlias = Callable[[ImportFile, str | None], Iterator[tuple[str, Object]]]
 
-# Names looked at before a file counts as unknown.
+# Number of names that are checked before the format of a file counts as unknown.
 _MAX_NAMES = 1000
 
 
@@ -238,7 +238,7 @@ class ImportResult:
 _ROWS_A_WRITE = 20_000
 # Spans of a request may lie this far apart in the file. [bytes]
 _HELD_BYTES = 6 * 1024**2
-# What has no root is kept for so many times as long; a round stands for a second of `process_inbox`.
+# Factor for the retention of spans without a root; a round stands for a second of `process_inbox`.
 _ORPHAN_ROUNDS = 8
 _END = 10**6
 

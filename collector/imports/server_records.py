@@ -38,17 +38,17 @@ from .spans import (
 
 _SCOPE, TRITON_SERVICE = "triton-server", "triton-inference-server"
 _SERVER = 2
-# Traces that are still added to, at most: more than a server works on at once.
+# Maximum number of incomplete traces: more than the concurrent requests of a server.
 _MOST_GROWING = 10_000
 _COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
 _MODEL = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
-# A connection waits for its next call in it.
+# State in which a connection waits for its next call.
 _IDLE = ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
 
 
 @dataclass(slots=True)
 class _Trace:
-    """What is known of one trace id."""
+    """Records of one trace id."""
 
     model: str = ""
     version: str = ""
@@ -57,7 +57,7 @@ class _Trace:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it is a request whose end is not told, which would count as shorter than it was."""
+        """Whether the trace is a request without an end, which would count as shorter than it was."""
         return not self.parent and bool(self.times) and not self.at(("REQUEST_END",))
 
     def at(self, names: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -81,7 +81,7 @@ def read_triton(source: ImportFile, service: str | None) -> Iterator[tuple[str, 
 
 
 def _unix_offset(source: ImportFile) -> int:
-    """Return what makes Unix nanoseconds of the server's."""
+    """Return a function that converts nanoseconds of the server into Unix nanoseconds."""
     records = filter(_is_sound, source.items("item", quiet=True))
     latest = max((at for record in records for _, at in _times(record)), default=0)
     source.note_undated()
@@ -103,7 +103,7 @@ def _times(record: Object) -> list[tuple[str, int]]:
 
 
 def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
-    """Yield each trace with its number and that of its root, once no more of it is to be expected."""
+    """Yield each complete trace with its number and that of its root."""
     growing: OrderedDict[int, _Trace] = OrderedDict()
     for place, record in enumerate(source.items("item"), 1):
         if not _is_sound(record):
@@ -122,7 +122,7 @@ def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
 
 
 def _pop_oldest(growing: OrderedDict[int, _Trace]) -> tuple[int, _Trace, int]:
-    """Take out the trace of which nothing has come for the longest time; those around it in an ensemble end after it."""
+    """Remove the trace without new records for the longest time; enclosing traces of an ensemble end after it."""
     root, number = 0, next(iter(growing))
     above, seen = number, set[int]()
     while above and above not in seen:
@@ -161,10 +161,10 @@ def _triton_span(
 
 
 VLLM_SERVICE = "vllm"
-# Besides, what tells that a file is such a result.
+# Keys that identify such a result.
 VLLM_KEYS = ("ttfts", "itls", "request_throughput", "output_throughput", "mean_ttft_ms")
 _NS = 1_000_000_000
-# No clock shows so much; the comparison leaves out NaN and infinity, too. [seconds]
+# Upper limit of a valid time; the comparison also excludes NaN and infinity. [seconds]
 _MOST = 1e12
 # Longer than any request lasts. [seconds]
 _MOST_SECONDS = 1e6
@@ -218,12 +218,12 @@ def _tokens(taken: Any, given: Any) -> dict[str, str | int]:
 
 
 def _column(source: ImportFile, key: str) -> Iterator[Any]:
-    """Yield the values at *key*, and None for ever after."""
+    """Yield the values at *key*, then None without end."""
     return chain(source.items(f"{key}.item", quiet=True), repeat(None))
 
 
 def _starts(source: ImportFile, count: int) -> Iterator[int]:
-    """Yield when each request began, in Unix nanoseconds."""
+    """Yield the start of each request, in Unix nanoseconds."""
     duration = sum(each for each in source.items("duration", quiet=True) if _is_time(each)) or 1.0
     begun = _ended_ns(source) - round(duration * _NS)
     told = list(source.items("start_times.item", quiet=True))
@@ -238,7 +238,7 @@ def _starts(source: ImportFile, count: int) -> Iterator[int]:
 def _ended_ns(source: ImportFile) -> int:
     *_, date = chain([None], source.items("date", quiet=True))
     try:
-        # As the machine that wrote it has the time of day, which is not told; ours is taken for the same.
+        # Local time of the machine that wrote the file; its unknown time zone is assumed to be that of this machine.
         ended = datetime.strptime(str(date), "%Y%m%d-%H%M%S").astimezone(UTC)
     except ValueError:
         source.note_undated()

@@ -28,12 +28,12 @@ _GUNZIP_READ_BYTES = 64 * 1024
 
 
 class TolerantGunzip(io.RawIOBase):
-    """What *file* holds, inflated; it ends where *file* does, or where it is damaged.
+    """Decompressed content of *file*, up to its end or the place where it is damaged.
 
-    Python's own raises there, and what it had inflated up to then is lost.
+    `gzip.GzipFile` raises there and loses what it had decompressed before.
 
     Attributes:
-        broken: Why it ended early; "" where it did not.
+        broken: Reason for an early end; "" for none.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -43,11 +43,11 @@ class TolerantGunzip(io.RawIOBase):
         self.broken = ""
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill *buffer* as far as that can be done at once."""
+        """Fill *buffer* as far as possible with one read of the file."""
         data = self._inflated(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -164,7 +164,7 @@ class ImportFile:
     def items(self, prefix: str, *, quiet: bool = False) -> Iterator[Any]:
         """Yield what lies at *prefix*, an ijson path, one by one, of every JSON value in the file.
 
-        What follows a place that is no JSON is left out and told, unless *quiet*.
+        The part after invalid JSON is skipped and reported, unless *quiet*.
         """
         count = 0
         with self._open() as file:
@@ -179,7 +179,7 @@ class ImportFile:
                     )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that hold something, each with its number; one that is too long is left out and told."""
+        """Yield the lines that are not empty, each with its number; lines that are too long are skipped and reported."""
         number = 0
         with self._open() as file:
             while line := file.readline(MAX_LINE_BYTES + 1):
@@ -206,7 +206,7 @@ class ImportFile:
                 raise ImportFileError(self._place(error)) from error
 
     def first_line_is_whole(self) -> bool:
-        """Say whether the first line is a JSON value by itself, as in JSON lines."""
+        """Return whether the first line is a complete JSON value, as in JSON lines."""
         with self._open() as file:
             try:
                 json.loads(file.readline(_MOST_LOOKED_AT_BYTES))
@@ -258,7 +258,7 @@ class ImportFile:
         return False
 
     def _place(self, error: Exception) -> str:
-        """Say where it is broken: the line and the column where it is small enough to look again."""
+        """Return the position of the error; line and column if the file is small enough to parse it again."""
         try:
             with self._open() as file:
                 text = file.read(_MOST_LOOKED_AT_BYTES + 1)

@@ -14,7 +14,7 @@ from ..traces.rules import Rule, SpanCondition, StreamRule
 SCOPE = "stagelens.import"
 TOKEN, FIRST_TOKEN, TOKENS_IN, TOKENS_OUT = "token", "first_token", "tokens.input", "tokens.output"
 _SERVER, _INTERNAL, _ERROR = 2, 1, 2
-# Spans in one export, about; a request is never torn apart.
+# Approximate number of spans in one export; a request is never split.
 EXPORT_SPANS = 2000
 
 
@@ -60,7 +60,7 @@ class ImportedRequest:
 
 @cache
 def import_rules() -> tuple[Rule, ...]:
-    """Return what the spans of `span_exports` are: requests, and intervals that name their stage."""
+    """Return the rules for the spans of `span_exports`: requests, and intervals that name their stage."""
     request = Rule(
         "imported request",
         (SpanCondition(scopes=(SCOPE,), kinds=("server",)),),

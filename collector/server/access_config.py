@@ -416,7 +416,7 @@ def with_certificate(application: AsgiApplication, certificate: str) -> AsgiAppl
 
 
 class _ReloadedFiles(Generic[T]):
-    """An object made from files, and made again when they change; while they are invalid, the last good one is kept."""
+    """Object made from files, and made again when they change; invalid files keep the last valid object in use."""
 
     def __init__(self, files: ServerTlsFiles, make: Callable[[ServerTlsFiles], T]) -> None:
         self._files, self._make = files, make

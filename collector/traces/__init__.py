@@ -1,1 +1,1 @@
-"""Spans of any OpenTelemetry program, told apart by rules and put together to requests with their stages."""
+"""Spans of any OpenTelemetry program: classified by rules and assembled into requests with their stages."""

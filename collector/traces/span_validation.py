@@ -180,7 +180,7 @@ def _number(value: Scalar | None) -> float | None:
 
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _SECOND = 1_000_000_000
-# What stands for no parent.
+# Values of a missing parent.
 NO_SPAN = bytes(_SPAN_BYTES)
 # As many processes as the columns can number.
 MAX_SOURCES = 2**16 - 1

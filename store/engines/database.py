@@ -316,7 +316,7 @@ class SqlPoints:
         return [PointRow(*row) for piece in _raw_rows(connection, statement) for row in piece]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Implement `Points`: by one look into the key for each service and metric."""
+        """Implement `Points`: by one index lookup for each service and metric."""
         points = schema.points
         found: list[int] = []
         for code in schema.METRIC_CODES.values():

@@ -168,7 +168,7 @@ def compact_traces(connection: Connection) -> bool:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `SqlDialect`; what is free within the tables counts, only dropped partitions give room back."""
+    """Implement `SqlDialect`; free space within the tables counts as used; only dropped partitions release it."""
     names = [*schema.metadata.tables, *_partitions(connection).values()]
     size = text(
         "SELECT coalesce(sum(pg_total_relation_size(found)), 0) "
