@@ -85,7 +85,7 @@ class PrometheusSettings:
     def in_words(self) -> str:
         """Return a description for `--check`.
 
-        >>> Settings().in_words()
+        >>> PrometheusSettings().in_words()
         'Prometheus of service, status, version, environment, in 1000 histograms at most'
         """
         told = ", ".join(("service", "status", *self.labels))

@@ -31,7 +31,7 @@ import json, os, signal, sys
 from sqlalchemy import event
 from tests.support.raw_requests import NOON, Clock, Fold, Request
 from stagelens.store import Batch, Store
-from stagelens.store.inbox import CLAIM_SECONDS, Folded, Parcel
+from stagelens.store.inbox import CLAIM_SECONDS, AggregationResult, Parcel
 
 url, options = sys.argv[1], json.loads(sys.argv[2])
 
@@ -40,7 +40,7 @@ def fold(delivery):
     now, later = spans[::2], spans[1::2]
     points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in now])
     left = [Parcel(delivery.now, counted=False, spans=b" ".join(later))] if later else []
-    return Folded(points, [], [parcel.id for parcel in delivery.parcels], left)
+    return AggregationResult(points, [], [parcel.id for parcel in delivery.parcels], left)
 
 def live(number, last_step, told):
     store = Store.open(url, clock=Clock(NOON + number * (CLAIM_SECONDS + 1)), **options)
