@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ...core import names
 from ...core.request_histograms import dominant_stage
 from ...core.stages import LOAD_PHASES
-from ...store.events import LoadPhase
+from ...store.events import LoadRecord
 from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
 from .points import place_of
@@ -50,7 +50,7 @@ class RetainedTraceReader:
 
     window: TimeWindow
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
-    loads: list[LoadPhase] = field(default_factory=list[LoadPhase])
+    loads: list[LoadRecord] = field(default_factory=list[LoadRecord])
     tally: IngestResult = field(default_factory=IngestResult)
 
     def read(self, export: list[ResourceSpans]) -> None:
@@ -72,7 +72,7 @@ class RetainedTraceReader:
         except RejectedError as error:
             self.tally.reject(error.reason, f"load {printable_text(span.span_id)[:16]}: {error}")
 
-    def _load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> LoadPhase:
+    def _load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> LoadRecord:
         if len(self.loads) >= MAX_LOADS_A_BATCH:
             msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
@@ -88,7 +88,7 @@ class RetainedTraceReader:
             msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to the {duration} it took"
             raise RejectedError(Reason.DURATION, msg)
         service, version, environment = reader.process
-        return LoadPhase(
+        return LoadRecord(
             service,
             version,
             environment,

@@ -30,7 +30,7 @@ _MAX_TOKENS = 2**40
 _LATEST_NS = 2**62
 
 
-class StageInterval(NamedTuple):
+class SpanInterval(NamedTuple):
     """Interval within a span.
 
     Args:
@@ -54,7 +54,7 @@ class MeasuredSpan(NamedTuple):
     """
 
     start: int
-    intervals: list[StageInterval]
+    intervals: list[SpanInterval]
     stream: StreamMeasurements | None
 
 
@@ -74,12 +74,12 @@ def measure_span(
         start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
         return MeasuredSpan(start, [], None)
-    found: list[StageInterval] = []
+    found: list[SpanInterval] = []
     cursor = start
     for part in rule.parts:
         for begin, stop in _where(part, start, cursor, numbers, events):
             # An interval is cut to its span.
-            inside = StageInterval(part.stage, max(begin, start), min(stop, end))
+            inside = SpanInterval(part.stage, max(begin, start), min(stop, end))
             if inside.start < inside.end:
                 found.append(inside)
                 cursor = inside.end
@@ -312,7 +312,7 @@ def _to_columns(
     """Return the valid rows with their measurements."""
     number_of = np.cumsum(valid) - 1
     streams: dict[int, StreamMeasurements] = {}
-    intervals: list[tuple[int, StageInterval]] = []
+    intervals: list[tuple[int, SpanInterval]] = []
     for found in read.measurements:
         if valid[found.row]:
             measured = _measured(read, found)

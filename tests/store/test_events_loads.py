@@ -9,7 +9,7 @@ import pytest
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
 from stagelens.store.engines import database
-from stagelens.store.events import LoadPhase
+from stagelens.store.events import LoadRecord
 from tests.support.raw_requests import NOON, SHOP, Request, Site
 
 WARM = [Request({"forward": 1_000_000 * (1 + number % 7), "queue": 5000}, NOON - 97 * number) for number in range(80)]
@@ -105,7 +105,7 @@ def test_what_replicas_told_of_their_starts_is_forgotten_with_the_hours(sqlite_s
     """It is counted once, with its batch; what is older than all that is kept goes."""
     one = sqlite_site()
     told = [
-        LoadPhase(
+        LoadRecord(
             "shop",
             "1",
             "",
