@@ -24,13 +24,20 @@ from ..delivery.message import Finding
 from ..incidents.journal import IncidentError, notified_channels, person_name, require_incident, write_update
 from ..incidents.lifecycle import IncidentRecord, close_incident, find_open_incidents
 from ..incidents.notification_rules import IncidentUpdate, group_lead
-from . import state_store
+from . import series
 from .canary import canary_cause
 from .policy import TailPolicy, default_watch_policy
-from .reference import total_histograms
-from .series import WatchedSeries, longest_window, select_minutes, stage_seconds, to_minute_histograms
+from .scoring import total_histograms
+from .series import (
+    Accepted,
+    LearntBaseline,
+    WatchedSeries,
+    longest_window,
+    select_minutes,
+    stage_seconds,
+    to_minute_histograms,
+)
 from .stage_attribution import StageBaseline, rank_suspects
-from .state_store import Accepted, LearntBaseline
 from .statistic import (
     Expectation,
     Floats,
@@ -169,7 +176,7 @@ def _save_accepted_level(connection: Connection, finding: Finding, cause: str, n
         service, environment = _deployment(finding)
         whole = Group(service, environment=environment)
         cause = canary_cause(whole, finding.shift.against, finding.where.get("version", ""))
-    state_store.save_accepted(connection, cause, accepted)
+    series.save_accepted(connection, cause, accepted)
 
 
 def _close_accepted(connection: Connection, found: IncidentRecord, who: str, note: str, at: float) -> None:

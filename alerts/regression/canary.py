@@ -14,8 +14,7 @@ import numpy as np
 
 from ...store import Group, MinuteCounts
 from .policy import TailPolicy, WatchPolicy, Window
-from .reference import robust_spread
-from .scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm
+from .scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm, robust_spread
 from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
 from .stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_growth
 from .statistic import END_TO_END, HALF_REQUEST, Floats, Ints, PrefixSums, Row, StageSeconds, TailCounts, trimmed_mean

@@ -20,9 +20,8 @@ from ..objectives.slo import Slo
 from .canary import VersionPair, rank_canary_suspects, version_group
 from .policy import At, TailPolicy, WatchPolicy, Window
 from .scoring import TailScore, WindowScore
-from .series import DAY, WatchedSeries, minute_start, select_minutes, stage_seconds
+from .series import DAY, LearntBaseline, WatchedSeries, minute_start, select_minutes, stage_seconds
 from .stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
-from .state_store import LearntBaseline
 from .statistic import MEAN, Expectation, PrefixSums, Row, TailCounts, block_excess
 from .traffic import (
     TrafficShift,

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.histogram import rank_of
 from .policy import TailPolicy
-from .reference import robust_spread
+from .scoring import robust_spread
 from .statistic import Floats, StageSeconds
 
 HOURS = 24

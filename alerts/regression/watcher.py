@@ -15,14 +15,22 @@ from ..delivery.message import Finding
 from ..evaluation.alert_rules import Verdict, maintenance_reason
 from ..objectives.slo_file import Definitions, RegressionSettings
 from ..policies import default_burn_rate_policy
-from . import state_store
+from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
 from .findings import RegressionContext, describe_canary, describe_regression
 from .policy import TailPolicy, WatchPolicy, default_tail_policy, default_watch_policy
 from .scoring import AlarmState
-from .series import DAY, WatchedSeries, cause_of_group, learn_group, longest_window, minute_start, whole_service
-from .state_store import Accepted
+from .series import (
+    DAY,
+    Accepted,
+    WatchedSeries,
+    cause_of_group,
+    learn_group,
+    longest_window,
+    minute_start,
+    whole_service,
+)
 
 # A series without requests for this long is dropped; longer than an incident waits for data.
 _KNOWN_MINUTES = 2 * DAY
@@ -64,8 +72,8 @@ class RegressionSearch:
         """Read and evaluate the next stretch up to minute *last*, unless the collector's data are stale."""
         self._regressions = regressions
         with self._store.transaction() as connection:
-            others = state_store.last_evaluated_minute(connection)
-            self._accepted = state_store.load_accepted(connection)
+            others = series.last_evaluated_minute(connection)
+            self._accepted = series.load_accepted(connection)
         if self._store.read.stale_since(now, default_burn_rate_policy().stale) is not None:
             return
         if self.read_until is None or (others is not None and others != self._written and others > self.read_until):
@@ -94,7 +102,7 @@ class RegressionSearch:
         learnt, recent = found
         cause = cause_of_group(group)
         with self._store.transaction() as connection:
-            state_store.save_learnt(connection, cause, learnt)
+            series.save_learnt(connection, cause, learnt)
         if cause in self.series:
             self.series[cause].renew(learnt, recent)
         else:
@@ -121,8 +129,8 @@ class RegressionSearch:
         watched.begin_again(accepted.at)
         watched.normal_from = accepted.since
         with self._store.transaction() as connection:
-            state_store.save_learnt(connection, watched.cause, learnt)
-            state_store.save_progress(connection, {watched.cause: watched.progress}, last)
+            series.save_learnt(connection, watched.cause, learnt)
+            series.save_progress(connection, {watched.cause: watched.progress}, last)
 
     def is_accepted(self, pair: VersionPair) -> bool:
         """Return whether the difference of *pair* was accepted."""
@@ -139,8 +147,8 @@ class RegressionSearch:
     def _load(self, last: int) -> None:
         """Load the stored state, of any process."""
         with self._store.transaction() as connection:
-            learnt, self._standing = state_store.load_learnt(connection), state_store.load_progress(connection)
-            self._written = state_store.last_evaluated_minute(connection)
+            learnt, self._standing = series.load_learnt(connection), series.load_progress(connection)
+            self._written = series.last_evaluated_minute(connection)
         earliest = last - round(self._watching.catch_up / timedelta(minutes=1))
         self._groups = self._known(last)
         self.series, self.canaries = {}, {}
@@ -152,7 +160,7 @@ class RegressionSearch:
         begun = [each.progress.at for each in self.series.values()]
         self.read_until = min(begun) - longest_window(self._policy) if begun else last
 
-    def _watched(self, group: Group, learnt: state_store.LearntBaseline, progress: AlarmState) -> WatchedSeries:
+    def _watched(self, group: Group, learnt: series.LearntBaseline, progress: AlarmState) -> WatchedSeries:
         accepted = self._accepted_of(group)
         return WatchedSeries(group, self._policy, learnt, progress, normal_from=accepted.since if accepted else 0)
 
@@ -191,8 +199,8 @@ class RegressionSearch:
         standing = {cause: each.progress for cause, each in self.series.items()}
         standing.update({pair.key: pair.progress for pair in pairs})
         with self._store.transaction() as connection:
-            state_store.save_progress(connection, standing, last)
-            state_store.delete_stale(connection, last - self._policy.reference.length)
+            series.save_progress(connection, standing, last)
+            series.delete_stale(connection, last - self._policy.reference.length)
         self._written = last
 
     def _to_learn(self, last: int, firing: Collection[str]) -> Group | None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from stagelens.alerts.regression import canary, scoring, stage_attribution
-from stagelens.alerts.regression import reference as learning
+from stagelens.alerts.regression import scoring as learning
 from stagelens.alerts.regression.policy import TailPolicy
-from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.scoring import TailScore, TailScorer
+from stagelens.alerts.regression.scoring import Reference, TailScore, TailScorer
 from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds, TailCounts, count_beyond, join_tallies
 
 from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.reference import Reference, learn_reference_by_day
+from stagelens.alerts.regression.scoring import Reference, learn_reference_by_day
 from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds
 
 DAY = 1440

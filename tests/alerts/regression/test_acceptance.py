@@ -20,10 +20,9 @@ from stagelens.alerts.incidents.journal import IncidentError
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.regression import state_store
+from stagelens.alerts.regression import series
 from stagelens.alerts.regression.acceptance import accept_regression
-from stagelens.alerts.regression.series import cause_of_group
-from stagelens.alerts.regression.state_store import Accepted
+from stagelens.alerts.regression.series import Accepted, cause_of_group
 from stagelens.alerts.schema import incidents, outbox, transitions
 from stagelens.store import Group, Store
 from tests.alerts.simulated_services import (
@@ -100,14 +99,14 @@ def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.run(2, SLOW)
     with slow.store.transaction() as connection:
-        settled = state_store.load_learnt(connection)[SHOP]
-        (accepted,) = state_store.load_accepted(connection).values()
+        settled = series.load_learnt(connection)[SHOP]
+        (accepted,) = series.load_accepted(connection).values()
     for _ in range(25):
         slow.write(60, SLOW)
     slow.evaluator = evaluator(slow.store)
     slow.look(40)
     with slow.store.transaction() as connection:
-        learnt = state_store.load_learnt(connection)[SHOP]
+        learnt = series.load_learnt(connection)[SHOP]
     whole = next(row for row in learnt.reference.rows if row.at == 0.99)
 
     assert slow.events == ["opened"]
@@ -158,7 +157,7 @@ def endings(store: Store) -> dict[str, str]:
 
 def accepted(store: Store) -> dict[str, Accepted]:
     with store.transaction() as connection:
-        return state_store.load_accepted(connection)
+        return series.load_accepted(connection)
 
 
 def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slower: Finding, now: datetime) -> None:

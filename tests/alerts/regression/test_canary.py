@@ -8,8 +8,7 @@ import pytest
 
 from stagelens.alerts.regression import canary, scoring
 from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.scoring import TailScore
+from stagelens.alerts.regression.scoring import Reference, TailScore
 from stagelens.alerts.regression.stage_attribution import learn_stage_baseline
 from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds, TailCounts, count_beyond, join_tallies
 

@@ -10,8 +10,7 @@ import pytest
 
 from stagelens.alerts.regression import scoring
 from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.reference import Reference, learn_reference_by_day
-from stagelens.alerts.regression.scoring import TailScore, TailScorer
+from stagelens.alerts.regression.scoring import Reference, TailScore, TailScorer, learn_reference_by_day
 from stagelens.alerts.regression.stage_attribution import learn_stage_baseline, rank_suspects
 from stagelens.alerts.regression.statistic import END_TO_END, MinuteHistograms, count_beyond, join_tallies
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.alerts.regression.policy import Window, default_tail_policy
-from stagelens.alerts.regression.reference import robust_spread, total_histograms
+from stagelens.alerts.regression.scoring import robust_spread, total_histograms
 from stagelens.alerts.regression.statistic import (
     Expectation,
     MinuteHistograms,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.reference import total_histograms
+from stagelens.alerts.regression.scoring import total_histograms
 from stagelens.alerts.regression.statistic import (
     END_TO_END,
     MEAN,

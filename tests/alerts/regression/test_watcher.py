@@ -15,12 +15,10 @@ from stagelens.alerts.delivery.message_text import headline, impact_text
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
-from stagelens.alerts.regression import state_store
-from stagelens.alerts.regression.reference import Reference
-from stagelens.alerts.regression.scoring import AlarmState
-from stagelens.alerts.regression.series import WatchedSeries, make_cause
+from stagelens.alerts.regression import series as state_store
+from stagelens.alerts.regression.scoring import AlarmState, Reference
+from stagelens.alerts.regression.series import Accepted, LearntBaseline, WatchedSeries, make_cause
 from stagelens.alerts.regression.stage_attribution import StageBaseline
-from stagelens.alerts.regression.state_store import Accepted, LearntBaseline
 from stagelens.alerts.regression.statistic import Model, Row
 from stagelens.alerts.regression.traffic import same_hours_before
 from stagelens.alerts.regression.watcher import RegressionRule
