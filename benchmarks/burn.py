@@ -30,7 +30,7 @@ from promtool import firing_minutes, name_of
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import replay
 from stagelens.alerts.evaluation.burn_rate import Counts, Tier
-from stagelens.alerts.evaluation.measurement import History
+from stagelens.alerts.evaluation.slo_status import History
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
 

@@ -28,7 +28,7 @@ from .evidence import (
     stage_budgets,
     stage_excess,
 )
-from .measurement import Measurement, as_requests, measure_slo
+from .slo_status import Measurement, as_requests, measure_slo
 
 # How far back to search for the onset and its cause.
 _LOOK_BACK = timedelta(hours=6)

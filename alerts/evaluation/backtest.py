@@ -25,7 +25,7 @@ from ..policies import BurnRatePolicy, Severity
 from .alert_rules import cause_of_slo
 from .burn_rate import FAST, Counts, Tier, burn_rate, find_onset, firing_tiers, needed_windows
 from .evidence import dashboard_link, filters_of
-from .measurement import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
+from .slo_status import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
 
 # Rounding must not hide a firing minute; `is_firing` decides.
 _ROUNDING_MARGIN = 1 - 1e-6

@@ -18,7 +18,7 @@ from ...store.schema import storable_name
 from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
 from .burn_rate import burn_rate
-from .measurement import as_requests
+from .slo_status import as_requests
 
 # Time before the onset that the page shows.
 CALM_BEFORE = timedelta(minutes=15)

@@ -18,7 +18,7 @@ from ...core.stages import OVERHEAD, UNTIMED
 from ...store.selection import HISTOGRAMS
 from .. import formatting
 from ..evaluation.burn_rate import Tier, is_reachable, needed_windows, policy_tiers
-from ..evaluation.measurement import tiers_of
+from ..evaluation.slo_status import tiers_of
 from ..objectives.slo import Slo
 from ..policies import BurnRatePolicy
 

@@ -11,8 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.evaluation.burn_rate import FAST, RECENT
-from ...alerts.evaluation.measurement import counted_from, tally_over_time
-from ...alerts.evaluation.slo_status import SloStatus
+from ...alerts.evaluation.slo_status import SloStatus, counted_from, tally_over_time
 from ...alerts.objectives.slo import Slo
 from ...alerts.objectives.slo_file import EXAMPLE, why_unwatched
 from ...core.stages import label

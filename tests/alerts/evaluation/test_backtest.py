@@ -16,7 +16,7 @@ from stagelens.alerts import check
 from stagelens.alerts.delivery.message import Burn, Finding
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import backtest, replay
-from stagelens.alerts.evaluation.measurement import History, load_history, measure_slo, tiers_of
+from stagelens.alerts.evaluation.slo_status import History, load_history, measure_slo, tiers_of
 from stagelens.alerts.incidents import lifecycle
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow

@@ -13,7 +13,7 @@ from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message_text import headline
 from stagelens.alerts.evaluation.burn_rate import Onset, find_onset
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.evaluation.measurement import measure_slo
+from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.evaluation.burn_rate import FAST, RECENT, Budget, Counts, Tier
-from stagelens.alerts.evaluation.measurement import Measurement, measure_slo
-from stagelens.alerts.evaluation.slo_status import read_slo_status, status_of
+from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo, read_slo_status, status_of
 from stagelens.alerts.objectives.maintenance import ActiveMaintenance
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile

@@ -12,7 +12,7 @@ import yaml
 
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.burn_rate import Counts, Tier
-from stagelens.alerts.evaluation.measurement import History, tiers_of
+from stagelens.alerts.evaluation.slo_status import History, tiers_of
 from stagelens.alerts.export import rules
 from stagelens.alerts.export.rules import Histograms, prometheus_duration
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
