@@ -1,4 +1,7 @@
-"""`stagelens alerts`: list, show, acknowledge, accept and silence incidents, and test channels."""
+"""`stagelens alerts`: list, show, acknowledge, accept and silence incidents, and test channels.
+
+`stagelens alerts test` sends a sample incident to one channel, opened and resolved, and reports the responses.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,25 @@ import argparse
 import dataclasses
 import getpass
 import json
+import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..core.errors import ConfigError, StagelensError
+from ..analysis.comparison import StageGrowth
+from ..core.errors import ChannelError, ConfigError, StagelensError
 from ..core.settings.values import parse_duration
 from ..store import Store
 from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .config import AlertsConfig
-from .delivery.channel_check import check_channel
+from .delivery.channel import Channel, HeartbeatReceiver, OutcomeUnknownError, find_hint
+from .delivery.channels import KINDS, ChannelEntry
+from .delivery.message import Burn, Finding, Message, Trend
+from .delivery.message_text import headline
 from .incidents.journal import IncidentError, acknowledge
 from .incidents.silences import MATCHERS, Silence, create_silence, end_silence
 from .objectives.slo_file import LiveFile, read_slo_file
@@ -325,3 +335,101 @@ def _plain(value: object) -> str:
         return value.isoformat()
     msg = f"{type(value).__name__} cannot be written as JSON"
     raise TypeError(msg)
+
+
+DAY_SECONDS = 86_400.0
+
+
+def check_channel(
+    entry: ChannelEntry, *, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Send a sample incident to *entry* and yield the responses and hints, line by line.
+
+    The last line begins with `ok` if everything was accepted, else with `failed`.
+    """
+    if entry.lacking:
+        yield f"failed: {entry.lacking} is not there, so {entry.name} can send nothing; add it and try again"
+        return
+    if entry.heartbeat is not None:
+        yield from _check_heartbeat(entry, entry.heartbeat)
+        return
+    if entry.channel is not None:
+        yield from _send_opened_and_resolved(entry, entry.channel, clock, sleep)
+
+
+def sample_message(now: float) -> Message:
+    """Return the first message of a sample incident."""
+    finding = Finding(
+        name="a-test",
+        service="stagelens-test",
+        promise="99 % of requests to stagelens-test succeed within 250 ms, over 30 days",
+        kind="latency",
+        severity="ticket",
+        since=now - 720.0,
+        burn=Burn(
+            rate=6.2,
+            threshold=6.0,
+            long_seconds=6 * 3600.0,
+            short_seconds=1800.0,
+            bad=372.0,
+            total=6000.0,
+            budget_left=0.94,
+            bad_left=48_900.0,
+            window_seconds=30 * DAY_SECONDS,
+            exhausted_in_seconds=4.5 * DAY_SECONDS,
+        ),
+        growth=(StageGrowth("preprocess", 0.18, 0.92), StageGrowth("queue", 0.011, 0.06)),
+        course=Trend((0.3, 0.4, 0.2, 0.5, 2.8, 6.1, 6.4, 6.2), 120.0, now - 960.0),
+        description="This is a test of the channel: nothing is wrong.",
+    )
+    return Message(f"sl-test-{secrets.token_hex(6)}", 1, "opened", now, now, finding)
+
+
+def _send_opened_and_resolved(
+    entry: ChannelEntry, channel: Channel, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> Iterator[str]:
+    opened = sample_message(clock())
+    yield f"to {entry.name} ({entry.kind}): {headline(opened)}"
+    reference, trouble = _try_send(channel, opened)
+    yield f"opened: {_describe_outcome(reference, trouble)}"
+    if trouble is not None and not isinstance(trouble, OutcomeUnknownError):
+        yield _describe_failure(entry, trouble)
+        return
+    # An incident that may be open is resolved in any case.
+    sleep(channel.gap_seconds)
+    over = replace(opened, sequence=2, transition="resolved", at=clock(), ending="recovered", first=False)
+    again, worse = _try_send(channel, replace(over, reference=reference))
+    yield f"resolved: {_describe_outcome(again, worse)}"
+    trouble = trouble or worse
+    yield _describe_failure(entry, trouble) if trouble else f"ok: {entry.name} took both; see there how they look"
+
+
+def _try_send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:
+    """Return the reference of the channel, and the error if any."""
+    try:
+        return channel.send(message), None
+    except ChannelError as error:
+        return "", error
+
+
+def _describe_outcome(reference: str, trouble: ChannelError | None) -> str:
+    if trouble is None:
+        return f"accepted{f' as {reference}' if reference else ''}"
+    if isinstance(trouble, OutcomeUnknownError):
+        return f"not known: {trouble}"
+    again = "it would not be tried again" if trouble.permanent else "it would be tried again"
+    return f"not accepted ({again}): {trouble}"
+
+
+def _check_heartbeat(entry: ChannelEntry, heartbeat: HeartbeatReceiver) -> Iterator[str]:
+    yield f"to {entry.name} (heartbeat): one ping"
+    try:
+        heartbeat.ping()
+    except ChannelError as error:
+        yield _describe_failure(entry, error)
+        return
+    yield f"ok: {entry.name} took it"
+
+
+def _describe_failure(entry: ChannelEntry, trouble: ChannelError) -> str:
+    return f"failed: {find_hint(str(trouble), KINDS[entry.kind].hints) or trouble}"

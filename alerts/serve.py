@@ -18,7 +18,7 @@ from .delivery import outbox
 from .delivery.channels import ChannelEntry
 from .delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
 from .delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer
-from .delivery.worker import LEASE_SECONDS, AlertsThread, DeliveryWorker
+from .delivery.outbox import LEASE_SECONDS, AlertsThread, DeliveryWorker
 from .evaluation.evaluator import LEASE, Evaluator
 from .metrics import AlertMetrics, Exposition, Probes
 from .objectives.slo_file import Definitions, LiveFile, unwatched_line

@@ -36,7 +36,8 @@ from sqlalchemy import select
 # The tests use the same receivers.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stagelens.alerts.delivery import channel_check, outbox
+from stagelens.alerts import commands
+from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.schema import incidents
 from stagelens.alerts.schema import outbox as deliveries
@@ -154,7 +155,7 @@ def _tell(store: Store, channels: Sequence[str], number: int, done: threading.Ev
 
 
 def _first(index: int) -> Message:
-    message = channel_check.sample_message(time.time())
+    message = commands.sample_message(time.time())
     finding = replace(message.finding, name=f"slo-{index}", severity="page")
     return replace(message, incident=f"sl-{index:04}", finding=finding)
 

@@ -1,16 +1,31 @@
-"""The channel contract: `send(message)` returns once the receiver accepted the message, or raises ChannelError.
+"""The channel contract, and the HTTP request that most channels make.
 
-A channel knows the payload and the rules of its receiver. The outbox decides when, how often and in which order to send.
+`send(message)` returns once the receiver accepted the message, or raises ChannelError. A channel knows the payload and the rules
+of its receiver. The outbox decides when, how often and in which order to send.
+
+`send_request` makes one request to a receiver that may be slow, broken or hostile: limits of time and size, no secrets in errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+import httpx
+
+from ...core.egress.addresses import EgressDeniedError, EgressPolicy
+from ...core.egress.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
-from ...core.settings.yaml_config import Fields, Secrets
+from ...core.settings.yaml_fields import Fields, Secrets
+from ..formatting import line
 from .message import Message
 
 # A part of an error message, and what to do about that error.
@@ -129,3 +144,187 @@ def find_hint(error: str, hints: Sequence[Hint]) -> str:
     'Set base_url.'
     """
     return next((advice for part, advice in (*hints, *COMMON_HINTS) if part in error), "")
+
+
+# Timeout of each step: connect, send, receive. [seconds]
+TIMEOUT = httpx.Timeout(8.0, connect=4.0)
+# Deadline for the whole exchange; shorter than the lease of an outbox row. [seconds]
+DEADLINE_SECONDS = 20.0
+# Size limit of a response.
+MAX_ANSWER_BYTES = 4_000_000
+# Temporary 4xx responses; all others will be the same for the same request.
+TRANSIENT_4XX = frozenset({408, 409, 425, 429})
+# Length of a response text shown in errors.
+MAX_SHOWN_CHARS = 200
+# Shorter parts of an address are no secrets, and would be redacted inside unrelated words.
+MIN_SECRET_CHARS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """HTTP response of a receiver.
+
+    Args:
+        status: Status code.
+        headers: Headers.
+        body: Whole body.
+    """
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """Body as text; invalid UTF-8 is replaced."""
+        return self.body.decode(errors="replace")
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the status is 2xx."""
+        return httpx.codes.is_success(self.status)
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """Value of Retry-After in seconds, from a number or a date; None without one."""
+        text = self.headers.get("Retry-After", "").strip()
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        try:
+            return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+        except (ValueError, TypeError, OverflowError):
+            return None
+
+
+def post_json(
+    url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()
+) -> HttpResponse:
+    """Post *body*, JSON unless *headers* say otherwise, and return the 2xx response.
+
+    Args:
+        url: Address; never part of an error, because it may be a secret.
+        body: Body.
+        headers: Headers besides the content type.
+        receiver: Name of the receiver for errors.
+        secrets: Other texts to redact in case the receiver repeats them.
+
+    Raises:
+        ChannelError: There was no 2xx response.
+    """
+    answer = send_request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
+    if answer.accepted:
+        return answer
+    raise refusal_error(answer, receiver, (*secret_parts(url), *secrets))
+
+
+def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> HttpResponse:
+    """Send one request and return the response, whatever its status.
+
+    Egress allow-list and proxies come from the environment.
+
+    Raises:
+        ChannelError: There was no response.
+    """
+    try:
+        return _run_coroutine(_exchange(method, httpx.URL(url), body, headers, receiver))
+    except EgressDeniedError as error:
+        # Not permanent: the name may resolve differently, or the setting may be fixed.
+        msg = f"{receiver} is not called: {error}"
+        raise ChannelError(msg, permanent=False) from error
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        msg = f"{receiver} cannot be reached: {_os_reason(error)}"
+        raise ChannelError(msg, permanent=False) from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        msg = f"{receiver}: the address is not one"
+        raise ChannelError(msg, permanent=True) from error
+    except httpx.HTTPError as error:
+        msg = f"{receiver} took the request and gave no answer: {type(error).__name__}"
+        raise OutcomeUnknownError(msg) from error
+
+
+def refusal_error(answer: HttpResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
+    """Return the error of *answer*, a response other than 2xx."""
+    said = redact(answer.text, secrets)
+    transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
+    return ChannelError(
+        f"{receiver} answered {answer.status}" + (f": {said}" if said else ""),
+        permanent=not transient,
+        retry_after_seconds=answer.retry_after_seconds,
+    )
+
+
+def redact(text: str, secrets: Sequence[str] = ()) -> str:
+    """Return the text of a receiver as one short line without *secrets*.
+
+    >>> redact("Cannot POST /services/T0/B0/x1y2z3", ["/services/T0/B0/x1y2z3"])
+    'Cannot POST …'
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= MIN_SECRET_CHARS:
+            text = text.replace(secret, "…")
+    return line(text, MAX_SHOWN_CHARS)
+
+
+def _os_reason(error: BaseException) -> str:
+    """Return the operating system's error text if there is one; the exceptions above it say less."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # Error numbers of TLS and name lookup are not those of the operating system.
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError | socket.gaierror) and cause.errno:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
+
+
+def _run_coroutine(task: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
+    """Run *task* in an event loop of its own.
+
+    Unlike `asyncio.run` it does not wait for a name lookup that is still in progress in a thread.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _exchange(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> HttpResponse:
+    """Send one request, with one deadline for the whole exchange."""
+    transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(url))
+    steps = list[str]()
+
+    async def trace(step: str, _: object) -> None:
+        steps.append(step)
+
+    request = httpx.Request(
+        method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}, extensions={"trace": trace}
+    )
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS), httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client:
+            response = await client.send(request, stream=True)
+            return HttpResponse(response.status_code, response.headers, await _read_body(response, receiver))
+    except TimeoutError as error:
+        if "http11.send_request_headers.started" in steps:
+            msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"
+            raise OutcomeUnknownError(msg) from error
+        msg = f"{receiver} cannot be reached within {DEADLINE_SECONDS:g} s"
+        raise ChannelError(msg, permanent=False) from error
+
+
+async def _read_body(response: httpx.Response, receiver: str) -> bytes:
+    """Return the body without decompressing it; if it is too long, the outcome is unknown."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            msg = f"{receiver} took the request and its answer has no end"
+            raise OutcomeUnknownError(msg)
+    return bytes(body)
+
+
+def secret_parts(url: str) -> list[str]:
+    """Return the parts of an address that may be secret; a receiver may repeat any of them."""
+    split = urlsplit(url)
+    whole = [url, split.path, f"{split.path}?{split.query}", split.query]
+    return [*whole, *split.path.split("/"), split.password or ""]

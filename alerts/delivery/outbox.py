@@ -1,8 +1,9 @@
-"""The outbox: messages to send, one row per transition and channel, with their delivery state.
+"""The outbox: messages to send, one row per transition and channel, with their delivery state; and the threads that send them.
 
 Rows are written in the transaction that decides the transition, so a message exists exactly when its cause does. A row is
-leased before it is sent; when the process dies, another one sends the row again: at least once. The keys in the message
-(PagerDuty's dedup key, the webhook's idempotency key) let the receiver drop duplicates.
+leased before it is sent, and the outcome is written afterwards; when the process dies in between, another one sends the row
+again: at least once. The keys in the message (PagerDuty's dedup key, the webhook's idempotency key) let the receiver drop
+duplicates. Each channel has a thread of its own, so that a slow receiver delays no other channel.
 
 Order is kept per incident and channel, and a newer transition supersedes an older one that was not sent yet: after an hour
 without network, people need the current state and not the history.
@@ -14,17 +15,22 @@ channel with the incident's next message.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
-from ...core.errors import ChannelError
+from ...core.errors import ChannelError, StoreError
+from ...core.periodic_thread import RETRY_SECONDS, PeriodicThread
+from ...store import Store
 from ...store.schema import storable
 from ..schema import outbox, transitions
-from .channel import OutcomeUnknownError, Refresh
+from .channel import Channel, OutcomeUnknownError, Refresh
 from .chart import chart_url
 from .message import Message
 
@@ -252,3 +258,125 @@ def _new_row(message: Message, channel: str) -> dict[str, Any]:
         "changed_at": message.at,
         "error": "",
     }
+
+
+log = logging.getLogger(__name__)
+# Longer than the longest send, or two processes would send the same message.
+LEASE_SECONDS = 60.0
+# Poll interval of an idle thread. [seconds]
+POLL_SECONDS = 2.0
+# Wait while another process sends an earlier message of the same incident. [seconds]
+OTHERS_SECONDS = 0.5
+
+
+class AlertsThread(PeriodicThread):
+    """Thread of the alerts; it pauses after an error of the store.
+
+    Args:
+        name: Name of the channel.
+        gap_seconds: Minimum time between two steps. [seconds]
+    """
+
+    def __init__(self, name: str, gap_seconds: float = 0.0) -> None:
+        super().__init__(f"alerts-{name}", gap_seconds)
+        self._name = name
+
+    def failed(self, error: Exception) -> float:
+        """Log *error*; an error of the store without traceback."""
+        if not isinstance(error, StoreError | SQLAlchemyError):
+            return super().failed(error)
+        log.warning("alerts: %s: the store cannot be used: %s", self._name, error)
+        return RETRY_SECONDS
+
+
+class DeliveryWorker(AlertsThread):
+    """Sends the outbox messages of one channel.
+
+    Args:
+        store: The store with the outbox.
+        channel: The channel.
+        holder: Holder name of this process for leases.
+        lease_seconds: Lease of a row while it is being sent. [seconds]
+        clock: Returns the time. [Unix seconds]
+        rng: Random source of the jitter.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        channel: Channel,
+        holder: str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(channel.name, channel.gap_seconds)
+        self._store = store
+        self._channel = channel
+        self._holder = holder
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._paused_until = 0.0
+
+    def step(self) -> float:
+        """Send the most urgent due message, if any.
+
+        Returns:
+            Wait before the next step. [seconds]
+
+        Raises:
+            StoreError: The store failed.
+        """
+        now = self._clock()
+        if now < self._paused_until:
+            return min(self._paused_until - now, POLL_SECONDS)
+        with self._store.engine.connect() as connection:
+            due = due_at(connection, self._channel.name)
+        if due is None or due > now:
+            return POLL_SECONDS if due is None else min(due - now, POLL_SECONDS)
+        with self._store.transaction() as connection:
+            claimed = claim_message(connection, self._channel.name, self._holder, now, self._lease_seconds)
+        if claimed is None:
+            return OTHERS_SECONDS
+        self._deliver(claimed)
+        return self._channel.gap_seconds
+
+    def _deliver(self, claimed: Claim) -> None:
+        reference, error = "", None
+        try:
+            reference = self._channel.send(claimed.message)
+        except ChannelError as refused:
+            error = refused
+        except Exception as broken:  # a bug in a channel must not stop other messages
+            log.exception("alerts: the channel %s cannot make its message", self._channel.name)
+            # Only its type: the text is shown to people and may contain a secret.
+            error = ChannelError(f"the message could not be made: {type(broken).__name__}", permanent=True)
+        if error is not None and error.retry_after_seconds is not None:
+            self._paused_until = self._clock() + min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
+        self._record_outcome(claimed, reference, error)
+
+    def _record_outcome(self, claimed: Claim, reference: str, error: ChannelError | None) -> None:
+        """Write the outcome, retrying while the store fails: a duplicate message is worse than waiting."""
+        while True:
+            try:
+                with self._store.transaction() as connection:
+                    self._write_result(connection, claimed, reference, error)
+            except (StoreError, SQLAlchemyError) as trouble:
+                log.warning("alerts: the outcome of %s cannot be written yet: %s", claimed.message.key, trouble)
+                if self._stopping.wait(RETRY_SECONDS):
+                    return
+            else:
+                return
+
+    def _write_result(self, connection: Connection, claimed: Claim, reference: str, error: ChannelError | None) -> None:
+        now = self._clock()
+        name, key = self._channel.name, claimed.message.key
+        if error is not None:
+            mark_failed(connection, claimed, error, now, self._rng)
+            log.warning("alerts: %s did not accept %s (attempt %d): %s", name, key, claimed.attempts, error)
+            return
+        mark_sent(connection, claimed, now, reference, self._channel.refresh)
+        if not claimed.reminder:
+            log.info("alerts: %s accepted %s after %d attempts", name, key, claimed.attempts)

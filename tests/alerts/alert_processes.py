@@ -22,15 +22,14 @@ from typing import Any
 import httpx
 
 from stagelens import __main__ as command_line
-from stagelens.alerts.delivery import http
+from stagelens.alerts.delivery import channel
 from stagelens.alerts.delivery.channel import Channel, Refresh
 from stagelens.alerts.delivery.channels.alertmanager import AlertmanagerChannel
-from stagelens.alerts.delivery.channels.email.channel import EmailChannel
+from stagelens.alerts.delivery.channels.email import EmailChannel
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.slack import SlackBot, SlackWebhook
 from stagelens.alerts.delivery.channels.webhook import WebhookChannel
-from stagelens.alerts.delivery.worker import DeliveryWorker
+from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.lease import new_holder
 from stagelens.store import Store
 
@@ -122,7 +121,7 @@ def channel_of(kind: str, url: str) -> Channel:
 
 def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, timeout_seconds: float) -> None:
     """Deliver from *database* until the process dies."""
-    http.TIMEOUT = httpx.Timeout(timeout_seconds)
+    channel.TIMEOUT = httpx.Timeout(timeout_seconds)
     store, holder = Store.open(database), new_holder()
     for kind, url in receivers.items():
         DeliveryWorker(store, channel_of(kind, url), holder, lease_seconds=lease_seconds, rng=Hurried()).start()

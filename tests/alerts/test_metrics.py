@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.worker import AlertsThread
+from stagelens.alerts.delivery.outbox import AlertsThread
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
-from stagelens.alerts.delivery.worker import DeliveryWorker
+from stagelens.alerts.delivery.channels.slack import SlackWebhook
+from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file

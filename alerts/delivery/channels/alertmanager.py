@@ -16,8 +16,7 @@ from typing import Any
 
 from ....core.settings.yaml_config import Fields, Secrets
 from ...formatting import cut, line
-from ..channel import ChannelKind, ParsedChannel, Refresh
-from ..http import post_json
+from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
 from ..message import Finding, Message
 from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
 

@@ -17,9 +17,8 @@ from ....core.settings.yaml_config import Fields, Secrets
 from ....store import Store
 from ... import lease
 from .. import outbox
-from ..channel import ChannelKind, HeartbeatReceiver, ParsedChannel
-from ..http import refusal_error, secret_parts, send_request
-from ..worker import AlertsThread
+from ..channel import ChannelKind, HeartbeatReceiver, ParsedChannel, refusal_error, secret_parts, send_request
+from ..outbox import AlertsThread
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,7 @@ from ....core.settings.yaml_config import Fields, Secrets
 from ....store import Store
 from ... import lease
 from ...formatting import cut, line
-from ..channel import ChannelKind, ParsedChannel, Refresh
-from ..http import post_json
+from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
 from ..message import Finding, Message
 from ..message_text import (
     cause_text,
@@ -42,7 +41,7 @@ from ..message_text import (
     sparkline_of,
     stage_table,
 )
-from ..worker import AlertsThread
+from ..outbox import AlertsThread
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from stagelens.alerts.delivery import http
+from stagelens.alerts.delivery import channel
 from stagelens.alerts.delivery.channel import Channel
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack import SlackBot
 from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
@@ -40,7 +40,7 @@ def test_a_hostile_receiver_is_an_error_of_its_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     """The delivery ends within its time and size limits, and the error is one printable line."""
-    monkeypatch.setattr(http, "DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         said = error_of(lambda: CHANNELS[kind](url).send(message))
 
@@ -52,7 +52,7 @@ def test_a_hostile_receiver_is_an_error_of_its_channel(
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_heartbeat_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The same for the receiver of a heartbeat."""
-    monkeypatch.setattr(http, "DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         said = error_of(Heartbeat("heartbeat", url).ping)
 

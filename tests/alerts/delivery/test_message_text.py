@@ -12,11 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.delivery.channels import alertmanager, pagerduty, webhook
-from stagelens.alerts.delivery.channels.email import body
-from stagelens.alerts.delivery.channels.email.channel import compose_mail
+from stagelens.alerts.delivery.channels import alertmanager, pagerduty, slack, webhook
+from stagelens.alerts.delivery.channels.email import body, compose_mail
 from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
-from stagelens.alerts.delivery.channels.slack import webhook as slack
 from stagelens.alerts.delivery.message import (
     BudgetOverrun,
     Exemplar,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channel import OutcomeUnknownError, Refresh
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.worker import DeliveryWorker
+from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery

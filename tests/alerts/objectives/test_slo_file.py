@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stagelens.alerts import check
 from stagelens.alerts.delivery.channels import KINDS
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.slack import SlackWebhook
 from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
 from stagelens.core.errors import ConfigError
 

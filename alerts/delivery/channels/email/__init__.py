@@ -1,11 +1,293 @@
-"""E-mail over SMTP: settings of the channel, and hints for errors of mail servers."""
+"""E-mail over SMTP: text and HTML with the chart, all mails of an incident in one thread.
+
+The message id is made of incident and transition, so mail programs can recognise a mail that was sent twice. The mail server
+is resolved and checked against the egress allow-list here; TLS verifies its name.
+"""
 
 from __future__ import annotations
 
-from .....core.settings.yaml_config import Fields, Secrets
+import os
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import BinaryIO, Literal
+
+from .....core.egress.addresses import EgressDeniedError, EgressPolicy
+from .....core.errors import ChannelError
+from .....core.settings.yaml_fields import Fields, Secrets
 from ....config import MAX_PORT
-from ...channel import ChannelKind, ParsedChannel
-from .channel import PORTS, EmailChannel, is_address
+from ....formatting import line
+from ...channel import ChannelKind, OutcomeUnknownError, ParsedChannel, Refresh, redact
+from ...chart import message_chart
+from ...message import Message
+from ...message_text import headline, icon
+from .body import mail_html, mail_text
+
+# Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
+DEADLINE_SECONDS = 30.0
+_MAX_REPLY_BYTES = 1_000_000
+# RFC 5322, 2.1.1: a line has 998 characters at most; phones show far fewer of a subject.
+MAX_SUBJECT_CHARS = 200
+# Timeout of each step; an outbox row is leased for longer than all of them. [seconds]
+TIMEOUT_SECONDS = 8.0
+# RFC 5321, 4.2.1: permanent errors start here.
+_PERMANENT = 500
+
+
+class CheckedSmtp(smtplib.SMTP):
+    """SMTP client that connects to permitted addresses only, and closes after `DEADLINE_SECONDS` or `_MAX_REPLY_BYTES`.
+
+    Raises EgressDeniedError if the mail server may not be called, and else what `smtplib.SMTP` does.
+    """
+
+    # A second handle of the connection: during a TLS handshake `sock` is the closed previous one.
+    _line: socket.socket | None = None
+    _deadline: threading.Timer | None = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._line is not None:
+            self._line.close()
+        super().close()
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Return the next reply of the server."""
+        if self.file is None and self.sock is not None:
+            self.file = _Replies(self.sock.makefile("rb"))
+        return super().getreply()
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Connect; smtplib overrides this method for TLS as well."""
+        connected = self._connected(host, port, timeout)
+        self._line = connected.dup()
+        self._deadline = threading.Timer(DEADLINE_SECONDS, self._hang_up)
+        self._deadline.daemon = True
+        self._deadline.start()
+        return connected
+
+    def _hang_up(self) -> None:
+        # Not closed: another thread reads from it and sees the end of the connection.
+        if self._line is not None:
+            with suppress(OSError):
+                self._line.shutdown(socket.SHUT_RDWR)
+
+    def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Connect to the first address of the host that responds."""
+        egress_policy = EgressPolicy.from_env(os.environ)
+        egress_policy.check(host, [host])
+        try:
+            found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except UnicodeError as error:
+            msg = f"{host} is no name of a host"
+            raise OSError(msg) from error
+        egress_policy.check(host, found)
+        for address in found[:-1]:
+            try:
+                return socket.create_connection((address, port), timeout)
+            except OSError:
+                continue
+        return socket.create_connection((found[-1], port), timeout)
+
+
+class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
+    """SMTP client with implicit TLS."""
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Connect and start TLS."""
+        try:
+            return super()._get_socket(host, port, timeout)
+        except BaseException:
+            # A failed handshake leaves no other owner of the connection.
+            self.close()
+            raise
+
+
+class _Replies:
+    """Replies of a server, at most `_MAX_REPLY_BYTES` in total; smtplib itself has no limit."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._read_bytes = 0
+
+    def readline(self, limit: int) -> bytes:
+        """Return the next line.
+
+        Raises:
+            OSError: The limit is exceeded.
+        """
+        line = self._file.readline(limit)
+        self._read_bytes += len(line)
+        if self._read_bytes > _MAX_REPLY_BYTES:
+            msg = "the reply is too long"
+            raise OSError(msg)
+        return line
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+Security = Literal["starttls", "tls", "none"]
+PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
+
+
+@dataclass(frozen=True, slots=True)
+class EmailChannel:
+    """Mail recipients behind one mail server.
+
+    Args:
+        name: Name in the outbox.
+        host: Mail server.
+        sender: Sender, as `Name <name@example.com>` or address only.
+        recipients: Recipients.
+        security: `starttls` and `tls` verify the server's certificate; `none` is for an internal server.
+        port: Port of the mail server; 0 for the default.
+        user: User name; empty for no authentication.
+        password: Password; a secret.
+    """
+
+    name: str
+    host: str
+    sender: str
+    recipients: tuple[str, ...]
+    security: Security = "starttls"
+    port: int = 0
+    user: str = ""
+    password: str = field(default="", repr=False)
+    gap_seconds: float = 0.0
+    refresh: Refresh | None = None
+
+    def send(self, message: Message) -> str:
+        """Send *message* through the mail server.
+
+        Returns:
+            Message id of the incident's first mail, which all later ones reply to.
+        """
+        mail = compose_mail(message, self.sender, self.recipients)
+        with self._server() as server, self._errors(sent=True):
+            server.send_message(mail)
+        return message.reference or str(mail["Message-ID"])
+
+    @contextmanager
+    def _server(self) -> Generator[smtplib.SMTP]:
+        """Connect and authenticate, and quit at the end; a failing quit is ignored."""
+        with self._errors(sent=False):
+            server = self._connect()
+        try:
+            with self._errors(sent=False):
+                self._greet(server)
+            yield server
+        finally:
+            try:
+                server.quit()
+            except (smtplib.SMTPException, OSError):
+                server.close()
+
+    def _connect(self) -> smtplib.SMTP:
+        port = self.port or PORTS[self.security]
+        if self.security == "tls":
+            return CheckedSmtpTls(self.host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
+        return CheckedSmtp(self.host, port, timeout=TIMEOUT_SECONDS)
+
+    def _greet(self, server: smtplib.SMTP) -> None:
+        if self.security == "starttls":
+            server.starttls(context=ssl.create_default_context())
+        if self.user:
+            server.login(self.user, self.password)
+
+    @contextmanager
+    def _errors(self, *, sent: bool) -> Generator[None]:
+        """Convert SMTP errors to channel errors; *sent* says whether the server may already have the mail."""
+        try:
+            yield
+        except EgressDeniedError as error:
+            # Not permanent: the name may resolve differently, or the setting may be fixed.
+            msg = f"the mail server is not called: {error}"
+            raise ChannelError(msg, permanent=False) from error
+        except smtplib.SMTPRecipientsRefused as error:
+            answers = [(code, said) for code, said in error.recipients.values()]
+            raise self._refused(min(answers, default=(0, b""))) from error
+        except smtplib.SMTPResponseException as error:
+            said = error.smtp_error
+            raise self._refused((error.smtp_code, said if isinstance(said, bytes) else str(said).encode())) from error
+        except smtplib.SMTPNotSupportedError as error:
+            msg = f"the mail server cannot do what is asked of it: {error}"
+            raise ChannelError(msg, permanent=True) from error
+        except ssl.SSLCertVerificationError as error:
+            msg = f"the mail server's certificate is not good: {error.verify_message}"
+            raise ChannelError(msg, permanent=False) from error
+        except (smtplib.SMTPException, OSError) as error:
+            if sent:
+                msg = f"the mail server took the message and gave no answer: {type(error).__name__}"
+                raise OutcomeUnknownError(msg) from error
+            msg = f"the mail server cannot be reached: {redact(str(error), [self.password])}"
+            raise ChannelError(msg, permanent=False) from error
+
+    def _refused(self, answer: tuple[int, bytes]) -> ChannelError:
+        code, said = answer
+        text = redact(said.decode(errors="replace"), [self.password])
+        return ChannelError(f"the mail server answered {code}: {text}", permanent=code >= _PERMANENT)
+
+
+def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
+    """Return the mail."""
+    mail = EmailMessage()
+    mail["Subject"] = line(f"{icon(message)} {headline(message)}", MAX_SUBJECT_CHARS)
+    mail["From"] = sender
+    mail["To"] = ", ".join(recipients)
+    mail["Date"] = format_datetime(datetime.fromtimestamp(message.at, UTC))
+    mail["Message-ID"] = _message_id(message.key, sender)
+    if message.reference:
+        mail["In-Reply-To"] = mail["References"] = message.reference
+    # RFC 3834: prevents automatic replies.
+    mail["Auto-Submitted"] = "auto-generated"
+    mail["X-Stagelens-Incident"] = line(message.incident, MAX_SUBJECT_CHARS)
+    mail.set_content(mail_text(message), cte="quoted-printable")
+    png = message_chart(message)
+    name = _message_id(f"{message.key}.chart", sender)
+    # RFC 2392: the address of a part of the same mail is its id without brackets.
+    page = mail_html(message, f"cid:{name.strip('<>')}" if png else "")
+    mail.add_alternative(page, subtype="html", cte="quoted-printable")
+    if png:
+        _html_part(mail).add_related(png, "image", "png", cid=name, disposition="inline", filename="chart.png")
+    return mail
+
+
+def _html_part(mail: EmailMessage) -> EmailMessage:
+    """Return the HTML part of *mail*; its related parts are not listed by programs that show text."""
+    page = mail.get_body(("html",))
+    assert isinstance(page, EmailMessage)  # noqa: S101 - it was just added
+    return page
+
+
+def _message_id(key: str, sender: str) -> str:
+    domain = sender.rstrip("> ").rpartition("@")[2] or "stagelens"
+    return f"<{key.replace(':', '.')}@{domain}>"
+
+
+def is_address(text: str) -> bool:
+    """Return whether *text* is a mail address, with or without a name.
+
+    >>> is_address("On call <oncall@example.com>"), is_address("oncall")
+    (True, False)
+    """
+    bare = text.rpartition("<")[2].rstrip("> ")
+    try:
+        found = Address(addr_spec=bare)
+    except (ValueError, IndexError):
+        return False
+    return bool(found.username and found.domain) and text.isprintable()
+
 
 # What the receiver answers, and what to do about it.
 HINTS = (
@@ -23,7 +305,8 @@ HINTS = (
 )
 
 
-def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+def read_email_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+    """Read the settings of an e-mail channel."""
     recipients = tuple(fields.texts("to", example="oncall@example.com"))
     sender = fields.text("from", example="stagelens@example.com")
     for key, addresses in (("to", recipients), ("from", (sender,) if sender else ())):
@@ -52,4 +335,4 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     return ParsedChannel(mail)
 
 
-KIND = ChannelKind(_read, HINTS)
+KIND = ChannelKind(read_email_settings, HINTS)

@@ -1,20 +1,299 @@
-"""Slack: settings of the channel, for an incoming webhook or for a bot token."""
+"""Slack: an incoming webhook (`SlackWebhook`) or a bot token (`SlackBot`).
+
+The webhook posts one message per transition, as blocks, with the headline as the notification. It cannot find out whether Slack
+already has a message. Losing a page is worse than a duplicate, so a message with an unknown outcome (the process died, or no
+response came) is sent again with a note that it may be a repeat; its block ids are those of the first.
+
+The bot has one message per incident that always shows the current state, with its transitions in a thread. Before a message with
+an unknown outcome is sent again, the bot searches the channel for it, by the key in its metadata. A duplicate remains possible
+only if Slack processes the first request after the search. A bot without permission to read the channel (`channels:history`,
+private ones `groups:history`) adds a note that the message may be a repeat. The chart (`files:write`) is added once Slack has the
+message, so that no page waits for an image, and each accepted message uploads at most one however often it was tried.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from .....core.settings.yaml_config import Fields, Secrets
-from ...channel import ChannelKind, ParsedChannel
-from .api import BASE_URL, HINTS
-from .bot import SlackBot
-from .webhook import SlackWebhook
+from .....core.errors import ChannelError
+from .....core.settings.yaml_fields import Fields, Secrets
+from ...channel import ChannelKind, HttpResponse, OutcomeUnknownError, ParsedChannel, Refresh, post_json
+from ...chart import message_chart
+from ...message import Message
+from ...message_text import chart_in_words
+from .api import BASE_URL, HINTS, ChartUploads, SlackError, call_slack, upload_file
+from .blocks import incident_blocks, notification_text, plain_text, reply_blocks
+
+# Errors about blocks; the message is sent again without them.
+WEBHOOK_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "invalid_payload"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlackWebhook:
+    """A Slack channel with an incoming webhook.
+
+    Args:
+        name: Name in the outbox.
+        webhook_url: Address of the webhook; a secret.
+    """
+
+    name: str
+    webhook_url: str = field(repr=False)
+    # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
+    gap_seconds: float = 1.0
+    refresh: Refresh | None = None
+
+    def send(self, message: Message) -> str:
+        """Post *message*; Slack responds `ok` on success and returns no reference."""
+        try:
+            answer = self._post(webhook_payload(message))
+        except ChannelError as refused:
+            if not (refused.permanent and any(word in str(refused) for word in WEBHOOK_BLOCK_ERRORS)):
+                raise
+            answer = self._post({"text": plain_text(message)})
+        if answer.text.strip() != "ok":
+            msg = f"Slack answered {answer.status} without its ok; is the address that of an incoming webhook?"
+            raise ChannelError(msg, permanent=False)
+        return ""
+
+    def _post(self, said: dict[str, Any]) -> HttpResponse:
+        return post_json(self.webhook_url, json.dumps(said, ensure_ascii=False).encode(), {}, receiver="Slack")
+
+
+def webhook_payload(message: Message) -> dict[str, Any]:
+    """Return the payload of *message*."""
+    return {"text": notification_text(message), "blocks": incident_blocks(message)}
+
+
+EVENT_TYPE = "stagelens_incident"
+# https://docs.slack.dev/reference/methods/chat.update#errors: the message is not there, or not ours to change.
+_GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
+_BOT_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
+# Errors of a bot without permission to read: then the message carries a note that it may be a repeat.
+_NO_READ_ACCESS = frozenset(
+    {
+        "missing_scope",
+        "not_in_channel",
+        "channel_not_found",
+        "no_permission",
+        "not_allowed_token_type",
+        "thread_not_found",
+    }
+)
+# Margin for clock differences and earlier attempts. [seconds]
+_LOOK_BACK_SECONDS = 120.0
+_PAGE, _MAX_PAGES = 100, 5
+
+
+@dataclass(frozen=True, slots=True)
+class _MessageRef:
+    """Reference of the incident's message, as stored in the outbox.
+
+    Args:
+        channel: Id of the channel.
+        stamp: Time stamp of the message, its id in Slack.
+        file: Id of its chart; empty for none.
+    """
+
+    channel: str
+    stamp: str
+    file: str = ""
+
+    @classmethod
+    def of(cls, reference: str) -> _MessageRef:
+        """Read back what `__str__` wrote."""
+        channel, stamp, file = [*reference.split(":"), "", ""][:3]
+        return cls(channel, stamp, file)
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.channel, self.stamp, self.file) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class SlackBot:
+    """A Slack channel that a bot posts to.
+
+    Args:
+        name: Name in the outbox.
+        token: Token of the bot, `xoxb-…`; a secret.
+        channel: Id of the channel, such as `C0123456789`.
+        buttons: Whether pressed buttons are handled.
+        base_url: Address of Slack's Web API.
+        pictures: Uploads charts into messages.
+    """
+
+    name: str
+    token: str = field(repr=False)
+    channel: str
+    buttons: bool = False
+    base_url: str = BASE_URL
+    # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
+    gap_seconds: float = 1.0
+    refresh: Refresh | None = None
+    pictures: ChartUploads = field(default_factory=ChartUploads, repr=False, compare=False)
+
+    def send(self, message: Message) -> str:
+        """Post *message*, or update the incident's message and add a reply to its thread; then add the chart.
+
+        Returns:
+            Channel, time stamp and chart of the message, as a `_MessageRef`.
+        """
+        parent = message.reference
+        if not parent and (message.repeat or message.sequence > 1):
+            try:
+                found = self._sought(message)
+            except SlackError as refused:
+                if refused.word not in _NO_READ_ACCESS:
+                    raise
+            else:
+                message = replace(message, repeat=False)
+                if found is not None and found.key == message.key:
+                    return self._illustrated(found.reference, message)
+                parent = found.reference if found is not None else ""
+        return self._follow(parent, message) if parent else self._begin(message)
+
+    def _begin(self, message: Message) -> str:
+        return self._illustrated(self._post(message, self._blocks(message)), message)
+
+    def _follow(self, parent: str, message: Message) -> str:
+        """Update the incident's message and reply in its thread; post a new one if it is gone."""
+        place, known = _MessageRef.of(parent), replace(message, repeat=False)
+        # With its current chart, if Slack still has it.
+        shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
+        try:
+            self._say("chat.update", message, *shown, channel=place.channel, ts=place.stamp)
+        except SlackError as refused:
+            if refused.word not in _GONE:
+                raise
+            return self._begin(message)
+        replied = self._replied(place, message) if message.repeat else False
+        if not replied:
+            # The note about a repeat is needed only if the thread could not be read.
+            turn = replace(message, repeat=replied is None)
+            self._post(turn, reply_blocks(turn), thread_ts=place.stamp)
+        return self._illustrated(parent, known)
+
+    def _illustrated(self, reference: str, message: Message) -> str:
+        """Add a new chart to the incident's message; an acknowledgement keeps the existing one."""
+        place = _MessageRef.of(reference)
+        png = None if place.file and message.transition == "acknowledged" else message_chart(message)
+        if png is None or not reference:
+            return reference
+        file = self.pictures.put(
+            self.name,
+            lambda: upload_file(
+                self.base_url, self.token, png, f"{message.incident}.png", chart_in_words(message.finding)
+            ),
+            lambda file: self._call(
+                "chat.update",
+                channel=place.channel,
+                ts=place.stamp,
+                text=notification_text(message),
+                blocks=self._blocks(message, file),
+            ),
+        )
+        return str(replace(place, file=file or place.file))
+
+    def _blocks(self, message: Message, file: str = "") -> list[dict[str, Any]]:
+        return incident_blocks(message, buttons=self.buttons, file=file)
+
+    def _post(self, message: Message, shown: list[dict[str, Any]], **where: str) -> str:
+        payload = {"incident": message.incident, "key": message.key}
+        metadata = {"event_type": EVENT_TYPE, "event_payload": payload}
+        answer = self._say(
+            "chat.postMessage",
+            message,
+            shown,
+            channel=self.channel,
+            metadata=metadata,
+            unfurl_links=False,
+            **where,
+        )
+        return f"{answer.get('channel', self.channel)}:{answer['ts']}" if answer.get("ts") else ""
+
+    def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
+        """Call *method* with the first blocks of *ways* that Slack accepts, or else with text only."""
+        for shown in ways:
+            try:
+                return self._call(method, text=notification_text(message), blocks=shown, **arguments)
+            except SlackError as refused:
+                if refused.word not in _BOT_BLOCK_ERRORS:
+                    raise
+        return self._call(method, text=plain_text(message), **arguments)
+
+    def _sought(self, message: Message) -> _OwnMessage | None:
+        """Return the incident's message in the channel, if it exists."""
+        oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
+        return next(
+            (
+                found
+                for found in self._pages("conversations.history", channel=self.channel, oldest=oldest)
+                if found.incident == message.incident and not found.is_reply
+            ),
+            None,
+        )
+
+    def _replied(self, place: _MessageRef, message: Message) -> bool | None:
+        """Return whether this transition is in the thread already; None if the bot may not read it."""
+        try:
+            return any(
+                found.key == message.key and found.is_reply
+                for found in self._pages("conversations.replies", channel=place.channel, ts=place.stamp)
+            )
+        except SlackError as refused:
+            if refused.word not in _NO_READ_ACCESS:
+                raise
+            return None
+
+    def _pages(self, method: str, **arguments: str) -> Iterator[_OwnMessage]:
+        cursor = ""
+        for _ in range(_MAX_PAGES):
+            answer = self._call(method, limit=_PAGE, include_all_metadata="true", cursor=cursor, **arguments)
+            yield from _own_messages(answer, arguments["channel"])
+            cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
+            if not cursor:
+                return
+
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return call_slack(self.base_url, self.token, method, arguments)
+        except OutcomeUnknownError as error:
+            if method == "chat.postMessage":
+                raise
+            # Reading and updating are idempotent, so a retry needs no search.
+            raise ChannelError(str(error), permanent=False) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnMessage:
+    """A message of this bot in Slack."""
+
+    incident: str
+    key: str
+    reference: str
+    is_reply: bool
+
+
+def _own_messages(answer: dict[str, Any], channel: str) -> Iterator[_OwnMessage]:
+    for each in answer.get("messages") or ():
+        metadata = each.get("metadata") or {}
+        if metadata.get("event_type") != EVENT_TYPE:
+            continue
+        payload, stamp = metadata.get("event_payload") or {}, str(each.get("ts", ""))
+        is_reply = str(each.get("thread_ts", stamp)) != stamp
+        yield _OwnMessage(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)
+
 
 # Id of a Slack channel; unlike its name it never changes.
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{7,}")
 
 
-def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+def read_slack_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
+    """Read the settings of a Slack channel: those of a bot with a token, else those of an incoming webhook."""
     if not any(fields.has(key) for key in ("token", "token_env", "token_file", "channel")):
         return ParsedChannel(
             SlackWebhook(name, secrets.take("webhook_url", example="SLACK_WEBHOOK_URL", is_address=True))
@@ -30,4 +309,4 @@ def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
     return ParsedChannel(bot, signing_secret=signing_secret)
 
 
-KIND = ChannelKind(_read, HINTS)
+KIND = ChannelKind(read_slack_settings, HINTS)

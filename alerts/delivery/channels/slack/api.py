@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 
 from .....core.errors import ChannelError
 from ....formatting import cut
-from ...channel import OutcomeUnknownError, find_hint
-from ...http import post_json, redact
+from ...channel import OutcomeUnknownError, find_hint, post_json, redact
 
 BASE_URL = "https://slack.com/api"
 # What the receiver answers, and what to do about it.

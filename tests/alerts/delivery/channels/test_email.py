@@ -17,8 +17,8 @@ import pytest
 
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
-from stagelens.alerts.delivery.channels.email import channel as smtp
-from stagelens.alerts.delivery.channels.email.channel import EmailChannel
+from stagelens.alerts.delivery.channels import email as smtp
+from stagelens.alerts.delivery.channels.email import EmailChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.egress import ENV
 from stagelens.core.errors import ChannelError

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.delivery import http
+from stagelens.alerts.delivery import channel as http
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.slack import SlackWebhook
 from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError

@@ -8,9 +8,8 @@ import pytest
 
 from stagelens.alerts.delivery.channels import KINDS, ChannelEntry
 from stagelens.alerts.delivery.channels.alertmanager import AlertmanagerChannel
-from stagelens.alerts.delivery.channels.email.channel import EmailChannel
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.email import EmailChannel
+from stagelens.alerts.delivery.channels.slack import SlackBot, SlackWebhook
 from stagelens.alerts.objectives.slo_file import SloFileError, read_slo_file
 
 SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack import SlackBot
 from stagelens.alerts.objectives.slo_file import LiveFile
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack import SlackBot
 from stagelens.alerts.delivery.message import Message, Transition
 from stagelens.core.errors import ChannelError
 from tests.alerts.receiver import Moods

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery import chart
+from stagelens.alerts.delivery.channels.slack import SlackBot
 from stagelens.alerts.delivery.channels.slack.api import (
     PATIENCE_SECONDS,
     REST_SECONDS,
@@ -17,7 +18,6 @@ from stagelens.alerts.delivery.channels.slack.api import (
     ChartUploads,
     SlackError,
 )
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.formatting import TIMES
 from stagelens.core.errors import ChannelError

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from stagelens.alerts.commands import check_channel
 from stagelens.alerts.delivery.channel import Channel
-from stagelens.alerts.delivery.channel_check import check_channel
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.channels.email.channel import EmailChannel
+from stagelens.alerts.delivery.channels.email import EmailChannel
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack.bot import SlackBot
-from stagelens.alerts.delivery.channels.slack.webhook import SlackWebhook
+from stagelens.alerts.delivery.channels.slack import SlackBot, SlackWebhook
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace

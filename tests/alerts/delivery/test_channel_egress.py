@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.delivery.channel import post_json
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
 from stagelens.alerts.delivery.channels.slack import api
-from stagelens.alerts.delivery.http import post_json
-from stagelens.core.egress import ENV
+from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError, ConfigError
 from tests.alerts.receiver import Moods, Receiver
 
