@@ -168,9 +168,9 @@ def _check_collector(environment: Mapping[str, str]) -> int:
 
 
 def _export(words: list[str]) -> int:
-    from .alerts.export import command  # noqa: PLC0415
+    from .alerts import export  # noqa: PLC0415
 
-    return command.main(words, os.environ)
+    return export.main(words, os.environ)
 
 
 def _alerts(words: list[str]) -> int:

@@ -1,1 +1,91 @@
-"""Export for other tools: Prometheus rules and a Grafana dashboard over the collector's /metrics."""
+"""`stagelens export rules|itself|grafana`: Prometheus rules or a Grafana dashboard over the collector's /metrics."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...core.errors import StagelensError
+from ..config import DEFAULT_FILE
+from ..objectives import slo_file
+from ..policies import default_burn_rate_policy
+from . import grafana, rules
+from .rules import Histograms
+
+SELF_MONITORING_RULES = Path(__file__).parent / "itself.yaml"
+# The runbook in the repository; an installation passes its own address.
+RUNBOOK = "docs/runbook.md"
+
+
+def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
+    """Return the rule file.
+
+    Args:
+        runbook: Address of the runbook; the anchor is the alert name in lower case.
+    """
+    rules: dict[str, Any] = yaml.safe_load(SELF_MONITORING_RULES.read_text(encoding="utf-8"))
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule["annotations"]["runbook_url"] = f"{runbook}#{rule['alert'].lower()}"
+    dumped = yaml.safe_dump(rules, sort_keys=False, allow_unicode=True, width=10_000)
+    return (
+        f"# Made by `stagelens export itself`: alerts about Stagelens itself, over the /metrics of its parts.\n{dumped}"
+    )
+
+
+def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Write what *argv* asks for.
+
+    Raises:
+        StagelensError: The SLO file is invalid, or the output cannot be written.
+    """
+    options = _parser(env).parse_args(argv)
+    if options.what == "itself":
+        text = write_self_monitoring_rules(options.runbook)
+    elif options.what == "grafana":
+        text = grafana.write_dashboard(Histograms(native=options.native))
+    else:
+        definitions = slo_file.read_slo_file(options.slo, env)
+        for line in definitions.warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        text = rules.write_rules(definitions.slos, default_burn_rate_policy(), Histograms(native=options.native))
+    _write_output(options.output, text)
+    return 0
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stagelens export",
+        description="Write rules for Prometheus, or a dashboard for Grafana, over what the collector tells on /metrics.",
+    )
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    made = kinds.add_parser("rules", help="recording and alerting rules made from an SLO file")
+    path = Path(env.get("STAGELENS_SLO_FILE") or DEFAULT_FILE)
+    made.add_argument("--slo", type=Path, default=path, metavar="FILE", help="the SLO file (default %(default)s)")
+    dashboard = kinds.add_parser("grafana", help="a dashboard as JSON, to be imported")
+    about = kinds.add_parser("itself", help="alerting rules about Stagelens itself")
+    where = "where the runbook is, for links (default %(default)s)"
+    about.add_argument("--runbook", default=RUNBOOK, metavar="URL", help=where)
+    for command in kinds.choices.values():
+        command.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to (default: the output)")
+    for command in (made, dashboard):
+        command.add_argument(
+            "--native", action="store_true", help="read native histograms, which Prometheus has to be told to keep"
+        )
+    return parser
+
+
+def _write_output(path: Path | None, text: str) -> None:
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = f"{path} cannot be written ({error.strerror or error}); name another file with -o"
+        raise StagelensError(msg) from error

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from stagelens.alerts.export import command
-from stagelens.alerts.metrics import AlertMetrics
-from stagelens.collector.forward.forwarder import DestinationStates
+from stagelens.alerts import export
+from stagelens.alerts.serve import AlertMetrics
+from stagelens.collector.forward.state import DestinationStates
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
 from stagelens.store.collectors import Backlog
@@ -64,7 +64,7 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
 @pytest.mark.stacks
 def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path, told: set[str]) -> None:
     """A rule about a metric that is called otherwise would never fire."""
-    written = command.write_self_monitoring_rules()
+    written = export.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
     file.write_text(written)
     code, said = prometheus_tool.run("check", "rules", file)
@@ -81,7 +81,7 @@ def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, st
     for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
         served.collector.metrics.include(others)
     lines = served.client.get("/metrics").text.splitlines()
-    rules = yaml.safe_load(command.write_self_monitoring_rules())["groups"][0]["rules"]
+    rules = yaml.safe_load(export.write_self_monitoring_rules())["groups"][0]["rules"]
     growing = [re.search(r"(?:increase|delta)\((\w+)(?:\{(.*?)\})?\[", rule["expr"]) for rule in rules]
     asked = [(found[1], (found[2] or "").replace("!=", "=")) for found in growing if found is not None]
 

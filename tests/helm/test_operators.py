@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stagelens.alerts.export import command
+from stagelens.alerts import export
 from tests.helm.given_values import CHART, Manifest, Manifests, Render, Values, merged
 
 pytestmark = pytest.mark.stacks
@@ -24,7 +24,7 @@ def one(made: list[Manifest], kind: str, name: str = "stagelens") -> dict[str, A
 
 def test_the_rules_are_those_the_command_writes() -> None:
     """To renew them: stagelens export itself -o helm/stagelens/rules.yaml."""
-    assert (CHART / "rules.yaml").read_text() == command.write_self_monitoring_rules()
+    assert (CHART / "rules.yaml").read_text() == export.write_self_monitoring_rules()
 
 
 def test_the_rules_link_to_the_runbook_that_is_named(manifests: Manifests) -> None:
@@ -32,7 +32,7 @@ def test_the_rules_link_to_the_runbook_that_is_named(manifests: Manifests) -> No
     where = "https://docs.example.com/runbook.html"
     found = one(manifests({"prometheusRule": {"enabled": True, "runbook": where}}), "PrometheusRule")
 
-    assert found == yaml.safe_load(command.write_self_monitoring_rules(where))
+    assert found == yaml.safe_load(export.write_self_monitoring_rules(where))
 
 
 @pytest.mark.parametrize("mode", [{}, SPLIT])

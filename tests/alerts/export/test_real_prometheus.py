@@ -18,10 +18,10 @@ from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.export import grafana, rules
 from stagelens.alerts.export.rules import METRIC_NAMES, Histograms
-from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
-from stagelens.collector import prometheus as counters
+from stagelens.alerts.serve import AlertMetrics
+from stagelens.collector.prometheus import counters
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram

@@ -18,10 +18,9 @@ from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.outbox import AlertsThread
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
-from stagelens.alerts.serve import Alerts
+from stagelens.alerts.serve import AlertMetrics, Alerts
 from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.core.errors import ChannelError, StagelensError
 from stagelens.store import Store

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from stagelens.__main__ import main
-from stagelens.alerts.export import command
+from stagelens.alerts import export
 from tests.alerts.export.rule_evaluation import firing
 
-RUNBOOK = (Path(__file__).parents[3] / command.RUNBOOK).read_text(encoding="utf-8")
+RUNBOOK = (Path(__file__).parents[3] / export.RUNBOOK).read_text(encoding="utf-8")
 PARTS = ("Sign", "The numbers", "Look", "Do", "Over when")
 MINUTES = 45
 
@@ -114,13 +114,13 @@ def test_each_trouble_has_its_alert_and_no_other(tmp_path: Path, scene: str) -> 
     """Of everything that can be seen, by what differs from a collector that is well."""
     seen, expected = SCENES[scene]
 
-    assert {name for (name,) in firing(tmp_path, command.write_self_monitoring_rules(), seen, "alertname")} == expected
+    assert {name for (name,) in firing(tmp_path, export.write_self_monitoring_rules(), seen, "alertname")} == expected
 
 
 def test_the_runbook_has_a_whole_section_for_each_alert() -> None:
     """Sign, what it means for the numbers, where to look, what to do, how to see that it is over; no alert, no section."""
     sections = dict(part.split("\n", 1) for part in RUNBOOK.split("\n## ")[1:])
-    alerts = {rule["alert"] for rule in rules(command.write_self_monitoring_rules())}
+    alerts = {rule["alert"] for rule in rules(export.write_self_monitoring_rules())}
 
     assert {name for name in sections if name.startswith("Stagelens")} == alerts
     assert set().union(*(expected for _, expected in SCENES.values())) == alerts
