@@ -37,9 +37,9 @@ from torch import nn
 import stagelens
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 
 REQUESTS, WIDTH, LAYERS, WARM = 100, 4096, 4, 10
 # Of the small layer: so few calls that they never wait for room in the device's queue.

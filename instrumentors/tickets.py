@@ -30,10 +30,10 @@ from typing import Any, Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from . import deferred
 from .instrumentor import log_failure
 from .recorder import end
 from .records import CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
+from .request_marks import complete, is_ready
 
 # Per request; work for further tickets is not recorded.
 MAX_TICKETS: Final = 1024
@@ -73,13 +73,13 @@ class Run:
 
     def ready(self) -> bool:
         """Return whether the work has ended and all of its marks are known; do not block."""
-        return self.ended > 0 and (self._completed or deferred.is_ready(self.marks))
+        return self.ended > 0 and (self._completed or is_ready(self.marks))
 
     def told(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield the triples that are true of each request of the run."""
         if self.ended and not self._completed:
             self._completed = True
-            deferred.complete(self.marks)
+            complete(self.marks)
         items = iter(self.marks)
         for triple in zip(items, items, items, strict=False):
             if triple[0] not in NOT_SHARED:

@@ -20,9 +20,9 @@ from ...core.request_histograms import RequestHistograms
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
-from ..facts import read_marks
 from ..records import UNTIMED as WITHOUT_STAGES
 from ..records import Record
+from ..request_marks import read_marks
 from ..stalls import by_stage, stalls
 from .sample import Sampler
 

@@ -17,9 +17,9 @@ from ...core.partition import partition
 from ...core.stages import LOAD_START, OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
-from ..facts import RequestFacts, read_marks, stage_timings
 from ..loads import Load
 from ..records import TIMINGS, Kind, Marks, Record
+from ..request_marks import RequestFacts, read_marks, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage

@@ -26,11 +26,11 @@ from ...core.hardware import HOST, PROCESS_ID, Reading
 from ...core.text import printable
 from .. import loads, recorder, records
 from ..config import AgentConfig
-from ..deferred import DeferredRecords
 from ..export import user_spans
 from ..export.exporter import Batch, Exporter
 from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
 from ..recorder import park_if_inherited
+from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
 from .aggregate import Aggregator, Delta, Dimensions
 from .govern import CostController, CpuAccount

@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias
 from ...core.partition import partition
 from ...core.stages import BY_KEY, OVERHEAD, ordered
 from .. import recorder
-from ..facts import read_marks
 from ..instrumentor import log_failure
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
+from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
 from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head

@@ -21,8 +21,8 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.export import user_spans
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
     from conftest import Finished

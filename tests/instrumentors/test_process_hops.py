@@ -9,8 +9,7 @@ import pytest
 
 from stagelens.core.partition import partition
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.deferred import DeferredRecords
-from stagelens.instrumentors.facts import read_marks
+from stagelens.instrumentors.request_marks import DeferredRecords, read_marks
 from stagelens.instrumentors.tickets import ticket
 from tests.instrumentors import process_hops
 

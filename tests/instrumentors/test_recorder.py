@@ -18,7 +18,7 @@ import pytest
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request, stage
-from stagelens.instrumentors.facts import read_marks
+from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
     from conftest import Finished

@@ -28,11 +28,11 @@ from stagelens.core.stages import STALL_CAUSES, holds_up
 from stagelens.instrumentors import records, stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.stalls import Stall, Stalls, by_stage
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records, tickets, trace_context
 from stagelens.instrumentors.api import request, stage
-from stagelens.instrumentors.deferred import DeferredRecords
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.records import Record, clock
+from stagelens.instrumentors.request_marks import DeferredRecords, read_marks
 from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
 
 if TYPE_CHECKING:

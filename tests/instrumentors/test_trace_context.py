@@ -23,8 +23,8 @@ from stagelens.instrumentors import records, trace_context
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.export import user_spans
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from stagelens.core import names
 from stagelens.instrumentors import records, stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
-from stagelens.instrumentors.facts import read_marks
+from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.stalls import Stall
 
 if TYPE_CHECKING:

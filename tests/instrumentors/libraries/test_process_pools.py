@@ -18,10 +18,9 @@ import pytest
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.deferred import DeferredRecords
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
 from stagelens.instrumentors.records import Record, clock
+from stagelens.instrumentors.request_marks import DeferredRecords, read_marks
 from tests.instrumentors.libraries import pool_jobs
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from fastapi import FastAPI, Response
 from stagelens import stage
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries import asgi_request
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.client_common import parse_server_timing
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

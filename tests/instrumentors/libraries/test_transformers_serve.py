@@ -19,9 +19,9 @@ import pytest
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
 from tests.support.ports import free_port
 

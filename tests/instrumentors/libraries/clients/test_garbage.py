@@ -18,7 +18,6 @@ from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEven
 from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import instrumentor, records
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import token_stream as line_module
 from stagelens.instrumentors.libraries import token_stream as token_module
@@ -33,6 +32,7 @@ from stagelens.instrumentors.libraries.server_reports import (
     Wait,
 )
 from stagelens.instrumentors.libraries.token_stream import LineStream, TokenStream
+from stagelens.instrumentors.request_marks import read_marks
 
 BEGUN = 1_000_000
 WALL = 20_000_000

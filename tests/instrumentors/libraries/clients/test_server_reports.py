@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import records
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.libraries import server_reports as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.client_common import AnsweredCall, record_headers, reports_in_body
@@ -33,6 +32,7 @@ from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, Wait
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
     from conftest import Running

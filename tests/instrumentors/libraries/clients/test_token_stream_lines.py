@@ -18,7 +18,6 @@ import requests
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import token_stream as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
@@ -27,6 +26,7 @@ from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.token_stream import LineStream
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
     from conftest import Running

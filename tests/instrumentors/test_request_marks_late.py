@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.deferred import MAX_WAIT_SECONDS, MAX_WAITING, DeferredRecords
+from stagelens.instrumentors.request_marks import MAX_WAIT_SECONDS, MAX_WAITING, DeferredRecords
 
 
 class Device:

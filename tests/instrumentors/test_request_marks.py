@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors.facts import read_marks
 from stagelens.instrumentors.records import OPEN, Marks
+from stagelens.instrumentors.request_marks import read_marks
 
 WALL = 100
 spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tuple[int, ...])
