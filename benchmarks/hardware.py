@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from stagelens.instrumentors.agent import hardware as hardware_module
-from stagelens.instrumentors.agent.gpus import Gpus
-from stagelens.instrumentors.agent.hardware import Hardware
+from stagelens.instrumentors.agent.hardware import Gpus, Hardware
 from stagelens.instrumentors.export.otlp import Encoder, Interval
 
 TURNS = 500

@@ -1,33 +1,58 @@
-"""Hardware metrics of this process, read once per export: CPU, memory, threads, throttling, GPUs, and torch's device memory.
+"""Hardware metrics of this process: CPU, memory, threads, throttling, torch's device memory, and its visible GPUs.
 
-The process metrics come from five small files of /proc and of the control group, which take 0.1 ms together. Systems without
-these files, such as macOS, export none of them.
+The process metrics come from five small files of /proc and of the control group, read once per export, which takes 0.1 ms
+together. Systems without these files, such as macOS, export none of them.
+
+The GPU metrics (utilization, memory, power, PCIe transfers) come from NVML. A separate thread reads it, because its calls take
+from microseconds to 20 milliseconds (transfers) and never return if the driver hangs; then no more GPU metrics are exported, and
+nothing else is affected. Without `nvidia-ml-py` there is no thread. Values that a GPU does not provide are left out (a MIG slice
+has no utilization of its own).
+
+Source: https://docs.nvidia.com/deploy/nvml-api/ and, for the visible GPUs, CUDA_VISIBLE_DEVICES in the CUDA C++ Programming Guide
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...core.hardware import (
     CPU,
     CPU_SHARE,
+    GPU,
+    GPU_MEMORY,
+    GPU_MEMORY_SHARE,
+    GPU_POWER,
     HOST_CPU,
     LOOP_LAG,
     MEMORY,
+    PCIE_IN,
+    PCIE_OUT,
     THREADS,
     THROTTLED,
     TORCH_ALLOCATED,
     TORCH_RESERVED,
     Reading,
+    means,
 )
 from ..instrumentor import log_failure
+from ..recorder import park_if_inherited
 from ..stalls import loop_lag
-from .gpus import Gpus
+
+# Together with the agent, which nobody may fork from meanwhile (`recorder._run`).
+try:
+    import pynvml as _pynvml  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+except Exception:  # whatever stands under that name
+    _pynvml = None
+
+logger = logging.getLogger("stagelens")
 
 # Of less time shares say nothing: the kernel counts in hundredths of a second.
 MIN_SECONDS: Final = 0.05
@@ -69,7 +94,7 @@ class Process:
             if whole > 0:
                 # What the kernel says of iowait may go down, and the whole with it.
                 yield Reading(measure, min(part / whole, 1.0))
-        yield from _size()
+        yield from _process_size()
         late_ns = loop_lag.take()
         if late_ns is not None:
             yield Reading(LOOP_LAG, late_ns / 1e9)
@@ -79,50 +104,217 @@ def available_cpus() -> float:
     """Return the number of CPUs this process may use, from its affinity and the quota of its container."""
     affinity = getattr(os, "sched_getaffinity", None)
     mine = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    quota, _, period = _cgroup("cpu.max").partition(" ")
+    quota, _, period = _read_cgroup("cpu.max").partition(" ")
     if not quota.isdigit():
         return mine
     return min(mine, int(quota) / int(period))
 
 
 def _counters() -> _Counters:
-    return _Counters(time.monotonic_ns(), time.process_time_ns(), _host(), _periods())
+    return _Counters(time.monotonic_ns(), time.process_time_ns(), _host_times(), _throttled_periods())
 
 
-def _host() -> tuple[int, int]:
+def _host_times() -> tuple[int, int]:
     """Return how long the CPUs of the machine were busy, and how long that is measured."""
-    words = _read("/proc/stat").partition("\n")[0].split()[1:]
+    words = _read_file("/proc/stat").partition("\n")[0].split()[1:]
     times = [int(word) for word in words[_COUNTED]]
     return sum(times) - sum(times[_IDLE]), sum(times)
 
 
-def _periods() -> tuple[int, int]:
+def _throttled_periods() -> tuple[int, int]:
     """Return in how many of the scheduler's periods the container was stopped, and how many there were."""
-    told = dict(line.split(" ", 1) for line in _cgroup("cpu.stat").splitlines())
+    told = dict(line.split(" ", 1) for line in _read_cgroup("cpu.stat").splitlines())
     return int(told.get("nr_throttled", 0)), int(told.get("nr_periods", 0))
 
 
-def _size() -> Iterator[Reading]:
+def _process_size() -> Iterator[Reading]:
     # Behind the name of the program, which may hold anything.
-    words = _read("/proc/self/stat").rpartition(")")[2].split()
+    words = _read_file("/proc/self/stat").rpartition(")")[2].split()
     if words:
         yield Reading(MEMORY, int(words[_PAGES]) * os.sysconf("SC_PAGE_SIZE"))
         yield Reading(THREADS, int(words[_THREADS]))
 
 
-def _cgroup(name: str) -> str:
+def _read_cgroup(name: str) -> str:
     """Return the content of file *name* of the process's control group; "" without one (version 2 only)."""
-    own = next((line[3:] for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
+    own = next((line[3:] for line in _read_file("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
     # In a container that sees the names of its host, its own group stands at the top all the same.
-    return _read(f"{_CGROUPS}{own}/{name}") or _read(f"{_CGROUPS}/{name}")
+    return _read_file(f"{_CGROUPS}{own}/{name}") or _read_file(f"{_CGROUPS}/{name}")
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - pathlib costs the host its import
             return file.read()
     except OSError:
         return ""
+
+
+def torch_memory() -> Iterator[Reading]:
+    """Yield torch's memory on each device; nothing if CUDA is not initialized, which this never does."""
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return
+    for device in range(cuda.device_count()):
+        told = cuda.memory_stats(device)
+        if told.get("reserved_bytes.all.peak"):
+            yield Reading(TORCH_ALLOCATED, told["allocated_bytes.all.current"], f"cuda:{device}")
+            yield Reading(TORCH_RESERVED, told["reserved_bytes.all.current"], f"cuda:{device}")
+
+
+# The driver itself measures over a sixth of a second to a second.
+EVERY_SECONDS: Final = 2.0
+# Where there is no driver, no GPU, or it was lost.
+RETRY_SECONDS: Final = 300.0
+# Two minutes of sixteen GPUs; an export takes them away every ten seconds.
+_MAX_READINGS: Final = 6000
+
+
+class Device(NamedTuple):
+    """A GPU or a MIG slice: its name and its NVML handle."""
+
+    name: str
+    handle: Any
+
+
+class Gpus:
+    """The GPUs this process can see.
+
+    Args:
+        nvml: The module `pynvml`; None where it is not installed.
+        visible: Returns CUDA_VISIBLE_DEVICES, None where it is not set.
+    """
+
+    def __init__(
+        self, nvml: Any = _pynvml, visible: Callable[[], str | None] = lambda: os.environ.get("CUDA_VISIBLE_DEVICES")
+    ) -> None:
+        self._nvml = nvml
+        self._visible = visible
+        self._devices: list[Device] = []
+        self._readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
+
+    def watch(self) -> None:
+        """Start reading them every `EVERY_SECONDS`."""
+        if self._nvml is not None:
+            threading.Thread(target=self._run, name="stagelens-gpus", daemon=True).start()
+
+    def take(self) -> list[Reading]:
+        """Return the means of the readings since the last call, and remove the readings."""
+        return means([self._readings.popleft() for _ in range(len(self._readings))])
+
+    def read_once(self) -> float:
+        """Read all GPUs once; return the seconds until the next reading. Never raises."""
+        try:
+            found = self._read_devices()
+        except Exception as error:
+            # No library, no driver.
+            logger.debug("stagelens: GPUs cannot be read: %s", error)
+            found = []
+        self._readings.extend(found)
+        if found:
+            return EVERY_SECONDS
+        if self._devices:
+            logger.warning("stagelens: the GPUs cannot be read any more; that is tried again every 5 minutes")
+        self._devices = []
+        self._shut_down()
+        return RETRY_SECONDS
+
+    def _read_devices(self) -> list[Reading]:
+        if self._devices:
+            return _readings(self._nvml, self._devices)
+        self._nvml.nvmlInit()
+        devices = list(visible_devices(self._nvml, self._visible()))
+        found = _readings(self._nvml, devices)
+        # Only of those that could be read it is worth saying that they no longer can.
+        self._devices = devices if found else []
+        return found
+
+    def _run(self) -> None:
+        pid = os.getpid()
+        while True:
+            time.sleep(self.read_once())
+            park_if_inherited(pid)
+
+    def _shut_down(self) -> None:
+        try:
+            self._nvml.nvmlShutdown()
+        except Exception as error:
+            # Not begun, or gone with its driver.
+            logger.debug("stagelens: NVML does not end: %s", error)
+
+
+def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:
+    """Yield the GPUs and slices that a process with CUDA_VISIBLE_DEVICES=*visible* may use; all of them for None.
+
+    Numbers are taken as NVML counts, which CUDA does too where all GPUs are alike, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    found = [
+        Device(f"gpu{index}", handle)
+        for index in range(nvml.nvmlDeviceGetCount())
+        if (handle := _call_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)) is not None
+    ]
+    chosen = found if visible is None else _selected_devices(nvml, found, [each.strip() for each in visible.split(",")])
+    for device in chosen:
+        yield from _mig_slices(nvml, device)
+
+
+def _selected_devices(nvml: Any, found: Sequence[Device], entries: Sequence[str]) -> Iterator[Device]:
+    """Yield the devices of *entries*, up to the first unknown entry, as CUDA does."""
+    for entry in entries:
+        if entry.startswith("MIG-"):
+            handle = _call_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, entry)
+            named = [] if handle is None else [Device(entry[:12].lower(), handle)]
+        elif entry.startswith("GPU-"):
+            named = [
+                each for each in found if str(_call_nvml(nvml, nvml.nvmlDeviceGetUUID, each.handle)).startswith(entry)
+            ]
+        else:
+            named = [each for each in found if each.name == f"gpu{entry}"]
+        if not named:
+            return
+        yield named[0]
+
+
+def _mig_slices(nvml: Any, device: Device) -> Iterator[Device]:
+    """Yield the slices of a GPU that is cut up (MIG), or itself."""
+    mode = _call_nvml(nvml, nvml.nvmlDeviceGetMigMode, device.handle)
+    if not mode or not mode[0]:
+        yield device
+        return
+    for index in range(_call_nvml(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, device.handle) or 0):
+        handle = _call_nvml(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, device.handle, index)
+        if handle is not None:
+            yield Device(f"{device.name}.{index}", handle)
+
+
+def _readings(nvml: Any, devices: Iterable[Device]) -> list[Reading]:
+    return [reading for device in devices for reading in _device_readings(nvml, *device)]
+
+
+def _device_readings(nvml: Any, name: str, handle: Any) -> Iterator[Reading]:
+    rates = _call_nvml(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    if rates is not None:
+        yield Reading(GPU, rates.gpu / 100, name)
+    memory = _call_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    if memory is not None and memory.total:
+        yield Reading(GPU_MEMORY, float(memory.used), name)
+        yield Reading(GPU_MEMORY_SHARE, memory.used / memory.total, name)
+    milliwatts = _call_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    if milliwatts is not None:
+        yield Reading(GPU_POWER, milliwatts / 1000, name)
+    for measure, counter in ((PCIE_IN, nvml.NVML_PCIE_UTIL_RX_BYTES), (PCIE_OUT, nvml.NVML_PCIE_UTIL_TX_BYTES)):
+        kilobytes = _call_nvml(nvml, nvml.nvmlDeviceGetPcieThroughput, handle, counter)
+        if kilobytes is not None:
+            yield Reading(measure, kilobytes * 1000.0, name)
+
+
+def _call_nvml(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:
+    """Return the result of an NVML call; None if this GPU does not support it, does not permit it, or was lost."""
+    try:
+        return ask(*about)
+    except nvml.NVMLError:
+        return None
 
 
 class Hardware:
@@ -148,16 +340,3 @@ class Hardware:
             except Exception:
                 log_failure("reading what the machine does")
         return [each for each in found if 0 <= each.value < math.inf]
-
-
-def torch_memory() -> Iterator[Reading]:
-    """Yield torch's memory on each device; nothing if CUDA is not initialized, which this never does."""
-    torch: Any = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_initialized():
-        return
-    for device in range(cuda.device_count()):
-        told = cuda.memory_stats(device)
-        if told.get("reserved_bytes.all.peak"):
-            yield Reading(TORCH_ALLOCATED, told["allocated_bytes.all.current"], f"cuda:{device}")
-            yield Reading(TORCH_RESERVED, told["reserved_bytes.all.current"], f"cuda:{device}")

@@ -58,7 +58,7 @@ def told(source: Process) -> dict[Measure, float]:
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A machine whose files say this; what is not there is empty."""
     found = dict(FILES)
-    monkeypatch.setattr(hardware, "_read", lambda path: found.get(path, ""))
+    monkeypatch.setattr(hardware, "_read_file", lambda path: found.get(path, ""))
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     # Loops of other tests may have lagged.
     monkeypatch.setattr(stalls.loop_lag, "_worst_ns", -1)
@@ -148,7 +148,7 @@ def test_whatever_stands_in_the_files_nothing_is_raised(garbage: dict[str, str])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "MIN_SECONDS", 0.0)
         machine = Hardware()
-        patch.setattr(hardware, "_read", lambda path: garbage.get(path, ""))
+        patch.setattr(hardware, "_read_file", lambda path: garbage.get(path, ""))
 
         assert all(0 <= each.value < float("inf") for each in machine.take())
 

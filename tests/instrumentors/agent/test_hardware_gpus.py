@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from stagelens.core.hardware import GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, PCIE_IN, PCIE_OUT, Measure
-from stagelens.instrumentors.agent.gpus import EVERY_SECONDS, RETRY_SECONDS, Gpus, visible_devices
+from stagelens.instrumentors.agent.hardware import EVERY_SECONDS, RETRY_SECONDS, Gpus, visible_devices
 from tests.support.fake_nvml import Card, FakeNvml
 
 
