@@ -29,7 +29,7 @@ from ...core import names
 from ..config import TlsFiles
 from ..recorder import park_if_inherited
 from .http_post import HttpResponse, post
-from .protobuf import fields
+from .otlp import parse_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ def explanation(body: bytes) -> str:
 
 def _fields(message: bytes) -> dict[int, int | bytes]:
     try:
-        return fields(message)
+        return parse_fields(message)
     except ValueError:
         return {}
 

@@ -3,13 +3,18 @@
 Written series by series with a real pause in between: encoding a hundred series at once would hold the interpreter lock for as
 long as a slow request takes. Field numbers are those of https://github.com/open-telemetry/opentelemetry-proto; fields are
 written in the order of their message.
+
+The second half is the Protocol Buffers wire format as far as OTLP needs it, because the base install has no protobuf package. A
+message is the concatenation of its fields, and a nested message is a field itself. Every `..._field` function returns one
+field: number and wire type, then the value. Source: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
 import gzip
+import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -19,7 +24,6 @@ from ...core.hardware import Kind, Measure, Reading
 from ...core.histogram import ZERO_THRESHOLD, Histogram, dense
 from ..agent.aggregate import Delta, Dimensions
 from ..agent.spans import Span, Trace, series_attributes
-from .protobuf import double, fixed, message, packed, signed, text, whole
 
 T = TypeVar("T")
 
@@ -52,7 +56,7 @@ class Encoder:
     """
 
     def __init__(self, resource: Mapping[str, str | int], pause: Callable[[], None]) -> None:
-        self._resource = message(1, _attributes(1, resource))
+        self._resource = message_field(1, _attribute_fields(1, resource))
         self._pause = pause
 
     def metrics(
@@ -73,7 +77,7 @@ class Encoder:
         points: defaultdict[str, list[bytes]] = defaultdict(list)
         for dimensions, delta in deltas.items():
             for metric, point in _series_points(interval, dimensions, delta):
-                points[metric].append(message(1, point))
+                points[metric].append(message_field(1, point))
             self._pause()
         metrics = [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
         if dropped:
@@ -91,15 +95,15 @@ class Encoder:
         spans: list[bytes] = []
         for some in chunks(traces, 8):
             for trace in some:
-                spans += (_span(bytes.fromhex(trace.trace_id), span, anchor_ns) for span in trace.spans)
+                spans += (_span_fields(bytes.fromhex(trace.trace_id), span, anchor_ns) for span in trace.spans)
             self._pause()
         return self._body(spans)
 
     def _body(self, items: Iterable[bytes]) -> bytes:
         """Return the body of an export of metrics or of spans: both have the same outer messages."""
-        scope = message(1, text(1, names.SCOPE)) + b"".join(message(2, item) for item in items)
+        scope = message_field(1, text_field(1, names.SCOPE)) + b"".join(message_field(2, item) for item in items)
         # Level 1: a third of the time of the default for a tenth more bytes.
-        return gzip.compress(message(1, self._resource + message(2, scope)), compresslevel=1, mtime=0)
+        return gzip.compress(message_field(1, self._resource + message_field(2, scope)), compresslevel=1, mtime=0)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -115,40 +119,46 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def _series_points(interval: Interval, dimensions: Dimensions, delta: Delta) -> Iterator[tuple[str, bytes]]:
     """Yield metric and ExponentialHistogramDataPoint."""
-    series, times = _attributes(1, series_attributes(dimensions)), _times(interval)
+    series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
     for metric, key, histogram in delta.counts.histograms():
-        own = _attributes(1, {names.METRICS[metric]: key})
-        yield metric, series + own + times + _numbers(histogram, summed=metric not in names.TIME_METRICS)
+        own = _attribute_fields(1, {names.METRICS[metric]: key})
+        yield metric, series + own + times + _histogram_fields(histogram, summed=metric not in names.TIME_METRICS)
 
 
-def _numbers(histogram: Histogram, *, summed: bool) -> bytes:
+def _histogram_fields(histogram: Histogram, *, summed: bool) -> bytes:
     offset, counts = dense(histogram.buckets)
     return b"".join(
         (
-            fixed(4, histogram.zero + sum(counts)),
+            fixed64_field(4, histogram.zero + sum(counts)),
             # A sum of microseconds over buckets of seconds would be no sum of what the point counts.
-            double(5, histogram.sum) if summed else b"",
-            signed(6, histogram.scale),
-            fixed(7, histogram.zero),
-            message(8, signed(1, offset) + packed(2, counts)),
-            double(14, ZERO_THRESHOLD),
+            double_field(5, histogram.sum) if summed else b"",
+            signed_field(6, histogram.scale),
+            fixed64_field(7, histogram.zero),
+            message_field(8, signed_field(1, offset) + packed_field(2, counts)),
+            double_field(14, ZERO_THRESHOLD),
         )
     )
 
 
 def _histogram_metric(name: str, points: Iterable[bytes]) -> bytes:
     """Return a Metric that is an ExponentialHistogram."""
-    return text(1, name) + text(3, names.UNITS.get(name, "s")) + message(10, b"".join(points) + whole(2, DELTA))
+    return (
+        text_field(1, name)
+        + text_field(3, names.UNITS.get(name, "s"))
+        + message_field(10, b"".join(points) + integer_field(2, DELTA))
+    )
 
 
 def _dropped_metric(interval: Interval, dropped: Mapping[str, int]) -> bytes:
     """Return a Metric that is a monotonic Sum."""
     points = b"".join(
-        message(1, _times(interval) + fixed(6, count) + _attributes(7, {DROP_REASON: reason}))
+        message_field(
+            1, _interval_fields(interval) + fixed64_field(6, count) + _attribute_fields(7, {DROP_REASON: reason})
+        )
         for reason, count in dropped.items()
     )
-    total = points + whole(2, DELTA) + whole(3, value=True)
-    return text(1, names.REQUESTS_DROPPED) + text(3, "{request}") + message(7, total)
+    total = points + integer_field(2, DELTA) + integer_field(3, value=True)
+    return text_field(1, names.REQUESTS_DROPPED) + text_field(3, "{request}") + message_field(7, total)
 
 
 def _machine_metrics(interval: Interval, readings: Iterable[Reading]) -> Iterator[bytes]:
@@ -156,18 +166,22 @@ def _machine_metrics(interval: Interval, readings: Iterable[Reading]) -> Iterato
     points: defaultdict[tuple[str, str, Kind], list[bytes]] = defaultdict(list)
     for measure, value, device in readings:
         seconds = (interval.end_ns - interval.start_ns) / 1e9 if measure.kind == "rate" else 1.0
-        point = _times(interval) + double(4, value * seconds) + _attributes(7, _about(measure, device))
-        points[measure.metric, measure.unit, measure.kind].append(message(1, point))
+        point = (
+            _interval_fields(interval)
+            + double_field(4, value * seconds)
+            + _attribute_fields(7, _device_attributes(measure, device))
+        )
+        points[measure.metric, measure.unit, measure.kind].append(message_field(1, point))
     for (name, unit, kind), own in points.items():
-        told = b"".join(own)
+        point_fields = b"".join(own)
         if kind == "level":
-            told += whole(2, CUMULATIVE)
+            point_fields += integer_field(2, CUMULATIVE)
         elif kind == "rate":
-            told += whole(2, DELTA) + whole(3, value=True)
-        yield text(1, name) + text(3, unit) + message(5 if kind == "gauge" else 7, told)
+            point_fields += integer_field(2, DELTA) + integer_field(3, value=True)
+        yield text_field(1, name) + text_field(3, unit) + message_field(5 if kind == "gauge" else 7, point_fields)
 
 
-def _about(measure: Measure, device: str) -> dict[str, str]:
+def _device_attributes(measure: Measure, device: str) -> dict[str, str]:
     """Return the attributes that distinguish the points of a metric."""
     about: dict[str, str] = {}
     if measure.of == "gpu":
@@ -177,30 +191,150 @@ def _about(measure: Measure, device: str) -> dict[str, str]:
     return {**about, hardware.DIRECTION: measure.direction} if measure.direction else about
 
 
-def _times(interval: Interval) -> bytes:
+def _interval_fields(interval: Interval) -> bytes:
     """Return the two times of a data point."""
-    return fixed(2, interval.start_ns) + fixed(3, interval.end_ns)
+    return fixed64_field(2, interval.start_ns) + fixed64_field(3, interval.end_ns)
 
 
-def _span(trace_id: bytes, span: Span, anchor_ns: int) -> bytes:
+def _span_fields(trace_id: bytes, span: Span, anchor_ns: int) -> bytes:
     return b"".join(
         (
-            message(1, trace_id),
-            message(2, bytes.fromhex(span.span_id)),
-            message(4, bytes.fromhex(span.parent_id)),
-            text(5, span.name),
-            whole(6, SPAN_SERVER if span.kind == "server" else SPAN_INTERNAL),
-            fixed(7, anchor_ns + span.start),
-            fixed(8, anchor_ns + span.end),
-            _attributes(9, span.attributes),
-            message(15, whole(3, STATUS_ERROR)) if span.failed else b"",
+            message_field(1, trace_id),
+            message_field(2, bytes.fromhex(span.span_id)),
+            message_field(4, bytes.fromhex(span.parent_id)),
+            text_field(5, span.name),
+            integer_field(6, SPAN_SERVER if span.kind == "server" else SPAN_INTERNAL),
+            fixed64_field(7, anchor_ns + span.start),
+            fixed64_field(8, anchor_ns + span.end),
+            _attribute_fields(9, span.attributes),
+            message_field(15, integer_field(3, STATUS_ERROR)) if span.failed else b"",
         )
     )
 
 
-def _attributes(number: int, values: Mapping[str, str | int]) -> bytes:
+def _attribute_fields(number: int, values: Mapping[str, str | int]) -> bytes:
     """Return *values* as field *number*, one KeyValue each."""
     return b"".join(
-        message(number, text(1, key) + message(2, whole(3, value) if isinstance(value, int) else text(1, value)))
+        message_field(
+            number,
+            text_field(1, key)
+            + message_field(2, integer_field(3, value) if isinstance(value, int) else text_field(1, value)),
+        )
         for key, value in values.items()
     )
+
+
+# The kind of a field, in the lowest three bits before its value.
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_SIZES = {FIXED64: 8, FIXED32: 4}
+_FIXED64 = struct.Struct("<BQ")
+_DOUBLE = struct.Struct("<Bd")
+# A varint has seven bits a byte, and at most 64 in all; the numbers of OTLP's fields fit into four bits.
+_MORE = 0x80
+_64_BITS = 2**64 - 1
+_MAX_VARINT_BYTES = 10
+_BROKEN = "not a protobuf message"
+
+
+def varint(value: int) -> bytes:
+    """Return *value*, from 0 up: seven bits a byte, the lowest first.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
+    if value < _MORE:
+        return _SMALL[value]
+    written = bytearray()
+    while value >= _MORE:
+        written.append(value & 0x7F | _MORE)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+_SMALL = tuple(bytes((value,)) for value in range(_MORE))
+
+
+def message_field(number: int, content: bytes) -> bytes:
+    """Return *content*, the fields of a message or plain bytes, as field *number*.
+
+    >>> message_field(1, message_field(2, b"ab")).hex()
+    '0a0412026162'
+    """
+    return _SMALL[number << 3 | BYTES] + varint(len(content)) + content
+
+
+def text_field(number: int, value: str) -> bytes:
+    """Return *value* as field *number*; invalid Unicode becomes a question mark."""
+    return message_field(number, value.encode(errors="replace"))
+
+
+def integer_field(number: int, value: int) -> bytes:
+    """Return *value* as a field of type int64, uint32, enum or bool."""
+    return _SMALL[number << 3 | VARINT] + varint(value & _64_BITS)
+
+
+def signed_field(number: int, value: int) -> bytes:
+    """Return *value* as a field of type sint32, which is short for small numbers below zero too.
+
+    >>> signed_field(1, -1).hex()
+    '0801'
+    """
+    return integer_field(number, 2 * value if value >= 0 else -2 * value - 1)
+
+
+def fixed64_field(number: int, value: int) -> bytes:
+    """Return *value*, from 0 up, as a field of type fixed64, or sfixed64."""
+    return _FIXED64.pack(number << 3 | FIXED64, value)
+
+
+def double_field(number: int, value: float) -> bytes:
+    """Return *value* as a field of type double."""
+    return _DOUBLE.pack(number << 3 | FIXED64, value)
+
+
+def packed_field(number: int, values: Sequence[int]) -> bytes:
+    """Return *values*, from 0 up, as a repeated field of type uint64.
+
+    >>> packed_field(2, [3, 0, 300]).hex()
+    '12040300ac02'
+    """
+    if max(values, default=0) < _MORE:
+        return message_field(number, bytes(values))
+    # Most are small: each call saved is time.
+    return message_field(number, b"".join([_SMALL[value] if value < _MORE else varint(value) for value in values]))
+
+
+def parse_fields(content: bytes) -> dict[int, int | bytes]:
+    """Return the fields of a message by their number, the last of each: varints as numbers, everything else as bytes.
+
+    Raises:
+        ValueError: *content* is no message.
+
+    >>> parse_fields(integer_field(1, 300) + text_field(2, "ab"))
+    {1: 300, 2: b'ab'}
+    """
+    found: dict[int, int | bytes] = {}
+    at = 0
+    while at < len(content):
+        key, at = _read_varint(content, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            found[number], at = _read_varint(content, at)
+            continue
+        size, at = _read_varint(content, at) if kind == BYTES else (_SIZES.get(kind, len(content)), at)
+        if at + size > len(content):
+            raise ValueError(_BROKEN)
+        found[number] = content[at : at + size]
+        at += size
+    return found
+
+
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return the varint at *at*, and where it ends."""
+    value = 0
+    for place, byte in enumerate(content[at : at + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < _MORE:
+            return value, at + place + 1
+    raise ValueError(_BROKEN)
