@@ -123,9 +123,9 @@ def _doctor(words: list[str]) -> int:
 
 
 def _bench(words: list[str]) -> int:
-    from .instrumentors.bench import command  # noqa: PLC0415
+    from .instrumentors import bench  # noqa: PLC0415
 
-    return command.main(words)
+    return bench.main(words)
 
 
 def _keeper() -> Keep:

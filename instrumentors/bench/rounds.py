@@ -3,26 +3,32 @@
 The result of a measure is the median of its ratios within a round, with a confidence interval. Times drift with the other load
 of the machine, ratios within a round hardly do. The interval is that of order statistics, so no distribution is assumed: half
 of all rounds lie on either side of the true median.
+
+The load is HTTP requests from a few threads (`burst`), or a command of the user's own (`run_load`).
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import socket
 import statistics
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ...core.confidence import has_enough_samples, ranks
 from ...core.errors import StagelensError
 from .. import run
-from ..session import Session
-from .load import RequestSpec, burst, run_load, wait_until_ready
+from ..session import Session, pause
 
 # What a turn was measured to be, by the measure's name.
 Turn: TypeAlias = Mapping[str, float]
@@ -130,20 +136,20 @@ def environments(
     return without, run.environment(here, stages)
 
 
-def rounds(plan: Plan) -> Iterator[Both]:
+def measure_rounds(plan: Plan) -> Iterator[Both]:
     """Yield the measures of each round, without and with instrumentation.
 
     Raises:
         StagelensError: The command or the load fails.
     """
     if plan.asking is None:
-        yield from _in_turn(plan, lambda env: _whole(plan, env))
+        yield from _in_turn(plan, lambda env: _measure_command(plan, env))
     elif PORT in " ".join(plan.command):
         yield from _at_once(plan, plan.asking)
     else:
         asking = plan.asking
         _check_free(asking)
-        yield from _in_turn(plan, lambda env: _started(plan, asking, env))
+        yield from _in_turn(plan, lambda env: _measure_fresh_service(plan, asking, env))
 
 
 def _in_turn(plan: Plan, measure: Callable[[Mapping[str, str]], Turn]) -> Iterator[Both]:
@@ -165,14 +171,14 @@ def _at_once(plan: Plan, asking: RequestSpec) -> Iterator[Both]:
             _make_ready(service, own, there)
             running.append((service, own, there))
         for _ in range(plan.rounds):
-            turns = {place: _measured(*running[place]) for place in random.sample((0, 1), 2)}
+            turns = {place: _measure_load(*running[place]) for place in random.sample((0, 1), 2)}
             yield turns[0], turns[1]
 
 
-def _started(plan: Plan, asking: RequestSpec, env: Mapping[str, str]) -> Turn:
+def _measure_fresh_service(plan: Plan, asking: RequestSpec, env: Mapping[str, str]) -> Turn:
     with Session(plan.command, env) as service:
         _make_ready(service, plan, asking)
-        return _measured(service, plan, asking)
+        return _measure_load(service, plan, asking)
 
 
 def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
@@ -183,20 +189,20 @@ def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
         burst(asking, plan.warm_up, plan.concurrency)
 
 
-def _measured(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
+def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
     """Put the load on *service* once."""
     cpu_before, begun = service.cpu_seconds(), time.perf_counter()
     latencies = [] if plan.load else burst(asking, plan.requests, plan.concurrency)
     if plan.load:
         run_load(plan.load)
     took, cpu = time.perf_counter() - begun, service.cpu_seconds()
-    turn = {TIME: took} if plan.load else _latency(latencies, took)
+    turn = {TIME: took} if plan.load else _latency_measures(latencies, took)
     if cpu is not None and cpu_before is not None:
         turn[CPU] = (cpu - cpu_before) / (1 if plan.load else plan.requests)
     return turn
 
 
-def _whole(plan: Plan, env: Mapping[str, str]) -> Turn:
+def _measure_command(plan: Plan, env: Mapping[str, str]) -> Turn:
     """Run the command to its end."""
     begun = time.perf_counter()
     with Session(plan.command, env) as service:
@@ -204,7 +210,7 @@ def _whole(plan: Plan, env: Mapping[str, str]) -> Turn:
         return {TIME: time.perf_counter() - begun, CPU: cpu}
 
 
-def _latency(latencies: Sequence[float], took: float) -> dict[str, float]:
+def _latency_measures(latencies: Sequence[float], took: float) -> dict[str, float]:
     """Return the measures of a burst, whose *latencies* are in order."""
     turn = {"p50": statistics.median(latencies)}
     for tail in (tail for tail in _TAILS if has_enough_samples(len(latencies), tail)):
@@ -233,3 +239,136 @@ def _free_port() -> int:
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
             return port
+
+
+TIMEOUT_SECONDS = 60.0
+_FAILED = 400
+_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """One request, as often as needed.
+
+    Args:
+        url: The address.
+        method: The method.
+        body: The body, None for none.
+        headers: The headers.
+    """
+
+    url: str
+    method: str = "GET"
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection, which opens itself when it is used."""
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
+
+    def ask(self, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
+        """Ask once over *connection*; return the status and the body.
+
+        Raises:
+            StagelensError: It cannot be written as HTTP.
+        """
+        try:
+            connection.request(
+                self.method, _request_target(urlsplit(self.url)), body=self.body, headers=dict(self.headers)
+            )
+        except (ValueError, http.client.InvalidURL) as error:
+            msg = f"the request cannot be made: {error}"
+            raise StagelensError(msg) from error
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def is_answered(self) -> bool:
+        """Return whether anybody answers it, whatever the answer."""
+        connection = self.connect()
+        try:
+            self.ask(connection)
+        except (OSError, http.client.HTTPException):
+            return False
+        else:
+            return True
+        finally:
+            connection.close()
+
+
+def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: float) -> None:
+    """Return when *service* answers *asking*.
+
+    Raises:
+        StagelensError: It ends, or does not answer for *patience_seconds*.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while not asking.is_answered():
+        if service.is_over or time.monotonic() > deadline:
+            msg = f"{service.failure()}\n    {asking.url} is not answered; --patience says how long to wait"
+            raise StagelensError(msg)
+        pause()
+
+
+def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
+    """Send *requests*, of which *concurrency* are under way at a time.
+
+    Returns:
+        How long each took, in order of length. [seconds]
+
+    Raises:
+        StagelensError: One of them failed: what is measured would be something else.
+    """
+    numbers, taken = count(), threading.Lock()
+
+    def work() -> list[float]:
+        latencies: list[float] = []
+        connection = asking.connect()
+        try:
+            while True:
+                with taken:
+                    if next(numbers) >= requests:
+                        return latencies
+                begun = time.perf_counter()
+                status, body = _ask_or_reconnect(asking, connection)
+                latencies.append(time.perf_counter() - begun)
+                if status >= _FAILED:
+                    msg = f"{asking.url} answers HTTP {status}: {body[:_SHOWN_CHARS].decode(errors='replace')}"
+                    raise StagelensError(msg)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(concurrency) as threads:
+        return sorted(
+            latency for done in [threads.submit(work) for _ in range(concurrency)] for latency in done.result()
+        )
+
+
+def run_load(command: str) -> None:
+    """Run the user's own *command* by a shell.
+
+    Raises:
+        StagelensError: It has failed.
+    """
+    done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S602 - as it was given
+    if done.returncode:
+        msg = f"--load has ended with {done.returncode}: {command}"
+        raise StagelensError(msg)
+
+
+def _ask_or_reconnect(asking: RequestSpec, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
+    try:
+        return asking.ask(connection)
+    except (OSError, http.client.HTTPException) as error:
+        # A server may close a connection that it has kept for long enough; a new one tells whether it is that.
+        connection.close()
+        try:
+            return asking.ask(connection)
+        except (OSError, http.client.HTTPException):
+            msg = f"{asking.url} is not answered any more ({error or type(error).__name__})"
+            raise StagelensError(msg) from error
+
+
+def _request_target(parts: SplitResult) -> str:
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

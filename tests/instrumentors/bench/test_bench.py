@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from stagelens.core.errors import StagelensError
+from stagelens.instrumentors import bench as bench_command
 from stagelens.instrumentors import session
-from stagelens.instrumentors.bench import command, rounds
+from stagelens.instrumentors.bench import rounds
 from stagelens.instrumentors.bench.rounds import Both, environments
 from stagelens.instrumentors.run import AUTOLOAD
 from tests.support.long_flush_path import LONG_FLUSH
@@ -56,7 +57,10 @@ def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
     """Runs it in `place` with few and small rounds, and returns what it has printed; no process is left."""
 
     def measure(*words: str) -> str:
-        assert command.main(["--rounds", "2", "--requests", "20", "--concurrency", "2", "--warm-up", "1", *words]) == 0
+        assert (
+            bench_command.main(["--rounds", "2", "--requests", "20", "--concurrency", "2", "--warm-up", "1", *words])
+            == 0
+        )
         return capsys.readouterr().out
 
     yield measure
@@ -123,7 +127,7 @@ def test_what_fails_is_told_with_its_last_words(place: Path, words: list[str], w
     """A number from something that failed would be worse than none."""
     (place / "bad").write_text("bad")
     with pytest.raises(StagelensError) as raised:
-        command.main(["--rounds", "1", *words])
+        bench_command.main(["--rounds", "1", *words])
 
     assert why in str(raised.value)
     assert _left(place) == []
@@ -134,7 +138,7 @@ def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
         with pytest.raises(StagelensError, match="somebody listens at"):
-            command.main(["--url", url, "--", "true"])
+            bench_command.main(["--url", url, "--", "true"])
 
 
 def test_a_port_is_taken_that_nobody_has_or_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +166,7 @@ def test_a_port_is_taken_that_nobody_has_or_is_given(monkeypatch: pytest.MonkeyP
 def test_wrong_usage_is_2(words: list[str]) -> None:
     """As argparse has it."""
     with pytest.raises(SystemExit) as ended:
-        command.main(words)
+        bench_command.main(words)
 
     assert ended.value.code == 2
 
@@ -177,9 +181,9 @@ def test_ctrl_c_leaves_what_was_measured(
         yield from [({"time": 1.0}, {"time": 1.5})] * done
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "rounds", interrupted)
+    monkeypatch.setattr(bench_command, "measure_rounds", interrupted)
 
-    assert command.main(["--", "true"]) == code
+    assert bench_command.main(["--", "true"]) == code
     assert ("+50.0 %" in capsys.readouterr().out) == bool(done)
 
 
