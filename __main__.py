@@ -117,9 +117,9 @@ def _run(words: list[str]) -> int:
 
 
 def _doctor(words: list[str]) -> int:
-    from .instrumentors.doctor import command  # noqa: PLC0415
+    from .instrumentors import doctor  # noqa: PLC0415
 
-    return command.main(words, _keeper)
+    return doctor.main(words, _keeper)
 
 
 def _bench(words: list[str]) -> int:

@@ -1,6 +1,314 @@
 """`stagelens doctor`: what of a command would be timed, and what prevents it, before anything is changed.
 
-A check is a function in the table `command.CHECKS` that takes an `Inspection` and yields a `Finding` for each problem. Nothing
-of the command is executed except its interpreter, for a moment; with `--run` the command itself, for the given time. Nothing is
-sent except an empty export, to test whether the collector accepts one.
+A check is a function in the table `CHECKS` that takes an `Inspection` and yields a `Finding` for each problem. Nothing of the
+command is executed except its interpreter, for a moment; with `--run` the command itself, for the given time. Nothing is sent
+except an empty export, to test whether the collector accepts one.
+
+The report is plain text, 80 columns wide, with colours on a terminal.
 """
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from ...core.errors import ConfigError
+from .. import run
+from ..bootstrap import LIBRARIES
+from . import checks, frameworks
+from .inspection import Check, Finding, Inspection, LiveRun, ask_interpreter, live_findings, read_sources, run_and_watch
+from .target import find_target
+
+CHECKS: tuple[Check, ...] = (
+    checks.check_program,
+    frameworks.check_not_python,
+    checks.check_versions,
+    checks.check_autoload,
+    checks.check_stages,
+    checks.check_uwsgi,
+    frameworks.check_gevent,
+    frameworks.check_tracers,
+    frameworks.check_batching,
+    checks.check_threads,
+    checks.check_memory,
+    checks.check_temporary_files,
+    checks.check_gpus,
+    checks.check_settings,
+    checks.check_collector,
+    frameworks.check_multiprocess_metrics,
+    frameworks.check_vllm,
+    frameworks.check_sglang,
+    frameworks.check_triton,
+    frameworks.check_stream_usage,
+)
+
+
+def run_checks(inspection: Inspection) -> Iterator[Finding]:
+    """Yield the findings of all checks, problems first."""
+    found = [finding for check in CHECKS for finding in check(inspection)]
+    yield from sorted(found, key=lambda finding: not finding.hurts)
+
+
+USAGE = """\
+usage: stagelens doctor [OPTION ...] -- COMMAND [ARGUMENT ...]
+
+Say what `stagelens run -- COMMAND` would time, and what is in the way, each with its cure. COMMAND is not started: its
+interpreter is asked what it has, its modules are read, and the collector is asked to take an export without content.
+
+  stagelens doctor -- uvicorn app:app --workers 2
+  stagelens doctor --stage preprocess=app:resize -- python serve.py
+
+options:
+  --run SECONDS                  then start COMMAND for so long, and see which of its processes would be timed, and what they
+                                 import; what it sends meanwhile goes nowhere
+  --stage, --summary, --report, --save    as `stagelens run` takes them
+
+exit codes: 0 nothing is in the way, 1 something is, 2 wrong usage
+"""
+
+FINE, IN_THE_WAY, WRONG = 0, 1, 2
+
+
+def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
+    """Inspect the command in *words* and print the report.
+
+    Args:
+        words: The words after `stagelens doctor`.
+        keeper: Loads what keeps a run.
+
+    Returns:
+        The exit code, see `USAGE`.
+    """
+    if words[:1] in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return FINE
+    try:
+        seconds, rest = _take_run_seconds(words)
+        stages, kept, rest = run.split(rest)
+        env = run.environment(os.environ, stages)
+    except ConfigError as error:
+        return _usage_error(str(error))
+    command = rest[1:] if rest[:1] == ["--"] else rest
+    if not command or (command is rest and rest[0].startswith("-")):
+        return _usage_error(f"there is no option {rest[0]}" if command else "the command is missing")
+    alone = not kept.asked and keeper is not None and run.keeping(keeper, kept) is not None
+    inspection = replace(inspect_command(command, env), kept_here=kept.asked or alone, alone=alone)
+    found = list(run_checks(inspection))
+    watched = run_and_watch(command, env, seconds) if seconds else None
+    found = [*live_findings(watched), *found] if watched else found
+    write_report(Page(sys.stdout), inspection, found, watched)
+    return IN_THE_WAY if any(finding.hurts for finding in found) else FINE
+
+
+def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
+    """Return the inspection of *command* in *env*, which is the environment of `stagelens run`."""
+    known = find_target(command, env)
+    interpreter, silence = ask_interpreter(known, env) if known.interpreter and not known.lost else (None, "")
+    return Inspection(
+        command=command,
+        target=known,
+        environment={**env, **interpreter.environment} if interpreter else env,
+        interpreter=interpreter,
+        silence=silence,
+        sources=read_sources(known.program, known.words, Path.cwd()),
+    )
+
+
+def _take_run_seconds(words: list[str]) -> tuple[float, list[str]]:
+    """Return the value of a leading `--run`, 0 without one, and the remaining words."""
+    option, sign, value = words[0].partition("=") if words else ("", "", "")
+    if option != "--run":
+        return 0.0, words
+    value, rest = (value, words[1:]) if sign else ("".join(words[1:2]), words[2:])
+    if not value.isascii() or not value.isdigit() or not int(value):
+        msg = "--run needs seconds, such as 20"
+        raise ConfigError(msg)
+    return float(value), rest
+
+
+def _usage_error(text: str) -> int:
+    print(f"stagelens doctor: {text}\n\n{USAGE}", end="", file=sys.stderr)
+    return WRONG
+
+
+# Libraries in which a model runs and that have no module of ours: distribution, import name.
+WITHOUT_MODULE = {
+    "ctranslate2": "ctranslate2",
+    "jax": "jax",
+    "lightgbm": "lightgbm",
+    "llama-cpp-python": "llama_cpp",
+    "mlx": "mlx",
+    "onnxruntime-genai": "onnxruntime_genai",
+    "openvino": "openvino",
+    "paddlepaddle": "paddle",
+    "scikit-learn": "sklearn",
+    "spacy": "spacy",
+    "tensorflow": "tensorflow",
+    "tensorrt": "tensorrt",
+    "xgboost": "xgboost",
+}
+# Tested along with a library, and used without it as well: who imports one of them need not have the library.
+ALSO_ALONE = frozenset({"gevent", "werkzeug"})
+# The same library under another name: what runs on another device.
+OTHER_NAMES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")}
+
+
+class TimedLibrary(NamedTuple):
+    """A library that would be timed.
+
+    Args:
+        title: Its name as people write it.
+        versions: Its distributions that are installed, each with the version, and the one it was tested with.
+        certain: Whether the command's own modules import it, as far as they are known; else something else has to.
+    """
+
+    title: str
+    versions: dict[str, tuple[str, str]]
+    certain: bool
+
+
+def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
+    """Yield the installed libraries that are instrumented, by title."""
+    imported = inspection.sources.imported() | {inspection.target.name}
+    found = {library.load() for library in LIBRARIES}
+    classes = sorted((cls for cls in found if not _is_pythons(cls.library)), key=lambda cls: cls.title.lower())
+    mains = {next(iter(cls.tested)) for cls in classes}
+    for cls in classes:
+        main = next(iter(cls.tested))
+        # What was tested along with it and has a module of its own is told there.
+        versions = {
+            there: (inspection.installed(there), tested)
+            for name, tested in cls.tested.items()
+            if name not in mains - {main}
+            and (there := next(filter(inspection.installed, (name, *OTHER_NAMES.get(name, ()))), ""))
+        }
+        used = {name for name in versions.keys() - ALSO_ALONE if name.replace("-", "_") in imported}
+        used |= {name for name in versions if name == main and cls.library.partition(".")[0] in imported}
+        if any(name == main or name.startswith(cls.library) for name in versions):
+            told = {name: both for place, (name, both) in enumerate(versions.items()) if place == 0 or name in used}
+            yield TimedLibrary(
+                cls.title, told if inspection.sources.trees else versions, not inspection.sources.trees or bool(used)
+            )
+
+
+def untimed_libraries(inspection: Inspection) -> dict[str, str]:
+    """Return known libraries without an instrumentor, installed and, if sources are known, imported, with versions."""
+    imported = inspection.sources.imported()
+    return {
+        name: version
+        for name, module in WITHOUT_MODULE.items()
+        if (version := inspection.installed(name)) and (not inspection.sources.trees or module in imported)
+    }
+
+
+def _is_pythons(library: str) -> bool:
+    return library.partition(".")[0] in sys.stdlib_module_names
+
+
+WIDTH = 80
+# Where a line must not be broken.
+_NBSP = "\xa0"
+# ECMA-48, "Select graphic rendition".
+GREEN, YELLOW, RED, BOLD, DIM = "32", "33", "31", "1", "2"
+
+
+class Page:
+    """Lines for *out*.
+
+    Args:
+        out: Where they go.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
+
+    def line(self, text: str = "", *codes: str) -> None:
+        """Write *text* as one line."""
+        painted = f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes and self._coloured else text
+        print(painted, file=self._out)
+
+    def wrapped(self, text: str, lead: str = "") -> None:
+        """Write *text* wrapped to the width, the first line after *lead*; long words are not broken."""
+        indent = " " * len(lead)
+        for part in textwrap.wrap(
+            text, WIDTH, initial_indent=lead, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ):
+            self.line(part.replace(_NBSP, " "))
+
+
+def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], watched: LiveRun | None = None) -> None:
+    """Write the instrumented libraries, the observations of a live run, the problems and the hints."""
+    _write_interpreter(page, inspection)
+    _write_libraries(page, inspection)
+    if watched is not None:
+        page.line()
+        page.line(f"Run for {watched.seconds:.0f} s, in processes of Python we were in: {watched.processes}")
+        page.wrapped(
+            ", ".join(f"{title} ({count})" for title, count in watched.libraries.items()), "  imported there: "
+        )
+    hurting, rest = [one for one in found if one.hurts], [one for one in found if not one.hurts]
+    if hurting:
+        _write_findings(page, "In the way:", hurting, RED)
+    if rest:
+        _write_findings(page, "Worth knowing:", rest, YELLOW)
+    page.line()
+    if hurting:
+        page.line(f"{len(hurting)} in the way", RED, BOLD)
+    else:
+        page.line("Nothing is in the way.", GREEN, BOLD)
+
+
+def _write_interpreter(page: Page, inspection: Inspection) -> None:
+    found = inspection.interpreter
+    if found is not None:
+        version = ".".join(map(str, found.version))
+        with_us = f", stagelens {found.stagelens['version']}" if "version" in found.stagelens else ""
+        page.line(f"{inspection.target.name}: Python {version}{with_us}", BOLD)
+        page.line(f"  {found.executable}")
+
+
+def _write_libraries(page: Page, inspection: Inspection) -> None:
+    libraries = list(timed_libraries(inspection))
+    certain = [library for library in libraries if library.certain]
+    width = max((len(library.title) for library in certain), default=0)
+    if certain:
+        page.line()
+        page.line("Timed by itself:" if inspection.sources.trees else "Timed by itself, where it is imported:")
+    for library in certain:
+        page.wrapped(", ".join(_versions(library)), f"  {library.title:<{width}}  ")
+    rest = dict.fromkeys(version for library in libraries if not library.certain for version in _versions(library))
+    if rest:
+        page.line()
+        page.line(
+            "Timed by itself too, where something imports it:"
+            if certain
+            else "Timed by itself, where something imports it:"
+        )
+        page.wrapped(", ".join(rest), "  ")
+    for name, version in untimed_libraries(inspection).items():
+        page.line()
+        page.line(f"Not timed by itself: {name} {version}")
+        page.line(f"      stagelens run --stage forward=MODULE:FUNCTION -- {inspection.target.name} …", BOLD)
+
+
+def _versions(library: TimedLibrary) -> Iterator[str]:
+    for name, (version, tested) in library.versions.items():
+        # +cpu and its like say how it was built.
+        differs = version.partition("+")[0] != tested
+        yield f"{name}{_NBSP}{version}" + (f" (tested{_NBSP}with{_NBSP}{tested})" if differs else "")
+
+
+def _write_findings(page: Page, title: str, found: Sequence[Finding], colour: str) -> None:
+    page.line()
+    page.line(title, colour)
+    for finding in found:
+        page.wrapped(finding.text, "  - ")
+        if finding.fix:
+            # To be copied: never broken.
+            page.line(f"      {finding.fix}", BOLD)

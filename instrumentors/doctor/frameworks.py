@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..bootstrap import LIBRARIES
-from .environment import Finding, Inspection
-from .sources import dotted, imports
+from .inspection import Finding, Inspection, dotted_name, imported_names
 
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 _VLLM_SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
@@ -213,7 +212,7 @@ def _places(inspection: Inspection) -> dict[str, str]:
     for path, tree in inspection.sources.trees.items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.Attribute, ast.Name)):
-                found.setdefault(dotted(node), f"{path}:{node.lineno}")
+                found.setdefault(dotted_name(node), f"{path}:{node.lineno}")
     return found
 
 
@@ -235,7 +234,7 @@ BEFORE_GEVENT = frozenset({"aiohttp", "grpc", "httpx", "requests", "ssl", "torch
 def check_tracers(inspection: Inspection) -> Iterator[Finding]:
     """Check for another tracer of the same calls: both work, and both cost."""
     called = {name for _, name, _ in inspection.sources.calls()}
-    imported = {name for tree in inspection.sources.trees.values() for _, name in imports(tree)}
+    imported = {name for tree in inspection.sources.trees.values() for _, name in imported_names(tree)}
     for title, wrapper, starts, off in TRACERS:
         if wrapper in inspection.target.seen or called & set(starts) or imported & set(starts):
             yield Finding(
@@ -250,7 +249,7 @@ def check_gevent(inspection: Inspection) -> Iterator[Finding]:
     for path, tree in inspection.sources.trees.items():
         late = ""
         for node in tree.body:
-            names = {name for statement, name in imports(ast.Module([node], [])) if statement is node}
+            names = {name for statement, name in imported_names(ast.Module([node], [])) if statement is node}
             late = next((name for name in sorted(names) if name.partition(".")[0] in BEFORE_GEVENT), late)
             if late and _patches(node):
                 yield Finding(

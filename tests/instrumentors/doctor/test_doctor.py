@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.instrumentors.doctor import command, delivery, live_run
+from stagelens.instrumentors import doctor as doctor_command
+from stagelens.instrumentors.doctor import checks, inspection
 from stagelens.instrumentors.doctor.probe import MARK
 from stagelens.instrumentors.session import Sink
 
@@ -47,7 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "checkout")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")
-    monkeypatch.setattr(delivery, "MAX_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(checks, "MAX_TIMEOUT_SECONDS", 60.0)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     with Sink() as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
@@ -61,7 +62,7 @@ def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
 
     def look(*words: str) -> tuple[int, str]:
         assert Path.cwd() == place
-        code = command.main(list(words))
+        code = doctor_command.main(list(words))
         said = capsys.readouterr()
         # But for what is to be copied, and for names that are as long as they are.
         wide = [line for line in said.out.splitlines() if len(line) > 80 and line[:6].strip()]
@@ -299,8 +300,8 @@ def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
 ) -> None:
     """What no command line shows: a worker that the program starts with an environment of its own."""
     (place / "parent.py").write_text(PARENT)
-    monkeypatch.setattr(live_run, "BEGIN_SECONDS", 0.3)
-    monkeypatch.setattr(live_run, "time", Clock())
+    monkeypatch.setattr(inspection, "BEGIN_SECONDS", 0.3)
+    monkeypatch.setattr(inspection, "time", Clock())
     code, said = doctor("--run", "2", "--", sys.executable, "parent.py")
 
     assert code == 1

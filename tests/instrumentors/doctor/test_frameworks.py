@@ -10,8 +10,7 @@ import pytest
 
 from stagelens.instrumentors.bootstrap import Library
 from stagelens.instrumentors.doctor import frameworks
-from stagelens.instrumentors.doctor.environment import Inspection
-from stagelens.instrumentors.doctor.sources import Sources
+from stagelens.instrumentors.doctor.inspection import Inspection, Sources
 from stagelens.instrumentors.doctor.target import find_target
 
 

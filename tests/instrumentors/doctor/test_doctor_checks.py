@@ -13,11 +13,8 @@ import pytest
 
 from stagelens import __version__
 from stagelens.instrumentors import run
-from stagelens.instrumentors.doctor import delivery, frameworks, startup
-from stagelens.instrumentors.doctor.command import CHECKS
-from stagelens.instrumentors.doctor.environment import Check, Inspection, Interpreter
-from stagelens.instrumentors.doctor.output import timed_libraries
-from stagelens.instrumentors.doctor.sources import Sources, read_sources
+from stagelens.instrumentors.doctor import CHECKS, checks, frameworks, timed_libraries
+from stagelens.instrumentors.doctor.inspection import Check, Inspection, Interpreter, Sources, read_sources
 from stagelens.instrumentors.doctor.target import find_target
 
 Change = Callable[[Inspection], Inspection]
@@ -63,45 +60,45 @@ COUNTERS = "import prometheus_client"
 TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
         replace(HEALTHY, target=find_target(["docker", "run", "x"], {})),
-        startup.check_program,
+        checks.check_program,
         "inside of what docker starts",
     ),
-    (replace(HEALTHY, silence="Permission denied"), startup.check_program, "Permission denied"),
-    (asked(HEALTHY, version=[3, 10, 2]), startup.check_versions, "needs 3.11"),
+    (replace(HEALTHY, silence="Permission denied"), checks.check_program, "Permission denied"),
+    (asked(HEALTHY, version=[3, 10, 2]), checks.check_versions, "needs 3.11"),
     (
         asked(HEALTHY, distributions={"opentelemetry-api": "1.20.0"}),
-        startup.check_versions,
+        checks.check_versions,
         "'opentelemetry-api>=1.30'",
     ),
-    (asked(HEALTHY, implementation="pypy"), startup.check_versions, "pypy"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), startup.check_autoload, "ignore PYTHONPATH"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), startup.check_autoload, "leave -S out"),
+    (asked(HEALTHY, implementation="pypy"), checks.check_versions, "pypy"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), checks.check_autoload, "ignore PYTHONPATH"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), checks.check_autoload, "leave -S out"),
     (
         asked(HEALTHY, stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
-        startup.check_autoload,
+        checks.check_autoload,
         "stagelens run -- gunicorn",
     ),
     (
         asked(HEALTHY, stagelens=NOT_LOADED, sitecustomize="/etc/sitecustomize.py"),
-        startup.check_autoload,
+        checks.check_autoload,
         "/etc/sitecustomize.py",
     ),
     (
         asked(HEALTHY, stagelens={"loaded": False, "error": "No module"}),
-        startup.check_autoload,
+        checks.check_autoload,
         "-m pip install stagelens",
     ),
     (
         asked(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
-        startup.check_autoload,
+        checks.check_autoload,
         f"this is {__version__}",
     ),
     (
         inspection_of("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:b"),
-        startup.check_stages,
+        checks.check_stages,
         "names nothing",
     ),
-    (inspection_of("uwsgi", "--http", ":8000"), startup.check_uwsgi, "--enable-threads"),
+    (inspection_of("uwsgi", "--http", ":8000"), checks.check_uwsgi, "--enable-threads"),
     (
         inspection_of("python", "serve.py", code=LATE_PATCH),
         frameworks.check_gevent,
@@ -114,14 +111,14 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
         frameworks.check_tracers,
         "Sentry",
     ),
-    (asked(HEALTHY, thread_error="can't start new thread"), startup.check_threads, "seccomp"),
+    (asked(HEALTHY, thread_error="can't start new thread"), checks.check_threads, "seccomp"),
     (
         inspection_of("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"),
-        delivery.check_settings,
+        checks.check_settings,
         "write a number and a unit",
     ),
-    (inspection_of("python", "serve.py", OTEL_SDK_DISABLED="true"), delivery.check_settings, "unset OTEL_SDK_DISABLED"),
-    (inspection_of("python", "serve.py", OTEL_SERVICE_NAME=""), delivery.check_settings, "OTEL_SERVICE_NAME=checkout"),
+    (inspection_of("python", "serve.py", OTEL_SDK_DISABLED="true"), checks.check_settings, "unset OTEL_SDK_DISABLED"),
+    (inspection_of("python", "serve.py", OTEL_SERVICE_NAME=""), checks.check_settings, "OTEL_SERVICE_NAME=checkout"),
     (
         inspection_of("python", "serve.py", PROMETHEUS_MULTIPROC_DIR="/nosuch"),
         frameworks.check_multiprocess_metrics,
@@ -221,7 +218,7 @@ def test_a_word_that_is_too_long_for_a_file_is_none(tmp_path: Path) -> None:
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:
     """What is in there is not read, so nothing is said."""
-    assert list(startup.check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
+    assert list(checks.check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
 
 
 @pytest.mark.parametrize(("limit", "left"), [("max", None), ("100000", 100000 - 60000 + 20000)])
@@ -231,7 +228,7 @@ def test_memory_that_is_left_counts_the_page_cache_as_free(tmp_path: Path, limit
     (tmp_path / "memory.current").write_text("60000\n")
     (tmp_path / "memory.stat").write_text("anon 40000\nfile 20000\n")
 
-    assert startup.memory_left(tmp_path) == left
+    assert checks.memory_left(tmp_path) == left
 
 
 def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,33 +236,33 @@ def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch
     (tmp_path / "memory.max").write_text(str(64 * 1024**2))
     (tmp_path / "memory.current").write_text(str(54 * 1024**2))
     (tmp_path / "memory.stat").write_text("file 0\n")
-    monkeypatch.setattr(startup, "CGROUP", tmp_path)
+    monkeypatch.setattr(checks, "CGROUP", tmp_path)
 
-    assert [finding.fix for finding in startup.check_memory(HEALTHY)] != []
-    assert list(startup.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
+    assert [finding.fix for finding in checks.check_memory(HEALTHY)] != []
+    assert list(checks.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
 
 
 def test_in_a_terminal_no_collector_is_no_trouble() -> None:
     """`stagelens run` sums the run up there, but a service is not started in a terminal."""
-    found = list(delivery.check_collector(replace(HEALTHY, alone=True)))
+    found = list(checks.check_collector(replace(HEALTHY, alone=True)))
 
     assert [(finding.fix, finding.hurts) for finding in found] == [("stagelens up", False)]
 
 
 def test_a_run_that_is_kept_here_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is read only has none, unless TMPDIR names one."""
-    monkeypatch.setattr(startup.tempfile, "tempdir", str(tmp_path / "nosuch"))
+    monkeypatch.setattr(checks.tempfile, "tempdir", str(tmp_path / "nosuch"))
 
-    assert [finding.fix.partition("=")[0] for finding in startup.check_temporary_files(HEALTHY)] == ["TMPDIR"]
-    assert list(startup.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
+    assert [finding.fix.partition("=")[0] for finding in checks.check_temporary_files(HEALTHY)] == ["TMPDIR"]
+    assert list(checks.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
 
 
 def test_a_gpu_that_nobody_reads_is_worth_knowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver is and its library's Python side is not; silent where either is otherwise."""
-    monkeypatch.setattr(startup, "DRIVER", tmp_path / "nvidiactl")
-    without = list(startup.check_gpus(HEALTHY))
+    monkeypatch.setattr(checks, "DRIVER", tmp_path / "nvidiactl")
+    without = list(checks.check_gpus(HEALTHY))
     (tmp_path / "nvidiactl").touch()
     reading = asked(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
 
-    assert [(each.fix, each.hurts) for each in startup.check_gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
-    assert without == list(startup.check_gpus(reading)) == []
+    assert [(each.fix, each.hurts) for each in checks.check_gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
+    assert without == list(checks.check_gpus(reading)) == []

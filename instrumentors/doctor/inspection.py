@@ -1,0 +1,413 @@
+"""The inspected command: its interpreter, started as the command would start it, its environment, its sources and a live run.
+
+- Interpreter: `ask_interpreter` starts it with `probe.py`, which prints its facts.
+- Sources: the command's own modules, parsed and never executed: a script or `module:app` among its words, and their local
+  imports. Conclusions from them are guesses: a name may be something else when the program runs.
+- Live run (`--run`): `run_and_watch` runs the command for a while and observes which of its processes are instrumented.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from ..bootstrap import LIBRARIES
+from ..run import AUTOLOAD
+from ..session import Session, Sink, pause
+from . import probe
+from .target import Target
+
+# Where we were tested; see pyproject's requires-python and dependencies.
+OLDEST_PYTHON = (3, 11)
+OLDEST_OPENTELEMETRY = (1, 30)
+
+
+class Finding(NamedTuple):
+    """One problem or hint.
+
+    Args:
+        text: What is so, and what follows from it.
+        fix: What to write, as it is to be written; "" where nothing can be done.
+        hurts: Whether something is lost by it: not timed, not delivered, wrong. Else it is worth knowing.
+    """
+
+    text: str
+    fix: str = ""
+    hurts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """Facts about the command's interpreter, started as the command would start it.
+
+    Args:
+        executable: Its path.
+        version: Its version.
+        implementation: `cpython` or another.
+        gil: Whether it has the lock.
+        ignores_environment: Whether it was started with `-E` or `-I`.
+        no_site: Whether it was started with `-S`.
+        no_user_site: Whether what is installed for the user only is left out.
+        sitecustomize: The file that ran as `sitecustomize`, "" for none.
+        stagelens: Whether ours is `loaded`, and the `error` of importing it; its `version` and `file` where there is none.
+        thread_error: Why it cannot start a thread, "" where it can.
+        distributions: What is installed, and in which version.
+        places: The folders of some packages.
+        environment: The variables checks ask for, as they arrive.
+    """
+
+    executable: str
+    version: Sequence[int]
+    implementation: str
+    gil: bool
+    ignores_environment: bool
+    no_site: bool
+    no_user_site: bool
+    sitecustomize: str
+    stagelens: Mapping[str, Any]
+    thread_error: str
+    distributions: Mapping[str, str]
+    places: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The inspected command: its target, environment, interpreter and sources.
+
+    Args:
+        command: The command as it was given.
+        target: What it comes to.
+        environment: Its environment, as far as it is known.
+        interpreter: What its interpreter says; None where it was not asked or did not answer.
+        silence: Why it did not answer, "" where it did or was not asked.
+        sources: The modules of the command's own that were found.
+        kept_here: Whether the run would be kept by `stagelens run` itself, so that no collector is needed.
+        alone: Whether that is so only because no collector answers, and a person waits at a terminal.
+    """
+
+    command: Sequence[str]
+    target: Target
+    environment: Mapping[str, str]
+    interpreter: Interpreter | None = None
+    silence: str = ""
+    sources: Sources = field(default_factory=lambda: Sources({}))
+    kept_here: bool = False
+    alone: bool = False
+
+    def installed(self, distribution: str) -> str:
+        """Return the version of *distribution* in the command's environment, "" where it is not there or not known."""
+        return self.interpreter.distributions.get(distribution, "") if self.interpreter else ""
+
+    def option(self, *names: str) -> str | None:
+        """Return the value of the first of the options *names*, "" for an option without value; None if absent."""
+        words = self.target.words
+        for place, word in enumerate(words):
+            name, sign, value = word.partition("=")
+            if name in names:
+                following = words[place + 1] if place + 1 < len(words) else ""
+                return value if sign else "" if following.startswith("-") else following
+            # -w4 is -w 4.
+            if word[:2] in names and not word.startswith("--"):
+                return word[2:]
+        return None
+
+
+Check: TypeAlias = Callable[[Inspection], Iterator[Finding]]
+
+
+# A busy machine may take a second; an environment with thousands of packages on a network's disk many.
+PATIENCE_SECONDS = 60.0
+# Nothing may be sent by what is started along with the interpreter, and no environment be changed.
+QUIET = {
+    "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
+    "DD_TRACE_ENABLED": "false",
+    "NEW_RELIC_MONITOR_MODE": "false",
+    "OTEL_LOGS_EXPORTER": "none",
+    "OTEL_METRICS_EXPORTER": "none",
+    "OTEL_TRACES_EXPORTER": "none",
+    "PIXI_FROZEN": "true",
+    "PIXI_NO_INSTALL": "true",
+    "UV_NO_SYNC": "1",
+}
+
+
+def ask_interpreter(target: Target, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
+    """Start the interpreter of *target* in *env* and return its facts; None and the reason if it does not answer."""
+    command = [*target.prefix, target.interpreter, *target.flags, "-c", Path(probe.__file__).read_text()]
+    try:
+        said, problems = _interpreter_output(command, {**env, **QUIET})
+    except OSError as error:
+        return None, f"{error.filename or command[0]}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return None, f"it did not answer within {PATIENCE_SECONDS:g} s"
+    answers = [line.removeprefix(probe.MARK) for line in said.splitlines() if line.startswith(probe.MARK)]
+    if not answers:
+        return None, problems.strip().splitlines()[-1] if problems.strip() else "it said nothing"
+    facts: dict[str, Any] = json.loads(answers[-1])
+    facts["environment"] = {
+        **{name: value for name, value in facts["environment"].items() if name not in QUIET},
+        **{name: env[name] for name in QUIET if name in env},
+    }
+    return Interpreter(**facts), ""
+
+
+def _interpreter_output(command: list[str], env: Mapping[str, str]) -> tuple[str, str]:
+    """Return the output of *command*; end all processes that it has started."""
+    # A session of its own: what is typed in the terminal is not for it, and all of it can be ended together.
+    process = subprocess.Popen(  # noqa: S603 - the user's own
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        return process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+# Far more than a service has of its own; a look must take no time.
+MAX_FILES = 200
+MAX_BYTES = 1024**2
+_MODULE = re.compile(r"([A-Za-z_][\w.]*)(:[\w.]+)?(\(.*\))?")
+# Options that name the folder in which a server finds the application.
+_FOLDERS = ("--app-dir", "--chdir", "--pythonpath", "--working-dir")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Files that could be read.
+
+    Args:
+        trees: Their syntax trees, by path, the program's first.
+    """
+
+    trees: Mapping[Path, ast.Module]
+
+    def imported(self) -> set[str]:
+        """Return the top names of all that is imported anywhere in them."""
+        return {name.partition(".")[0] for tree in self.trees.values() for _, name in imported_names(tree)}
+
+    def calls(self) -> Iterator[tuple[str, str, ast.Call]]:
+        """Yield every call with its place, as people write it, and its dotted name."""
+        for path, tree in self.trees.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call):
+                    yield f"{path}:{node.lineno}", dotted_name(node.func), node
+
+    def defines(self, module: str, path: str) -> bool | None:
+        """Return whether *module* has a function or method *path*; None where the module is not among these."""
+        endings = (Path(*module.split(".")).with_suffix(".py"), Path(*module.split("."), "__init__.py"))
+        file = next((file for file in self.trees for ending in endings if str(file).endswith(str(ending))), None)
+        if file is None:
+            return None
+        bodies, tops = [self.trees[file].body], path.split(".")
+        for name in tops:
+            found = [node for body in bodies for node in body if getattr(node, "name", None) == name]
+            bodies = [getattr(node, "body", []) for node in found]
+        # A name that is imported into the module, or assigned there, is one too.
+        names = {
+            alias.asname or alias.name
+            for node in ast.walk(self.trees[file])
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+        names |= {
+            node.id
+            for node in ast.walk(self.trees[file])
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        return bool(bodies) or tops[0] in names or "*" in names
+
+
+def read_sources(program: str, words: Sequence[str], folder: Path) -> Sources:
+    """Return the modules that *program* with *words*, started in *folder*, has of its own."""
+    folders = [folder, *(folder / value for value in _option_folders(words))]
+    waiting = deque(path for word in (program, *words) for path in _named_modules(word, folders))
+    trees: dict[Path, ast.Module] = {}
+    while waiting and len(trees) < MAX_FILES:
+        path = waiting.popleft()
+        if path in trees or (tree := _parse_file(path)) is None:
+            continue
+        trees[path] = tree
+        beside = [*folders, path.parent, folder / path.parent]
+        waiting.extend(found for _, name in imported_names(tree) for found in _module_files(name, beside))
+    return Sources(trees)
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield each import of *tree* and the name it imports; of `from a import b` both `a` and `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            yield from (
+                (node, name)
+                for name in (module, *(f"{module}.{alias.name}".strip(".") for alias in node.names))
+                if name
+            )
+
+
+def dotted_name(node: ast.expr) -> str:
+    """Return the dotted name of an expression such as `a.b.c`; calls in between are reduced to their names."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted_name(node.value)}.{node.attr}"
+    if isinstance(node, ast.Call):
+        return dotted_name(node.func)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _option_folders(words: Sequence[str]) -> Iterator[str]:
+    for place, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        if name in _FOLDERS:
+            yield value if sign else "".join(words[place + 1 : place + 2])
+
+
+def _named_modules(word: str, folders: Sequence[Path]) -> Iterator[Path]:
+    if word.endswith(".py"):
+        yield from (_shortest_path(path) for path in [folder / word for folder in folders] if _is_file(path))
+    elif found := _MODULE.fullmatch(word):
+        yield from _module_files(found[1], folders)
+
+
+def _module_files(name: str, folders: Sequence[Path]) -> Iterator[Path]:
+    parts = name.split(".")
+    for folder in folders:
+        for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
+            # Not what was installed into a folder below this one.
+            if _is_file(path) and "site-packages" not in path.parts:
+                yield _shortest_path(path)
+                return
+
+
+def _is_file(path: Path) -> bool:
+    # Its own method raises where a name is too long for a file.
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _shortest_path(path: Path) -> Path:
+    resolved, here = path.resolve(), Path.cwd()
+    return resolved.relative_to(here) if resolved.is_relative_to(here) else resolved
+
+
+def _parse_file(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_bytes()[:MAX_BYTES])
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+INSIDE = Path(__file__).parent / "inside"
+# Folder into which `inside/sitecustomize.py` writes; not a setting.
+VARIABLE = "STAGELENS_DOCTOR"
+_PYTHON_PROGRAM = re.compile(r"(python|pypy)[0-9.]*t?")
+_SHOWN_CHARS = 60
+# Until an interpreter has loaded its sitecustomize, on a busy machine.
+BEGIN_SECONDS = 2.0
+
+
+class LiveRun(NamedTuple):
+    """Observations of a command while it ran.
+
+    Args:
+        seconds: How long it ran. [seconds]
+        processes: How many processes of Python it had that we were in.
+        libraries: What they have imported that we time, by title, and in how many of them.
+        missed: The command lines of processes of Python that we were not in.
+        failure: What the command has written, where it ended by itself with an error; "" else.
+    """
+
+    seconds: float
+    processes: int
+    libraries: Mapping[str, int]
+    missed: Sequence[str]
+    failure: str
+
+
+def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> LiveRun:
+    """Run *command* in *env*, which is that of `stagelens run`, for *seconds* at most; it ends with all it has started.
+
+    Raises:
+        StagelensError: It cannot be started.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-doctor-")))
+        sink = stack.enter_context(Sink())
+        session = stack.enter_context(Session(command, _live_run_environment(env, folder, sink.endpoint)))
+        begun, since, python = time.monotonic(), dict[int, float](), dict[int, str]()
+        while not session.is_over and time.monotonic() < begun + seconds:
+            for process in session.processes():
+                if line := _python_command_line(process.pid):
+                    first = since.setdefault(process.pid, time.monotonic())
+                    # Of one that has only begun it is not known yet.
+                    python |= {process.pid: line} if time.monotonic() - first > BEGIN_SECONDS else {}
+            pause()
+        took = time.monotonic() - begun
+        seen = {int(path.name): path.read_text().splitlines() for path in folder.iterdir()}
+        failure = session.failure() if session.code else ""
+    titles = {library.module: library.load().title for library in LIBRARIES}
+    imported = [{titles[line.split()[1]] for line in lines if line.startswith("library ")} for lines in seen.values()]
+    found = sorted({title for each in imported for title in each})
+    return LiveRun(
+        took,
+        len(seen),
+        {title: sum(title in each for each in imported) for title in found},
+        [line for pid, line in python.items() if pid not in seen],
+        failure,
+    )
+
+
+def live_findings(watched: LiveRun) -> Iterator[Finding]:
+    """Yield the problems that were observed while the command ran."""
+    if watched.failure:
+        first, *rest = watched.failure.splitlines()
+        yield Finding(f"After {watched.seconds:.1f} s {first}: {' '.join(''.join(rest[-1:]).split())}")
+    for line in dict.fromkeys(watched.missed):
+        yield Finding(
+            f"`{line}` ran without us: it was started with another PYTHONPATH, or with -I, -E or -S.",
+            f"PYTHONPATH={AUTOLOAD}:$PYTHONPATH    # where it is started",
+        )
+
+
+def _live_run_environment(env: Mapping[str, str], folder: Path, endpoint: str) -> dict[str, str]:
+    kept = {name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    return {
+        **kept,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        # Ours is the first there, and runs the next one it finds.
+        "PYTHONPATH": env["PYTHONPATH"].replace(str(AUTOLOAD), os.pathsep.join((str(AUTOLOAD), str(INSIDE))), 1),
+        VARIABLE: str(folder),
+    }
+
+
+def _python_command_line(pid: int) -> str:
+    """Return the command line of *pid* where it is a process of Python, "" else."""
+    try:
+        if not _PYTHON_PROGRAM.fullmatch(Path(f"/proc/{pid}/exe").readlink().name):
+            return ""
+        program, *rest = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+        return " ".join((Path(program).name, *rest))[:_SHOWN_CHARS]
+    except OSError:
+        return ""
