@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 from .. import import_lock
-from . import functions, imports, recorder
-from .instrumentor import Instrumentor, log_failure
+from . import functions, recorder
+from .instrumentor import Instrumentor, log_failure, when_imported
 
 
 class Library(NamedTuple):
@@ -71,7 +71,7 @@ def instrument() -> None:
     for library in LIBRARIES:
         if library not in _instrumented:
             _instrumented.add(library)
-            imports.when_imported(library.trigger, _ImportHook(library))
+            when_imported(library.trigger, _ImportHook(library))
 
 
 _instrumented: set[Library] = set()

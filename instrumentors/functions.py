@@ -21,8 +21,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.errors import ConfigError
-from . import imports, recorder
-from .instrumentor import Instrumentor
+from . import recorder
+from .instrumentor import Hook, Instrumentor
 
 # Comma-separated stage=module:function, as `--stage` writes it.
 VARIABLE = "STAGELENS_STAGES"
@@ -72,7 +72,7 @@ class FunctionInstrumentor(Instrumentor):
     # By module, those that were not found yet.
     _unmatched: ClassVar[dict[str, list[NamedStage]]] = {}
 
-    def hooks(self) -> Mapping[str, imports.Hook]:
+    def hooks(self) -> Mapping[str, Hook]:
         """Return one hook for each module that holds named functions; a broken setting is logged and names none."""
         try:
             named = parse(os.environ.get(VARIABLE, ""))

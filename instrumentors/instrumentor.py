@@ -1,9 +1,14 @@
-"""`Instrumentor`: the base class of all instrumented libraries, and its patches.
+"""`Instrumentor`: the base class of all instrumented libraries, its patches, and the import hooks that apply them.
 
 A subclass declares `library` and `hooks`: for each import name the function that patches the module. A new library needs a
 file in `libraries/` (`libraries/_template.py` is a commented example), a line in `bootstrap.LIBRARIES` and an entry point. The
 classes satisfy the `opentelemetry_instrumentor` entry points by their methods (`instrument`, `uninstrument`,
 `instrumentation_dependencies`), so that package is no dependency of ours. `docs/libraries/` is generated from the declarations.
+
+An import hook is called when its library is imported, or at once if it already is. A finder on `sys.meta_path` asks the other
+finders for the module; the loader they find then calls the hooks after `exec_module` of that one module. The loader stays the
+same object, so `__loader__`, `inspect` and `importlib.resources` see no change, and nothing is imported that the host does not
+import itself.
 
 Nothing of ours may raise into the host: a failure is logged once, and the library runs unchanged.
 """
@@ -13,12 +18,16 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from . import imports
 from .records import MAX_MARKS, clock, current
+
+Hook: TypeAlias = Callable[[ModuleType], None]
+
 
 _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()
@@ -77,13 +86,13 @@ class Instrumentor:
     not_timed: ClassVar[Sequence[str]] = ()
     tested: ClassVar[Mapping[str, str]] = MappingProxyType({})
     _patches: ClassVar[list[Patch]]
-    _waiting: ClassVar[dict[str, imports.Hook]]
+    _waiting: ClassVar[dict[str, Hook]]
 
     def __init_subclass__(cls) -> None:
         """Create the patches of each library."""
         cls._patches, cls._waiting = [], {}
 
-    def hooks(self) -> Mapping[str, imports.Hook]:
+    def hooks(self) -> Mapping[str, Hook]:
         """Return the function that patches each module of the library, by import name; it runs after the import."""
         raise NotImplementedError
 
@@ -97,12 +106,12 @@ class Instrumentor:
             return
         self._waiting.update((name, _failing_open(hook)) for name, hook in self.hooks().items())
         for name, hook in self._waiting.items():
-            imports.when_imported(name, hook)
+            when_imported(name, hook)
 
     def uninstrument(self, **_: Any) -> None:
         """Restore the same objects; an attribute that was wrapped again since stays, to keep that wrapper."""
         for name, hook in self._waiting.items():
-            imports.forget(name, hook)
+            forget(name, hook)
         self._waiting.clear()
         for patch in reversed(self._patches):
             if patch.is_applied():
@@ -199,7 +208,7 @@ def _callable(owner: Any, original: Any) -> Any:
     return get(original, None, owner)
 
 
-def _failing_open(hook: imports.Hook) -> imports.Hook:
+def _failing_open(hook: Hook) -> Hook:
     def run(module: ModuleType) -> None:
         try:
             hook(module)
@@ -207,3 +216,96 @@ def _failing_open(hook: imports.Hook) -> imports.Hook:
             log_failure(f"instrumenting {module.__name__}")
 
     return run
+
+
+def when_imported(name: str, hook: Hook) -> None:
+    """Call *hook* with module *name* as soon as it is loaded, now if it already is, and again whenever it is reloaded.
+
+    Args:
+        name: The full import name, such as "fastapi.routing".
+        hook: It must not raise: it runs inside the host's own import.
+    """
+    _hooks.setdefault(name, []).append(hook)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    module = sys.modules.get(name)
+    if module is not None:
+        hook(module)
+
+
+def forget(name: str, hook: Hook) -> None:
+    """Call *hook* no more; the last one to go takes the finder with it."""
+    hooks = _hooks.get(name, [])
+    if hook in hooks:
+        hooks.remove(hook)
+    if not hooks:
+        _hooks.pop(name, None)
+    if not _hooks and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+class _Finder:
+    """Finder that returns the specs of the other finders, with the call of our hooks added.
+
+    The class of `importlib.abc` is not its base: that module loads a dozen others, in every process of the host.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        # Another such finder may ask all finders in turn, this one included: the second question ends here.
+        if fullname not in _hooks or getattr(self._asking, "name", None) == fullname:
+            return None
+        self._asking.name = fullname
+        try:
+            spec = _ask_the_others(self, fullname, path, target)
+        finally:
+            self._asking.name = None
+        if spec is not None:
+            _call_after_exec(spec)
+        return spec
+
+
+_hooks: dict[str, list[Hook]] = {}
+_finder = _Finder()
+
+
+def _ask_the_others(
+    us: _Finder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    for finder in list(sys.meta_path):
+        find_spec = getattr(finder, "find_spec", None)
+        if finder is us or find_spec is None:
+            continue
+        spec: ModuleSpec | None = find_spec(fullname, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _call_after_exec(spec: ModuleSpec) -> None:
+    loader: Any = spec.loader
+    original = getattr(loader, "exec_module", None)
+    # Built-in and frozen modules are loaded by classes, not instances: a method of ours would catch every such module.
+    if original is None or isinstance(loader, type):
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        # A loader may serve several modules, as that of a zip file does.
+        if module.__name__ != spec.name:
+            original(module)
+            return
+        if vars(loader).get("exec_module") is exec_module:
+            del loader.exec_module
+        original(module)
+        for hook in list(_hooks.get(spec.name, ())):
+            hook(module)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        # A loader with slots: the library runs untouched.
+        return

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import MAX_MARKS, clock, current
 
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, attach_call, call_of, record_read, record_wait, with_traceparent
 from .token_stream import LineStream

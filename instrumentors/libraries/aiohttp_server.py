@@ -17,8 +17,7 @@ from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..records import MAX_MARKS, clock, current
 from .asgi_request import KEY, Receive, Scope, Send, serve
 

@@ -13,8 +13,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import SHARED, Marks, clock
 from ..tickets import Batch, Ticket, ticket
 

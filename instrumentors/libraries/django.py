@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from . import asgi_request as asgi
 from . import wsgi
 from .asgi_request import Receive, Scope, Send

@@ -17,8 +17,7 @@ from threading import Thread
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current, untimed
 
 # Whose threads work for all requests, and know by themselves for which.

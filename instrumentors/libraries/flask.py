@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import MAX_MARKS, clock, current
 from .wsgi import KEY, Environ, StartResponse, serve
 

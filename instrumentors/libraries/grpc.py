@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, record_read, record_wait, traceparent
 

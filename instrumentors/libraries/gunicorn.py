@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import clock
 from .wsgi import waited_ns
 

@@ -13,8 +13,7 @@ from contextlib import aclosing
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..records import Marks, clock, current
 from .client_common import DEPENDENCY, AnsweredCall, attach_call, call_of, record_read, with_traceparent
 from .token_stream import note_lines, note_lines_async

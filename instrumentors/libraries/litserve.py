@@ -14,8 +14,7 @@ from operator import itemgetter
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
 from ..tickets import Run, TicketsById, ticket, with_run
 

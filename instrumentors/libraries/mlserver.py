@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import SHARED, clock
 from ..tickets import Batch, Ticket, TicketsById, ticket, with_run
 

@@ -17,8 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..loads import loads, shapes_of
 from ..records import OPEN, Marks, clock, current, has_room
 from . import onnxruntime_session as copies

@@ -15,8 +15,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, current
 from .client_common import call_of
 from .token_stream import TokenStream

@@ -16,8 +16,7 @@ from typing import Any
 
 from ...core.names import COUNTED
 from .. import trace_context
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, current, untimed
 from ..trace_context import Parent
 

@@ -15,8 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from .. import trace_context
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import OPEN, Marks, clock, current
 from ..tickets import Batch, Run, Ticket, ticket
 

@@ -22,8 +22,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from .. import recorder
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import clock, current
 from ..tickets import Batch, Ticket, ticket

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor, timed
+from ..instrumentor import Hook, Instrumentor, timed
 from .client_common import DEPENDENCY, call_of
 from .token_stream import note_lines
 

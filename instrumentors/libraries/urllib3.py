@@ -13,8 +13,7 @@ from contextvars import ContextVar
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..imports import Hook
-from ..instrumentor import Instrumentor
+from ..instrumentor import Hook, Instrumentor
 from ..records import clock, current
 from .client_common import attach_call, call_of, record_read, record_wait, with_traceparent
 

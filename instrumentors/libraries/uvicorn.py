@@ -13,8 +13,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from .. import recorder
-from ..imports import Hook
-from ..instrumentor import Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..stalls import watch_loop
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.instrumentors import bootstrap, imports
+from stagelens.instrumentors import bootstrap, instrumentor
 from stagelens.instrumentors.bootstrap import Library
 
 PROGRAM = """
@@ -36,7 +36,7 @@ def test_a_module_that_fails_leaves_the_import_alone(
     """The library loads as before, and one line says what is not timed."""
     (tmp_path / "a_library_of_nobody.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(imports, "_hooks", {})
+    monkeypatch.setattr(instrumentor, "_hooks", {})
     monkeypatch.setattr(bootstrap, "_instrumented", set())
     monkeypatch.setattr(bootstrap, "LIBRARIES", (Library("a_library_of_nobody", "no_such_module", "X"),))
     with caplog.at_level(logging.WARNING, "stagelens"):

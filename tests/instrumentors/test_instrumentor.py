@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.instrumentors import imports, recorder
-from stagelens.instrumentors.imports import Hook
-from stagelens.instrumentors.instrumentor import Instrumentor, timed, timed_async
+from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors.instrumentor import Hook, Instrumentor, timed, timed_async
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -34,7 +33,7 @@ class ToyInstrumentor(Instrumentor):
 
     library = "toy_library"
 
-    def hooks(self) -> Mapping[str, imports.Hook]:
+    def hooks(self) -> Mapping[str, instrumentor.Hook]:
         """Return what to patch where."""
         return {"toy_library": self._toy, "toy_library_extra": self._extra}
 

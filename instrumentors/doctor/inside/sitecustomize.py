@@ -34,13 +34,13 @@ def _write(line: str):
 
 
 def _watch():
-    from stagelens.instrumentors import bootstrap, imports
+    from stagelens.instrumentors import bootstrap, instrumentor
 
     _write("begun")
     os.register_at_fork(after_in_child=lambda: _write("begun"))
     for library in bootstrap.LIBRARIES:
         # Registered after the library's own hook: what that could patch is patched.
-        imports.when_imported(library.trigger, functools.partial(_imported, library.module))
+        instrumentor.when_imported(library.trigger, functools.partial(_imported, library.module))
 
 
 def _imported(library: str, _: object):

@@ -32,8 +32,7 @@ from ....core.stages import (
     STALL_COMPILE,
     LoadPhase,
 )
-from ...imports import Hook
-from ...instrumentor import Instrumentor, log_failure
+from ...instrumentor import Hook, Instrumentor, log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_room
 from ...stalls import stalls

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...imports import Hook
-from ...instrumentor import Instrumentor, log_failure
+from ...instrumentor import Hook, Instrumentor, log_failure
 from ...records import MAX_MARKS, OPEN, Marks, clock, current
 from ..executors import as_job
 from . import generation

@@ -15,8 +15,7 @@ from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...imports import Hook
-from ...instrumentor import Instrumentor, timed
+from ...instrumentor import Hook, Instrumentor, timed
 from . import calls, statistics, streams
 from .calls import GRPC_HEADERS, HTTP_HEADERS
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors import imports
+from stagelens.instrumentors import instrumentor
 
 Seen = list[tuple[str, Any]]
 
@@ -26,7 +26,7 @@ Seen = list[tuple[str, Any]]
 def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., Seen]]:
     """Hook modules by name and collect what the hook saw; modules are looked for in tmp_path."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    hooks: list[tuple[str, imports.Hook]] = []
+    hooks: list[tuple[str, instrumentor.Hook]] = []
 
     def hook(*names: str) -> Seen:
         seen: Seen = []
@@ -36,12 +36,12 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callabl
 
         for name in names:
             hooks.append((name, call))
-            imports.when_imported(name, call)
+            instrumentor.when_imported(name, call)
         return seen
 
     yield hook
     for name, call in hooks:
-        imports.forget(name, call)
+        instrumentor.forget(name, call)
         sys.modules.pop(name, None)
 
 
@@ -169,10 +169,10 @@ def test_the_last_hook_to_go_takes_the_finder_with_it(tmp_path: Path) -> None:
     before = list(sys.meta_path)
     script = tmp_path / "gone.py"
     script.write_text("")
-    hooks: list[imports.Hook] = [lambda _: None, lambda _: None]
+    hooks: list[instrumentor.Hook] = [lambda _: None, lambda _: None]
     for hook in hooks:
-        imports.when_imported("gone", hook)
+        instrumentor.when_imported("gone", hook)
     for hook in hooks:
-        imports.forget("gone", hook)
+        instrumentor.forget("gone", hook)
 
     assert sys.meta_path == before
