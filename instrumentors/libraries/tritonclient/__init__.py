@@ -10,14 +10,17 @@ Tested against Triton 2.51 (24.10).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...instrumentor import Hook, Instrumentor, timed
-from . import calls, statistics, streams
-from .calls import GRPC_HEADERS, HTTP_HEADERS
+from ....core.names import BY_TRITON_RESPONSE
+from ...instrumentor import Hook, Instrumentor, log_failure, timed
+from ...records import MAX_MARKS, OPEN, Marks, clock, current
+from . import calls, statistics
+from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, enter, headers_for, leave
 
 
 class TritonClientInstrumentor(Instrumentor):
@@ -88,16 +91,16 @@ class TritonClientInstrumentor(Instrumentor):
         self.replace(client, "__init__", partial(calls.init, protocol="grpc"))
         self.replace(client, "infer", partial(calls.infer, place=GRPC_HEADERS))
         self.replace(client, "async_infer", calls.async_infer_grpc)
-        self.replace(client, "start_stream", streams.start_stream)
-        self.replace(client, "async_stream_infer", streams.async_stream_infer)
-        self.replace(client, "stop_stream", streams.stop_stream)
+        self.replace(client, "start_stream", start_stream)
+        self.replace(client, "async_stream_infer", async_stream_infer)
+        self.replace(client, "stop_stream", stop_stream)
         self.replace(module, "_get_inference_request", calls.building)
 
     def _grpc_aio(self, module: ModuleType) -> None:
         client = module.InferenceServerClient
         self.replace(client, "__init__", partial(calls.init, protocol="grpc"))
         self.replace(client, "infer", partial(calls.infer_aio, place=GRPC_HEADERS))
-        self.replace(client, "stream_infer", streams.stream_infer)
+        self.replace(client, "stream_infer", stream_infer)
         self.replace(module, "_get_inference_request", calls.building)
 
     def _input(self, module: ModuleType) -> None:
@@ -109,3 +112,383 @@ class TritonClientInstrumentor(Instrumentor):
     def _shared_memory(self, module: ModuleType) -> None:
         self.replace(module, "set_shared_memory_region", timed("serialize"))
         self.replace(module, "get_contents_as_numpy", timed("serialize"))
+
+
+# Streams of the gRPC clients, for threads and for asyncio, and calls with several responses (decoupled models).
+#
+# The wait from the call to its last response is `network`; the first response is the first token of the request, and the longest
+# time between two responses its gap. A stream of the threaded client may serve many requests, whose responses are told apart by
+# `request_id`; a stream of asyncio is one call of one request.
+
+FINAL = "triton_final_response"
+
+
+class StreamedCall(Call):
+    """A call that is answered in parts."""
+
+    __slots__ = ("_gap", "_last", "_parts", "_wait", "inferences")
+
+    def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
+        super().__init__(marks, client, model, version)
+        self._parts = 0
+        self._last = self.begun
+        self._wait = MutableMark(marks, "network", self.begun, self.begun)
+        self._gap: MutableMark | None = None
+        # Of a stream of asyncio, which is one call to us.
+        self.inferences = 1
+
+    def part(self, response: Any) -> bool:
+        """Note that a part has come, and return whether the server calls it the last."""
+        now = clock()
+        self._wait.grow_end(now)
+        last = is_last_response(response)
+        # An empty one only says that it is the last; one that is all of the answer is no stream's first.
+        if response.outputs and (self._parts or not last):
+            self._parted(now)
+        if response.outputs:
+            self._parts += 1
+            self._last = now
+        return last
+
+    def _parted(self, now: int) -> None:
+        if len(self.marks) >= MAX_MARKS:
+            return
+        if not self._parts:
+            self.marks.extend(("@first_token", now, BY_TRITON_RESPONSE))
+        elif self._gap is None:
+            self._gap = MutableMark(self.marks, "@gap", now - self._last, 0)
+        else:
+            self._gap.grow_start(now - self._last)
+
+    def end(self, error: BaseException | None, status: str = "") -> None:
+        """Note, once, that no part will come any more."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if error is not None or not self._parts:
+                self._last = clock()
+                self._wait.grow_end(self._last)
+            if len(self.marks) < MAX_MARKS:
+                self.settle(self._last, error, status)
+        except Exception:
+            log_failure("timing a stream of tritonclient")
+
+    def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
+        """Say which model was called; an average tells of one inference, not of several in a row."""
+        if self.inferences != 1:
+            self.server = None
+        super().settle(arrived, error, status)
+
+
+class MutableMark:
+    """One triple of marks that is written at once and changed later: a stream of a thousand parts is one wait.
+
+    Args:
+        marks: The request's.
+        key: Its key.
+        start: Its first value: a number of its own, by which it is found again.
+        end: Its second value.
+    """
+
+    __slots__ = ("_at", "_key", "_marks", "_start")
+
+    def __init__(self, marks: Marks, key: str, start: int, end: int) -> None:
+        self._marks = marks
+        self._key = key
+        self._start = start
+        self._at = 0
+        if len(marks) < MAX_MARKS:
+            marks.extend((key, start, end))
+
+    def grow_start(self, value: int) -> None:
+        """Raise the first value to *value*."""
+        at = self._place()
+        if at and value > self._start:
+            self._marks[at + 1] = self._start = value
+
+    def grow_end(self, value: int) -> None:
+        """Raise the second value to *value*."""
+        at = self._place()
+        if at and value > self._marks[at + 2]:
+            self._marks[at + 2] = value
+
+    def _place(self) -> int:
+        """Return where the triple stands, 0 if nowhere; other threads may have written after it, or made room before."""
+        marks, at = self._marks, self._at
+        if not self._stands(at):
+            places = range(len(marks) - 3, 0, -3)
+            self._at = at = next((place for place in places if self._stands(place)), 0)
+        return at
+
+    def _stands(self, at: int) -> bool:
+        marks = self._marks
+        return 0 < at < len(marks) and marks[at] == self._key and marks[at + 1] is self._start
+
+
+def is_last_response(response: Any) -> bool:
+    """Return whether a response is marked as the last of its call."""
+    return FINAL in response.parameters and response.parameters[FINAL].bool_param
+
+
+STREAM = "_stagelens_stream"
+# Calls of one stream whose last part never comes, the oldest of which are forgotten.
+MAX_CALLS = 64
+
+
+class CallStream:
+    """The calls under way in one stream, by their request id.
+
+    Whoever calls and the client's reader meet here, on threads of their own.
+
+    Args:
+        callback: The user's, for every part.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        # Never held while the callback runs; re-entrant, for a signal handler or a finalizer may come up in between.
+        self._lock = threading.RLock()
+        self._calls: dict[str, StreamedCall] = {}
+        # Ids that two requests have used at once.
+        self._ambiguous: set[str] = set()
+
+    def add(self, call: StreamedCall, request_id: str) -> None:
+        """Expect answers to *call*."""
+        with self._lock:
+            earlier = self._calls.pop(request_id, None)
+            if earlier is not None:
+                earlier.end(None)
+                if earlier.marks is not call.marks and earlier.marks[0] == OPEN and len(self._ambiguous) < MAX_CALLS:
+                    self._ambiguous.add(request_id)
+            if request_id in self._ambiguous:
+                return
+            while len(self._calls) >= MAX_CALLS:
+                self._calls.pop(next(iter(self._calls))).end(None)
+            self._calls[request_id] = call
+
+    def refused(self, call: StreamedCall, request_id: str, error: BaseException) -> None:
+        """Expect none: it was not sent."""
+        with self._lock:
+            if self._calls.get(request_id) is call:
+                del self._calls[request_id]
+            call.end(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Expect no more answers."""
+        with self._lock:
+            while self._calls:
+                self._calls.popitem()[1].end(error)
+
+    def answered(self, result: Any, error: Any) -> None:
+        """Hand a part to the user's callback, which belongs to the request too."""
+        call = None
+        try:
+            with self._lock:
+                call = self._note(result, error)
+        except Exception:
+            log_failure("timing a part of a stream of tritonclient")
+        if call is None:
+            self._callback(result=result, error=error)
+            return
+        token = current.set(call.marks)
+        try:
+            self._callback(result=result, error=error)
+        finally:
+            current.reset(token)
+
+    def _note(self, result: Any, error: Any) -> StreamedCall | None:
+        if error is not None:
+            return self._failed(error)
+        response = result.get_response()
+        call = self._calls.get(response.id)
+        if call is None:
+            return None
+        if call.part(response):
+            del self._calls[response.id]
+            call.end(None)
+        return call
+
+    def _failed(self, error: Any) -> StreamedCall | None:
+        # The server names no call: it is the only one there is, or with a status it is the stream that has failed.
+        only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        if only is not None or error.status():
+            self.close(error)
+        return only
+
+
+def start_stream(original: Any) -> Any:
+    """Wrap `start_stream` to put a stream of ours between client and callback."""
+
+    def start_stream(
+        self: Any, callback: Any, stream_timeout: Any = None, headers: Any = None, compression_algorithm: Any = None
+    ) -> Any:
+        stream = CallStream(callback)
+        marks = current.get()
+        if marks is None:
+            original(self, stream.answered, stream_timeout, headers, compression_algorithm)
+        else:
+            call = Call(marks, self, "", "")
+            headers = headers_for(call, headers)
+            tokens = enter(call)
+            try:
+                original(self, stream.answered, stream_timeout, headers, compression_algorithm)
+            finally:
+                leave(tokens)
+        setattr(self, STREAM, stream)
+
+    return start_stream
+
+
+def async_stream_infer(original: Any) -> Any:
+    """Wrap `async_stream_infer` to expect responses."""
+
+    def async_stream_infer(  # noqa: PLR0917 - the client's signature
+        self: Any,
+        model_name: Any,
+        inputs: Any,
+        model_version: Any = "",
+        outputs: Any = None,
+        request_id: Any = "",
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        marks = current.get()
+        stream = getattr(self, STREAM, None)
+        if marks is None or stream is None:
+            return original(self, model_name, inputs, model_version, outputs, request_id, *args, **options)
+        call = StreamedCall(marks, self, model_name, model_version)
+        stream.add(call, request_id)
+        tokens = enter(call)
+        try:
+            return original(self, model_name, inputs, model_version, outputs, request_id, *args, **options)
+        except BaseException as error:
+            stream.refused(call, request_id, error)
+            raise
+        finally:
+            leave(tokens)
+
+    return async_stream_infer
+
+
+def stop_stream(original: Any) -> Any:
+    """Wrap `stop_stream` to expect no more responses."""
+
+    def stop_stream(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return original(self, *args, **options)
+        finally:
+            stream = getattr(self, STREAM, None)
+            if stream is not None:
+                setattr(self, STREAM, None)
+                stream.close()
+
+    return stop_stream
+
+
+def stream_infer(original: Any) -> Any:
+    """Wrap `stream_infer` to note the responses as they are read."""
+
+    def stream_infer(
+        self: Any,
+        inputs_iterator: Any,
+        stream_timeout: Any = None,
+        headers: Any = None,
+        compression_algorithm: Any = None,
+    ) -> Any:
+        marks = current.get()
+        if marks is None or not hasattr(type(inputs_iterator), "__aiter__"):
+            return original(self, inputs_iterator, stream_timeout, headers, compression_algorithm)
+        call = StreamedCall(marks, self, "", "")
+        headers = headers_for(call, headers)
+        tokens = enter(call)
+        try:
+            parts = original(self, StreamInputs(inputs_iterator, call), stream_timeout, headers, compression_algorithm)
+        except BaseException as error:
+            call.end(error)
+            raise
+        finally:
+            leave(tokens)
+        return ResponseParts(parts, call)
+
+    return stream_infer
+
+
+class StreamInputs:
+    """The inputs of a stream, passed on; the called model is read from them.
+
+    Args:
+        inputs: The user's.
+        call: The call.
+    """
+
+    def __init__(self, inputs: Any, call: StreamedCall) -> None:
+        self._inputs = inputs
+        self._call = call
+        call.inferences = 0
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        self._inputs = aiter(self._inputs)
+        return self
+
+    async def __anext__(self) -> Any:
+        given = await anext(self._inputs)
+        try:
+            self._call.inferences += 1
+            self._call.model = given["model_name"]
+            self._call.version = given.get("model_version", "")
+        except Exception:
+            # Of no use to the client either, which says so better.
+            pass
+        return given
+
+
+class ResponseParts:
+    """The answers of a stream, passed on and noted.
+
+    Args:
+        parts: The client's.
+        call: The call.
+    """
+
+    def __init__(self, parts: Any, call: StreamedCall) -> None:
+        self._parts = parts
+        self._call = call
+
+    def __aiter__(self) -> ResponseParts:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parts, name)
+
+    async def __anext__(self) -> Any:
+        try:
+            result, error = await self._parts.__anext__()
+        except StopAsyncIteration:
+            self._call.end(None)
+            raise
+        except BaseException as failure:
+            self._call.end(failure, _failure_status(failure))
+            raise
+        try:
+            self._note(result, error)
+        except Exception:
+            log_failure("timing a part of a stream of tritonclient")
+        return result, error
+
+    def cancel(self) -> Any:
+        """Cancel the call."""
+        self._call.end(None, "StatusCode.CANCELLED")
+        return self._parts.cancel()
+
+    def _note(self, result: Any, error: Any) -> None:
+        if error is not None:
+            self._call.end(error)
+        else:
+            self._call.part(result.get_response())
+
+
+def _failure_status(failure: BaseException) -> str:
+    # gRPC's own error, which the client does not translate here.
+    code = getattr(failure, "code", None)
+    return str(code()) if callable(code) else ""

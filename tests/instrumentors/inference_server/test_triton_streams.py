@@ -17,7 +17,8 @@ from tritonclient.utils import InferenceServerException
 
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls, streams
+from stagelens.instrumentors.libraries import tritonclient as triton_client
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls
 
 if TYPE_CHECKING:
     from conftest import Recorded
@@ -190,7 +191,7 @@ class Watched:
             assert not thread.is_alive()
 
 
-class Interrupted(streams.StreamedCall):
+class Interrupted(triton_client.StreamedCall):
     """A call in whose first part, or end, another thread comes up."""
 
     meanwhile: Callable[[], None]
@@ -215,17 +216,17 @@ class Sharing:
 
     def __init__(self) -> None:
         self.seen: list[records.Marks | None] = []
-        self.stream: Any = streams.CallStream(lambda **_: self.seen.append(records.current.get()))
+        self.stream: Any = triton_client.CallStream(lambda **_: self.seen.append(records.current.get()))
         self.lock = self.stream._lock = Watched()
 
     def add(self, marks: records.Marks, request_id: str) -> None:
         """Expect answers to a new call of a request."""
-        self.stream.add(streams.StreamedCall(marks, object(), "m", ""), request_id)
+        self.stream.add(triton_client.StreamedCall(marks, object(), "m", ""), request_id)
 
     def answer(self, request_id: str, *, last: bool = False) -> None:
         """Have a part come."""
         response = messages.ModelInferResponse(id=request_id)
-        response.parameters[streams.FINAL].bool_param = last
+        response.parameters[triton_client.FINAL].bool_param = last
         self.stream.answered(SimpleNamespace(get_response=lambda: response), None)
 
 
@@ -342,7 +343,7 @@ def test_our_failure_does_not_cost_a_part(
     make_fail: Callable[[Any, str], None],
 ) -> None:
     """The user's callback gets every part, though we cannot read them."""
-    make_fail(streams, "is_last")
+    make_fail(triton_client, "is_last_response")
     answers = Answers()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 2))
@@ -357,7 +358,7 @@ def test_our_failure_does_not_cost_a_part(
 @pytest.mark.usefixtures("in_a_request")
 def test_calls_that_never_end_are_forgotten(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that lives for days must not keep every request that used it."""
-    monkeypatch.setattr(streams, "MAX_CALLS", 2)
+    monkeypatch.setattr(triton_client, "MAX_CALLS", 2)
     answers = Answers()
     client.start_stream(answers)
     for request_id in "abc":
@@ -388,10 +389,10 @@ def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -
     marks = records.current.get()
     assert marks is not None
     # The Triton server is not needed for that.
-    call = streams.StreamedCall(marks, object(), "model", "")
+    call = triton_client.StreamedCall(marks, object(), "model", "")
     while len(marks) < records.MAX_MARKS:
         marks.extend(("own", len(marks), len(marks)))
-    lasting = streams.MutableMark(marks, "@gap", 1, 0)
+    lasting = triton_client.MutableMark(marks, "@gap", 1, 0)
     assert records.has_room(marks)
     shortened = len(marks)
     lasting.grow_start(2)
@@ -497,7 +498,7 @@ def test_a_stream_of_asyncio_takes_what_the_client_takes(
                 answers.append(each)
                 failed.set()
             with monkeypatch.context() as patched:
-                patched.setattr(streams, "is_last", None)
+                patched.setattr(triton_client, "is_last_response", None)
                 answers.extend([each async for each in client.stream_infer(_one(inputs, 1))])
             with pytest.raises((TypeError, grpc_aio.InferenceServerException, asyncio.CancelledError)):
                 await anext(client.stream_infer(7))
