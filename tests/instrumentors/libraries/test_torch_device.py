@@ -31,7 +31,6 @@ from stagelens.instrumentors.libraries import torch as calls
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor, models
 from stagelens.instrumentors.libraries.torch import copies as torch_copies
 from stagelens.instrumentors.libraries.torch import device as torch_device
-from stagelens.instrumentors.libraries.torch import events as torch_events
 
 INSTRUMENTOR = TorchInstrumentor
 KIND = "lazy"
@@ -251,7 +250,7 @@ class Request:
 def host(monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
     """The clock of everything that is recorded."""
     host = Host()
-    for module in (recorder, calls, loads, torch_copies, torch_events):
+    for module in (recorder, calls, loads, torch_copies, torch_device):
         monkeypatch.setattr(module, "clock", host.clock)
     yield host
     records.current.set(None)
@@ -846,7 +845,7 @@ def test_a_device_is_asked_for_events_and_nothing_else(
         Event=lambda *, enable_timing: Asked(Event(source), names) if enable_timing else None,
     )
     source.prepare(Stream.device)
-    monkeypatch.setattr(torch_device.devices, "sources", {KIND: torch_events.TorchEvents(Asked(backend, names), None)})
+    monkeypatch.setattr(torch_device.devices, "sources", {KIND: torch_device.TorchEvents(Asked(backend, names), None)})
     request = Request(host)
     net(x).cpu()
     request.close()
@@ -858,7 +857,7 @@ def test_a_device_is_asked_for_events_and_nothing_else(
 def test_the_source_of_real_devices_is_torchs_own() -> None:
     """Streams and timed events come from the library's module for the device; a capturing stream is none."""
     backend = Backend()
-    events = torch_events.TorchEvents(backend, None)
+    events = torch_device.TorchEvents(backend, None)
     events.prepare(torch.device("cuda:1"))
     streams = [events.stream("cuda:1")]
     backend.capturing = True
@@ -866,9 +865,9 @@ def test_the_source_of_real_devices_is_torchs_own() -> None:
 
     assert streams == ["stream of cuda:1", None]
     assert str(events.event()) == "event True"
-    assert isinstance(torch_events.event_source(torch, "cuda"), torch_events.TorchEvents)
-    assert isinstance(torch_events.event_source(torch, "xpu"), torch_events.TorchEvents)
-    assert torch_events.event_source(torch, "mps") is None
+    assert isinstance(torch_device.event_source(torch, "cuda"), torch_device.TorchEvents)
+    assert isinstance(torch_device.event_source(torch, "xpu"), torch_device.TorchEvents)
+    assert torch_device.event_source(torch, "mps") is None
 
 
 def test_a_stream_is_looked_up_once_for_each_id() -> None:
@@ -876,7 +875,7 @@ def test_a_stream_is_looked_up_once_for_each_id() -> None:
     calls: list[torch.device] = []
     current: dict[int, int] = {0: 7, 1: 7}
     backend = SimpleNamespace(current_stream=lambda device: calls.append(device) or object())
-    events = torch_events.TorchEvents(backend, None, lambda index: (current[index], index))
+    events = torch_device.TorchEvents(backend, None, lambda index: (current[index], index))
     first, second = torch.device("cuda:0"), torch.device("cuda:1")
     default, other_device = events.stream(first), events.stream(second)
     current[0] = 8
@@ -892,7 +891,7 @@ def test_a_stream_is_looked_up_once_for_each_id() -> None:
 
 def test_stream_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may wrap a stream of its own for every request."""
-    monkeypatch.setattr(torch_events, "MAX_STREAMS", 2)
+    monkeypatch.setattr(torch_device, "MAX_STREAMS", 2)
     made: weakref.WeakSet[Backend] = weakref.WeakSet()
     ids = iter(range(5))
 
@@ -901,7 +900,7 @@ def test_stream_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         made.add(stream)
         return stream
 
-    events = torch_events.TorchEvents(SimpleNamespace(current_stream=current_stream), None, lambda _: next(ids))
+    events = torch_device.TorchEvents(SimpleNamespace(current_stream=current_stream), None, lambda _: next(ids))
     for _ in range(5):
         events.stream(torch.device("cuda:0"))
     gc.collect()

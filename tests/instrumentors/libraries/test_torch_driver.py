@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.libraries.torch.events import RELAXED, Driver
+from stagelens.instrumentors.libraries.torch.device import RELAXED, Driver
 
 NOTHING, FIRST, OWN = 0, 100, 77
 
