@@ -14,7 +14,7 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
-from .transformers import pretrained
+from . import transformers
 
 # Where the classes are: since version 5.4, and before it.
 MODULES = (
@@ -54,7 +54,7 @@ class SentenceTransformersInstrumentor(Instrumentor):
         for name in CLASSES:
             owner = getattr(module, name, None)
             if isinstance(owner, type):
-                self.replace(owner, "__init__", pretrained.timed_load)
+                self.replace(owner, "__init__", transformers.wrap_load)
                 self.replace(owner, "encode", _inference)
                 self.replace(owner, "predict", _inference)
                 self.replace(owner, "preprocess", _preparation)
@@ -126,7 +126,7 @@ def _describe(marks: Marks, model: Any, args: Any, options: dict[str, Any]) -> N
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:
     """Return the facts about *model*: the transformer in it gives it the name."""
     inner = getattr(model, "transformers_model", None) or getattr(model, "model", None)
-    return pretrained.describe(model if inner is None else inner)
+    return transformers.describe(model if inner is None else inner)
 
 
 def _count(model: Any, inputs: Any) -> int:

@@ -30,7 +30,7 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import transformers
-from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, pretrained
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, repository_name
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 
 HERE = Path(__file__).parent
@@ -269,7 +269,7 @@ def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> N
 )
 def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
     """Never by a folder that is a person's."""
-    assert pretrained.repository_name(path) == name
+    assert repository_name(path) == name
 
 
 def test_what_is_called_after_the_request_is_none_of_its(classify: Any, finished: Finished) -> None:

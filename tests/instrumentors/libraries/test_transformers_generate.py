@@ -17,8 +17,9 @@ from transformers import GenerationMixin, LogitsProcessor, StoppingCriteria, Tex
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import transformers
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
-from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, generation
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from tests.instrumentors.libraries.tiny_models import bert, llama, t5, tokenizer
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ def test_our_failure_is_logged_once_and_the_tokens_come_through(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What we cannot count is timed all the same."""
-    make_fail(generation, "_count")
+    make_fail(transformers, "_count_tokens")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [run(llama(), "greedy") for _ in range(2)]
 

@@ -33,7 +33,7 @@ from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
-from stagelens.instrumentors.libraries.transformers.pretrained import suppress
+from stagelens.instrumentors.libraries.transformers import suppress
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 from stagelens.instrumentors.trace_context import traceparent
 

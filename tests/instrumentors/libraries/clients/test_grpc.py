@@ -29,7 +29,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
-from stagelens.instrumentors.libraries.transformers.pretrained import suppress
+from stagelens.instrumentors.libraries.transformers import suppress
 from stagelens.instrumentors.trace_context import traceparent
 
 if TYPE_CHECKING:

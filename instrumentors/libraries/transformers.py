@@ -1,0 +1,500 @@
+"""Transformers: pipelines, `generate`, tokenizers, and `load`.
+
+Each pipeline, also one of the user's, has its own `preprocess` and `postprocess`; only `forward` is common. So the
+callers of these methods are patched: the time of an item before the last `forward` is `preprocess`, and the time after
+it is `postprocess`. In a batch the first item waits for the batch, and the others are only unrolled from it: they are
+`postprocess`.
+
+`transformers serve` has one thread per model, which generates for one request after the other: its stages belong to the
+current request, and the others are in `queue`.
+
+transformers loads its own modules lazily; each is patched when that happens, and none is loaded by us. Texts, images
+and token ids are passed on unread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import Token
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ...core.names import BY_GENERATE
+from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
+from ..instrumentor import Hook, Instrumentor, log_failure
+from ..loads import loads, shapes_of
+from ..recorder import end
+from ..records import MAX_MARKS, OPEN, Marks, clock, current
+from .executors import as_job
+from .onnxruntime import model_name
+from .torch.models import known_models, register_model, thread_state
+
+
+def suppress() -> Token[Marks | None]:
+    """Hide the running request from everything that this context calls, until `recorder.end` gets the token."""
+    return current.set(None)
+
+
+# How the cache of the hub calls the folder of a repository: models--meta-llama--Llama-3.1-8B.
+CACHED = "models--"
+# What `model_name` answers where no folder may be named, and what a path relative to the program says.
+NAMELESS = ("model", "", ".", "..")
+
+
+def wrap_stage(stage: str) -> Callable[[Any], Any]:
+    """Return a wrapper that makes every call of a plain function one *stage*, without the stages inside it.
+
+    Loading a model is not the wait of its five hundred tensors for a thread, and a tokenizer that calls itself is called
+    once. A call inside a module or inside `generate`, whose streamer decodes at every token, is part of that.
+    """
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None or thread_state.inside:
+                return original(*args, **options)
+            hidden = suppress()
+            begun = clock()
+            try:
+                return original(*args, **options)
+            finally:
+                end(hidden)
+                if len(marks) < MAX_MARKS:
+                    marks.extend((stage, begun, clock()))
+
+        return call
+
+    return make
+
+
+def wrap_load(original: Any) -> Any:
+    """Wrap a function that loads from a repository or folder: stage `load`, and noted as a load outside of requests too."""
+    inner = wrap_stage("load")(original)
+
+    def call(*args: Any, **options: Any) -> Any:
+        loading = loads.begin(_requested_model(args), reading=True)
+        try:
+            return inner(*args, **options)
+        finally:
+            loads.end(loading, LOAD_READ.key)
+
+    return call
+
+
+def _requested_model(args: Any) -> str:
+    """Return the name of the requested repository, the first string among *args* (the class may come first); "" for none."""
+    try:
+        return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
+    except Exception:
+        log_failure("naming what is loaded from a repository")
+        return ""
+
+
+def describe(model: Any) -> tuple[str, str, int, str, str, int]:
+    """Return the facts about *model*: a `PreTrainedModel`, or whatever stands in its place."""
+    return "@model", name_of(model), 0, "@device", str(getattr(model, "device", "")).partition(":")[0], 0
+
+
+def name_of(model: Any) -> str:
+    """Return the last part of the repository or folder *model* came from, never the folders above; else its class name."""
+    # There is no public name for it.
+    path = getattr(getattr(model, "config", None), "_name_or_path", "")
+    return (path and repository_name(path)) or type(model).__name__
+
+
+@functools.lru_cache(maxsize=256)
+def repository_name(path: str) -> str:
+    """Return the last meaningful part of *path*, "" for none.
+
+    >>> repository_name("meta-llama/Llama-3.1-8B")
+    'Llama-3.1-8B'
+    >>> repository_name("/home/me/.cache/huggingface/hub/models--org--tiny/snapshots/0123456789012345678901234567890123456789")
+    'tiny'
+    """
+    name = model_name(os.path.join(path.rstrip("/"), "model"))  # noqa: PTH118 - pathlib is not loaded by every host
+    if name.startswith(CACHED):
+        name = name.rpartition("--")[2]
+    return "" if name in NAMELESS else name
+
+
+class _ItemState(threading.local):
+    """The item that this thread works on, and when its last `forward` began and ended, by `clock`; 0 before it."""
+
+    inside_item = inside_forward = False
+    begun = ended = 0
+
+
+_item_state = _ItemState()
+
+
+def wrap_item(original: Any) -> Any:
+    """Wrap a method that takes one item all the way: `run_single` of a pipeline, `__next__` of its outermost iterator."""
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN or _item_state.inside_item:
+            return original(self, *args, **options)
+        _item_state.inside_item = True
+        _item_state.begun = _item_state.ended = 0
+        # What follows if no forward comes: all was in vain before it, or all was done before the item.
+        alone = "preprocess"
+        begun = clock()
+        try:
+            result = original(self, *args, **options)
+            alone = "postprocess"
+            return result  # noqa: TRY300 - the stage is known only here
+        except StopIteration:
+            alone = ""
+            raise
+        finally:
+            _item_state.inside_item = False
+            _mark_item(marks, begun, alone)
+
+    return call
+
+
+def wrap_forward(original: Any) -> Any:
+    """Wrap `Pipeline.forward`, which takes the tensors to the device and back around the pipeline's own `_forward`."""
+
+    def forward(self: Any, model_inputs: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN or _item_state.inside_forward:
+            return original(self, model_inputs, **options)
+        _item_state.inside_forward = True
+        begun = _item_state.begun = clock()
+        try:
+            return original(self, model_inputs, **options)
+        finally:
+            ended = _item_state.ended = clock()
+            _item_state.inside_forward = False
+            if len(marks) < MAX_MARKS:
+                marks.extend(("forward", begun, ended))
+                _describe_pipeline(marks, self)
+
+    return forward
+
+
+def wrap_get_iterator(original: Any) -> Any:
+    """Wrap `Pipeline.get_iterator`, which is given a list for the items of a request."""
+
+    def get_iterator(self: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is not None and marks[0] == OPEN and isinstance(inputs, list) and len(marks) < MAX_MARKS:
+            marks.extend(("@batch", len(inputs), 0))
+        return original(self, inputs, *args, **options)
+
+    return get_iterator
+
+
+def _mark_item(marks: Marks, begun: int, alone: str) -> None:
+    if len(marks) >= MAX_MARKS:
+        return
+    if _item_state.ended:
+        marks.extend(("preprocess", begun, _item_state.begun, "postprocess", _item_state.ended, clock()))
+    elif alone:
+        marks.extend((alone, begun, clock()))
+
+
+def _describe_pipeline(marks: Marks, pipeline: Any) -> None:
+    try:
+        marks.extend(describe(pipeline.model))
+    except Exception:
+        log_failure("naming the model of a pipeline")
+
+
+# Every decoding loop of the library (greedy, sampling, beams, assisted) calls `_has_unfinished_sequences` once before its first
+# step and once after each step. Its steps are counted there: nothing is added to the arguments of the user, and nothing is done
+# per layer. The library has waited for the device when it makes this call, so the times hold on a GPU too. Modules, copies and
+# tokenizers inside belong to it, which keeps the list of marks short even for a long answer; compiling inside is still `load`,
+# and so is the first `generate` of a model up to its first token.
+#
+# A `custom_generate` loop that never makes this call is `decode` as a whole, without a first token. The steps of an assistant
+# belong to the step that they help. Tokens are counted by shapes, padding included: no value is read.
+
+
+class GenerateCall:
+    """One call of `generate`: how far it is and when its steps ended, by `clock`."""
+
+    __slots__ = ("first", "gap", "last", "prompt", "steps")
+
+    def __init__(self) -> None:
+        # How often the loop has asked whether to go on: the first time is before the first step.
+        self.steps = -1
+        self.first = self.last = self.gap = 0
+        # How long what the loop started from was. [tokens of a row]
+        self.prompt = -1
+
+    def step(self) -> None:
+        """Note that a step has ended."""
+        self.steps += 1
+        if self.steps < 1:
+            return
+        now = clock()
+        if self.steps == 1:
+            self.first = now
+        elif now - self.last > self.gap:
+            self.gap = now - self.last
+        self.last = now
+
+
+class _GenerateState(threading.local):
+    run: GenerateCall | None = None
+
+
+_generate_state = _GenerateState()
+
+
+def wrap_generate(original: Any) -> Any:
+    """Wrap `GenerationMixin.generate`."""
+
+    def generate(self: Any, *args: Any, **options: Any) -> Any:
+        marks, outer = current.get(), _generate_state.run
+        if outer is not None:
+            return _generate_inside(original, outer, self, args, options)
+        if marks is None or marks[0] != OPEN:
+            return original(self, *args, **options)
+        run = _generate_state.run = GenerateCall()
+        outside, thread_state.inside = thread_state.inside, True
+        result = None
+        begun = clock()
+        try:
+            result = original(self, *args, **options)
+            return result
+        finally:
+            ended = clock()
+            _generate_state.run = None
+            thread_state.inside = outside
+            if len(marks) < MAX_MARKS:
+                try:
+                    stage = _first_stage(self, result)
+                    _mark_generate(marks, run, stage, begun, ended)
+                    if stage == "load":
+                        shape = shapes_of([*args, *options.values()])
+                        loads.note(LOAD_FIRST_RUN.key, describe(self)[1], shape, begun, run.first or ended)
+                    _describe_generate(marks, self, args, options)
+                    _count_tokens(marks, run, options, result)
+                except Exception:
+                    log_failure("counting the tokens of generate")
+
+    return generate
+
+
+def wrap_has_unfinished_sequences(original: Any) -> Any:
+    """Wrap `GenerationMixin._has_unfinished_sequences`, which every loop asks before each step and after the last."""
+
+    def _has_unfinished_sequences(self: Any, *args: Any, **options: Any) -> Any:
+        run = _generate_state.run
+        if run is None:
+            return original(self, *args, **options)
+        # The answer may be on the device: only then has the step ended.
+        answer = original(self, *args, **options)
+        run.step()
+        return answer
+
+    return _has_unfinished_sequences
+
+
+def wrap_validate_generated_length(original: Any) -> Any:
+    """Wrap `GenerationMixin._validate_generated_length`, whose argument is the length of the prompt."""
+
+    def _validate_generated_length(
+        self: Any, generation_config: Any, input_ids_length: Any, has_default_max_length: Any
+    ) -> Any:
+        if _generate_state.run is not None:
+            _generate_state.run.prompt = input_ids_length
+        return original(self, generation_config, input_ids_length, has_default_max_length)
+
+    return _validate_generated_length
+
+
+def _generate_inside(original: Any, run: GenerateCall, model: Any, args: Any, options: Any) -> Any:
+    """GenerateCall a `generate` inside another one: an assistant's, or the one that the other hands all its work to."""
+    if run.steps < 0:
+        return original(model, *args, **options)
+    _generate_state.run = GenerateCall()
+    try:
+        return original(model, *args, **options)
+    finally:
+        _generate_state.run = run
+
+
+def _first_stage(model: Any, result: Any) -> str:
+    """Return the stage up to the first token: `load` for the first call of a model, which warms it up."""
+    if not hasattr(model, "_parameters"):
+        # One of another engine, that only looks like a model of transformers.
+        return "prefill"
+    known = known_models.get(id(model)) or register_model(model)
+    if known.cold <= 0:
+        return "prefill"
+    if result is not None:
+        known.cold -= 1
+    return "load"
+
+
+def _mark_generate(marks: Marks, run: GenerateCall, stage: str, begun: int, ended: int) -> None:
+    if run.steps < 0 <= run.prompt:
+        marks.extend(("decode", begun, ended))
+    elif run.steps < 2:  # noqa: PLR2004 - one token only, or an exception
+        marks.extend((stage, begun, ended))
+    else:
+        marks.extend((stage, begun, run.first, "decode", run.first, ended))
+    if run.first:
+        marks.extend(("@first_token", run.first, BY_GENERATE))
+
+
+def _describe_generate(marks: Marks, model: Any, args: Any, options: Any) -> None:
+    marks.extend(describe(model))
+    prompt = _prompt_shape(args, options)
+    if prompt is not None:
+        rows, length = prompt
+        marks.extend(("@batch", rows, 0, "@tokens_in", rows * length, 0))
+
+
+def _count_tokens(marks: Marks, run: GenerateCall, options: Any, result: Any) -> None:
+    if run.gap and options.get("streamer") is not None:
+        marks.extend(("@gap", run.gap, 0))
+    sequences = getattr(result, "sequences", result)
+    # What a loop of the user's own returns may be anything.
+    if run.steps < 1 or run.prompt < 0 or len(getattr(sequences, "shape", ())) != 2:  # noqa: PLR2004 - a matrix
+        return
+    rows, length = sequences.shape
+    new = length - run.prompt
+    marks.extend(("@tokens_out", rows * new, 0))
+    if new > 1 and run.last > run.first:
+        marks.extend(("@per_token", run.last - run.first, new - 1))
+
+
+def _prompt_shape(args: Any, options: Any) -> tuple[int, int] | None:
+    """Return rows and length of the prompt; None for audio and images, which are no tokens."""
+    ids = args[0] if args else options.get("inputs")
+    if ids is None:
+        ids = options.get("input_ids")
+    if ids is not None:
+        # Speech is a matrix too, of numbers with a fraction.
+        return tuple(ids.shape) if len(ids.shape) == 2 and not ids.is_floating_point() else None  # noqa: PLR2004 - a matrix
+    embeddings = options.get("inputs_embeds")
+    return None if embeddings is None else tuple(embeddings.shape[:2])
+
+
+# Where `from_pretrained` is written: module, class.
+LOADERS = MappingProxyType(
+    {
+        "transformers.configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
+        "transformers.modeling_utils": ("PreTrainedModel",),
+        "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
+        "transformers.processing_utils": ("ProcessorMixin",),
+        "transformers.image_processing_base": ("ImageProcessingMixin",),
+        "transformers.feature_extraction_utils": ("FeatureExtractionMixin",),
+        "transformers.models.auto.configuration_auto": ("AutoConfig",),
+        "transformers.models.auto.tokenization_auto": ("AutoTokenizer",),
+        "transformers.models.auto.processing_auto": ("AutoProcessor",),
+        "transformers.models.auto.image_processing_auto": ("AutoImageProcessor",),
+        "transformers.models.auto.feature_extraction_auto": ("AutoFeatureExtractor",),
+    }
+)
+ENCODERS = ("__call__", "encode", "encode_plus", "batch_encode_plus", "apply_chat_template")
+DECODERS = ("decode", "batch_decode")
+
+
+class TransformersInstrumentor(Instrumentor):
+    """`Pipeline`, `GenerationMixin`, `PreTrainedTokenizerBase` and every `from_pretrained`."""
+
+    library = "transformers"
+    title = "Transformers"
+    stages = MappingProxyType(
+        {
+            "queue": "in `transformers serve`: the wait for the thread of a model",
+            "preprocess": "of a pipeline: all before the model",
+            "tokenize": "a tokenizer's `__call__`, `encode` and `apply_chat_template`",
+            "forward": "of a pipeline: the model, with the way to its device and back",
+            "prefill": "`generate` until the first new token is there",
+            "decode": "`generate` after the first new token, with its streamer",
+            "postprocess": "of a pipeline: all after the model; a tokenizer's `decode` and `batch_decode`",
+            "load": "`from_pretrained` of models, tokenizers, processors and configurations, setting up a pipeline, and the "
+            "first `generate` of a model up to its first token",
+        }
+    )
+    facts = ("model", "device", "batch", "first_token", "tokens_in", "tokens_out", "per_token", "gap")
+    not_timed = (
+        "continuous batching (`generate_batch`, `serve --continuous-batching`), whose requests share their steps",
+        "the steps of models with a decoding loop outside `GenerationMixin`: each is a `forward` of its own",
+        "the first token of a `custom_generate` loop that never asks `_has_unfinished_sequences`: all of it is `decode`",
+        "what a streamer or a logits processor does inside `generate`: it is part of `prefill` and `decode`",
+        "image processors and feature extractors outside a pipeline: wrap them in a stage of your own",
+        "padding is not told from tokens, for no value is read: rows that ended early count as long as the longest",
+    )
+    tested = MappingProxyType({"transformers": "5.23.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the patch functions by module."""
+        hooks: dict[str, Hook] = {
+            "transformers.generation.utils": self._generation,
+            "transformers.pipelines.base": self._pipelines,
+            "transformers.pipelines.pt_utils": self._iterators,
+            "transformers.models.auto.modeling_auto": self._auto_models,
+            "transformers.tokenization_mistral_common": self._mistral,
+            "transformers.cli.serving.utils": self._serving,
+        }
+        for name in LOADERS:
+            hooks[name] = self._loaders
+        hooks["transformers.tokenization_utils_base"] = self._tokenizers
+        return hooks
+
+    def _generation(self, module: ModuleType) -> None:
+        mixin = module.GenerationMixin
+        self.replace(mixin, "_has_unfinished_sequences", wrap_has_unfinished_sequences)
+        self.replace(mixin, "_validate_generated_length", wrap_validate_generated_length)
+        self.replace(mixin, "generate", wrap_generate)
+
+    def _pipelines(self, module: ModuleType) -> None:
+        self.replace(module.Pipeline, "__init__", wrap_load)
+        self.replace(module.Pipeline, "forward", wrap_forward)
+        for owner in (module.Pipeline, module.ChunkPipeline):
+            self.replace(owner, "run_single", wrap_item)
+            self.replace(owner, "get_iterator", wrap_get_iterator)
+
+    def _iterators(self, module: ModuleType) -> None:
+        self.replace(module.PipelineIterator, "__next__", wrap_item)
+
+    def _tokenizers(self, module: ModuleType) -> None:
+        self._loaders(module)
+        self._tokenizer(module.PreTrainedTokenizerBase)
+
+    def _mistral(self, module: ModuleType) -> None:
+        # The tokenizers of mistral_common, with methods of their own.
+        for owner in vars(module).values():
+            if isinstance(owner, type) and owner.__module__ == module.__name__:
+                self.replace(owner, "from_pretrained", wrap_load)
+                self._tokenizer(owner)
+
+    def _serving(self, module: ModuleType) -> None:
+        for name in ("submit", "async_submit"):
+            self.replace(module.InferenceThread, name, _submit)
+
+    def _tokenizer(self, owner: type) -> None:
+        for name in ENCODERS:
+            self.replace(owner, name, wrap_stage("tokenize"))
+        for name in DECODERS:
+            self.replace(owner, name, wrap_stage("postprocess"))
+
+    def _loaders(self, module: ModuleType) -> None:
+        for name in LOADERS[module.__name__]:
+            owner = getattr(module, name, None)
+            if owner is not None:
+                self.replace(owner, "from_pretrained", wrap_load)
+
+    def _auto_models(self, module: ModuleType) -> None:
+        # Each of them is given a copy of the method, with its own text.
+        for owner in list(vars(module).values()):
+            if isinstance(owner, type) and owner.__module__ == module.__name__:
+                self.replace(owner, "from_pretrained", wrap_load)
+
+
+def _submit(original: Any) -> Any:
+    def submit(self: Any, fn: Any, *args: Any, **options: Any) -> Any:
+        return original(self, as_job(fn), *args, **options)
+
+    return submit
