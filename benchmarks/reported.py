@@ -20,9 +20,8 @@ import urllib3
 from openai.types.chat import ChatCompletionChunk
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.libraries.asgi_request import with_timing
-from stagelens.instrumentors.libraries.client_common import AnsweredCall
-from stagelens.instrumentors.libraries.token_stream import LineStream, TokenStream
+from stagelens.instrumentors.libraries.asgi import with_timing
+from stagelens.instrumentors.libraries.client_common import AnsweredCall, LineStream, TokenStream
 
 TIMES = 20_000
 # A call that took 20 ms.

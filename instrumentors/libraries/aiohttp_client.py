@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
-from .client_common import TRACEPARENT, attach_call, call_of, record_read, record_wait, with_traceparent
-from .token_stream import LineStream
+from .client_common import TRACEPARENT, LineStream, attach_call, call_of, record_read, record_wait, with_traceparent
 
 # Where a response keeps the lines of its body, and its connection a reference to them.
 LINES: Final = "_stagelens_lines"

@@ -11,13 +11,307 @@ Not timed: websockets, background tasks, and pure ASGI middleware outside the ap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextvars import Token
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+from ...core.partition import partition
+from ...core.stages import BY_KEY, OVERHEAD, ordered
+from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
-from ..records import MAX_MARKS, clock, current
-from .asgi_request import KEY, Receive, Scope, Send, serve
+from ..recorder import begin, end, finish
+from ..records import MAX_MARKS, Marks, clock, current
+from ..request_marks import read_marks
+from ..stalls import watch_loop
+from .client_common import parse_server_timing
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
+from .server_reports import TOTAL
+
+SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
+_SERVER_TIMING: Final = b"server-timing"
+
+# Whether the response gets a `Server-Timing` header with the stages so far. Off by default, because it tells every caller
+# how long each stage took. Our client instrumentation and browsers read it. https://www.w3.org/TR/server-timing/
+sends_server_timing = os.environ.get(SERVER_TIMING_VARIABLE, "").strip().lower() == "true"
+
+
+def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
+    """Return the start of a response with the header, or *message* itself where it has stages of another server; never raises.
+
+    Args:
+        message: ASGI's; it is not changed.
+        marks: The request's.
+        start: When the request started, by the recorder's clock. [nanoseconds]
+        now: By the same. [nanoseconds]
+    """
+    try:
+        headers = list(message.get("headers", ()))
+        present = b", ".join(value for name, value in headers if name.lower() == _SERVER_TIMING)
+        # A gateway hands on what it was told: nobody could tell which stages are whose.
+        if parse_server_timing(present.decode("latin-1")):
+            return message
+        return {**message, "headers": [*headers, (_SERVER_TIMING, format_server_timing(marks, start, now).encode())]}
+    except Exception:
+        log_failure("sending Server-Timing")
+        return message
+
+
+def format_server_timing(marks: Marks, start: int, now: int) -> str:
+    """Return the header: the time of each stage until *now*, cut off to whole microseconds, and all of it.
+
+    >>> format_server_timing(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
+    'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
+    """
+    own = partition([each for each in read_marks(marks[:]).intervals if each[0] in BY_KEY], start, now)
+    spent = [(stage, own[stage]) for stage in ordered(own) if own[stage] and stage != OVERHEAD]
+    return ", ".join(f"{name};dur={duration // 1000 / 1000}" for name, duration in (*spent, (TOTAL, now - start)))
+
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+def flushing_at_shutdown(send: Send) -> Send:
+    """Return *send* with our last report in front of the end of the shutdown.
+
+    After it uvicorn raises the signal that stopped it once more, with the default handler: no exit handler runs.
+    """
+
+    async def report_and_send(message: Message) -> None:
+        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            try:
+                # Starlette stands on it; who serves nothing shall not load it.
+                from anyio import CapacityLimiter, to_thread  # noqa: PLC0415
+
+                # A limiter of its own: while all threads of the pool are held by requests, the shutdown would hang.
+                await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
+            except Exception:
+                log_failure("the last requests before the shutdown")
+        await send(message)
+
+    return report_and_send
+
+
+Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
+
+# Where the exchange lies in the scope, for those who learn the route.
+KEY = "stagelens"
+
+# `pathsend` has the server send a file as the whole body.
+LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
+
+
+class Exchange:
+    """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once.
+
+    The request lasts from its first byte to the last byte of the response; background tasks run later and do not belong to it.
+    Bodies are passed on unread, and so are headers except the three of `server_common`.
+
+    Args:
+        scope: The ASGI scope.
+        receive: The server's.
+        send: The server's.
+        marks: The request's record.
+    """
+
+    __slots__ = (
+        "_body_read",
+        "_disconnected",
+        "_ended",
+        "_finished",
+        "_headers",
+        "_marks",
+        "_receive",
+        "_scope",
+        "_send",
+        "_start",
+        "_status",
+        "_stream",
+        "error_type",
+        "mounts",
+        "route",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, marks: Marks) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._marks = marks
+        self._ended = 0
+        self._status = 0
+        self._headers: Iterable[tuple[bytes, bytes]] = ()
+        self._stream: Stream | None = None
+        self._body_read = self._disconnected = self._finished = False
+        # The class of an exception that the framework has answered itself.
+        self.error_type = ""
+        self.mounts = ""
+        self.route = ""
+        self._start = self._read_head()
+
+    def name(self, template: str) -> None:
+        """Take the route's template, as it is below the mounts that led there."""
+        self.route = self.mounts + template
+
+    async def receive(self) -> Message:
+        """Receive for the application; waiting for the body is `network`, waiting for the client to leave is not."""
+        begun = clock()
+        try:
+            message = await self._receive()
+        except BaseException:
+            if not self._body_read:
+                self._mark(begun)
+            raise
+        try:
+            self._received(message, begun)
+        except Exception:
+            log_failure("timing a request body")
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send for the application, as `network`; the last part of the body ends the request."""
+        begun = clock()
+        if sends_server_timing and message["type"] == "http.response.start":
+            message = with_timing(message, self._marks, self._start, begun)
+        try:
+            await self._send(message)
+        except BaseException:
+            self._mark(begun)
+            raise
+        try:
+            self._sent(message, begun)
+        except Exception:
+            log_failure("timing a response")
+
+    def close(self, error_type: str) -> None:
+        """Finish the record if no last byte did: the application has returned, raised or was cancelled."""
+        if self._finished:
+            return
+        if not self._status and not self._disconnected:
+            # The server answers for an application that does not.
+            self._status = 500
+        self._finish(error_type)
+
+    def _received(self, message: Message, begun: int) -> None:
+        self._disconnected = self._disconnected or message["type"] == "http.disconnect"
+        if not self._body_read:
+            self._mark(begun)
+            self._body_read = not message.get("more_body", False)
+
+    def _sent(self, message: Message, begun: int) -> None:
+        kind, more = message["type"], message.get("more_body", False)
+        if not more or clock() - begun > MIN_CHUNK_NS:
+            self._mark(begun)
+        if kind == "http.response.start":
+            self._status = message["status"]
+            self._headers = message.get("headers", ())
+        elif kind in LAST_MESSAGES:
+            if message.get("body"):
+                self._chunk(begun, more)
+            if not more:
+                self._last_byte()
+
+    def _chunk(self, at: int, more: bool) -> None:
+        if self._stream is not None:
+            self._stream.add(at)
+        elif more:
+            self._stream = Stream(at)
+
+    def _last_byte(self) -> None:
+        self._ended = clock()
+        # A 500 may be the answer to an exception, whose name `close` will know.
+        if self._status < FAILED:
+            self._finish("")
+
+    def _finish(self, error_type: str) -> None:
+        self._finished = True
+        ended = self._ended or clock()
+        route = UNMATCHED
+        try:
+            route = self._template()
+            self._marks.extend(self._stream_facts())
+        except Exception:
+            log_failure("describing a request")
+        if not error_type and self._status >= FAILED:
+            error_type = self.error_type
+        finish(self._marks, self._start, ended, route, error_type, self._status)
+
+    def _stream_facts(self) -> Marks:
+        if self._stream is None or any(name.lower() == b"content-length" for name, _ in self._headers):
+            return []
+        return self._stream.facts()
+
+    def _mark(self, begun: int) -> None:
+        if len(self._marks) < MAX_MARKS:
+            self._marks.extend(("network", begun, clock()))
+
+    def _template(self) -> str:
+        if self.route:
+            return self.route
+        # A route class of the user's own, or a mounted application that is no router.
+        template = getattr(self._scope.get("route"), "path", None)
+        return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
+
+    def _read_head(self) -> int:
+        traceparent = forced = ""
+        waited = 0
+        for name, value in self._scope["headers"]:
+            if name == b"traceparent":
+                traceparent = value.decode("latin-1")
+            elif name == b"x-request-start":
+                waited = waited or proxy_wait_ns(value.decode("latin-1"))
+            elif name == b"x-force-trace":
+                forced = value.decode("latin-1")
+        return record_request_head(self._marks, self._scope.get("method", ""), traceparent, forced, waited)
+
+
+async def serve(application: Application, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run `application(app, scope, receive, send)`; one HTTP request is recorded, anything else only runs.
+
+    Anything else is a websocket, a lifespan, and the inner applications of a request that is already recorded.
+    """
+    if scope["type"] == "lifespan" and KEY not in scope:
+        # FastAPI hands it on to Starlette, and both come through here.
+        scope[KEY] = None
+        watch_loop()
+        await application(app, scope, receive, flushing_at_shutdown(send))
+        return
+    opened = _open(scope, receive, send)
+    if opened is None:
+        await application(app, scope, receive, send)
+        return
+    exchange, token = opened
+    try:
+        await application(app, scope, exchange.receive, exchange.send)
+    except BaseException as error:
+        exchange.close(type(error).__qualname__)
+        raise
+    else:
+        exchange.close("")
+    finally:
+        end(token)
+        # The scope and the exchange hold each other: left to the garbage collector, each request would be its work.
+        scope.pop(KEY, None)
+
+
+def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[Marks | None]] | None:
+    if scope["type"] != "http":
+        return None
+    opened = begin()
+    if opened is None:
+        return None
+    marks, token = opened
+    try:
+        exchange = scope[KEY] = Exchange(scope, receive, send, marks)
+    except Exception:
+        end(token)
+        log_failure("timing a request")
+        return None
+    return exchange, token
+
 
 # A stream from the thread pool comes back for each chunk: of a long one the room is left to its stages.
 MAX_WAYS_BACK = MAX_MARKS // 4

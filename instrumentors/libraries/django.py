@@ -12,9 +12,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
-from . import asgi_request as asgi
-from . import wsgi
-from .asgi_request import Receive, Scope, Send
+from . import asgi, wsgi
+from .asgi import Receive, Scope, Send
 from .wsgi import Environ, StartResponse
 
 

@@ -15,8 +15,16 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..records import Marks, clock, current
-from .client_common import DEPENDENCY, AnsweredCall, attach_call, call_of, record_read, with_traceparent
-from .token_stream import note_lines, note_lines_async
+from .client_common import (
+    DEPENDENCY,
+    AnsweredCall,
+    attach_call,
+    call_of,
+    note_lines,
+    note_lines_async,
+    record_read,
+    with_traceparent,
+)
 
 
 class HttpxInstrumentor(Instrumentor):

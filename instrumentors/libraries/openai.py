@@ -17,8 +17,7 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, current
-from .client_common import call_of
-from .token_stream import TokenStream
+from .client_common import TokenStream, call_of
 
 
 class OpenAIInstrumentor(Instrumentor):

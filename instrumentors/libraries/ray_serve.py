@@ -26,7 +26,7 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import clock, current
 from ..tickets import Batch, Ticket, ticket
-from .asgi_request import KEY, Receive, Scope, Send, serve
+from .asgi import KEY, Receive, Scope, Send, serve
 from .client_common import DEPENDENCY, record_wait, traceparent
 from .server_common import proxy_wait_ns
 

@@ -12,8 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, timed
-from .client_common import DEPENDENCY, call_of
-from .token_stream import note_lines
+from .client_common import DEPENDENCY, call_of, note_lines
 
 
 class RequestsInstrumentor(Instrumentor):

@@ -16,7 +16,7 @@ from fastapi import FastAPI, Response
 from stagelens import stage
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.libraries import asgi_request
+from stagelens.instrumentors.libraries import asgi
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.client_common import parse_server_timing
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
@@ -56,7 +56,7 @@ async def theirs(response: Response, said: str) -> str:
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch it on."""
-    monkeypatch.setattr(asgi_request, "sends_server_timing", True)
+    monkeypatch.setattr(asgi, "sends_server_timing", True)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_failure_of_ours_costs_the_header_and_not_the_answer(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """It is reported once."""
-    make_fail(asgi_request, "format_server_timing")
+    make_fail(asgi, "format_server_timing")
 
     assert httpx.get(f"{url}/predict", timeout=60).json() == "done"
     assert "sending Server-Timing" in reported

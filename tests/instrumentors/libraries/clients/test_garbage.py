@@ -19,9 +19,7 @@ from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import instrumentor, records
 from stagelens.instrumentors.libraries import client_common
-from stagelens.instrumentors.libraries import token_stream as line_module
-from stagelens.instrumentors.libraries import token_stream as token_module
-from stagelens.instrumentors.libraries.client_common import AnsweredCall, record_headers
+from stagelens.instrumentors.libraries.client_common import AnsweredCall, LineStream, TokenStream, record_headers
 from stagelens.instrumentors.libraries.server_reports import (
     BODIES,
     HEADERS,
@@ -31,7 +29,6 @@ from stagelens.instrumentors.libraries.server_reports import (
     Dialect,
     Wait,
 )
-from stagelens.instrumentors.libraries.token_stream import LineStream, TokenStream
 from stagelens.instrumentors.request_marks import read_marks
 
 BEGUN = 1_000_000
@@ -64,8 +61,7 @@ def nothing_reported() -> Generator[None]:
     places: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instrumentor, "_reported", places)
-        for module in (line_module, token_module):
-            patch.setattr(module, "clock", itertools.count(BEGUN + WALL // 10, WALL // 20).__next__)
+        patch.setattr(client_common, "clock", itertools.count(BEGUN + WALL // 10, WALL // 20).__next__)
         yield
 
     assert places == set()

@@ -22,10 +22,10 @@ from openai.types.responses import ResponseStreamEvent
 
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.instrumentors import records
-from stagelens.instrumentors.libraries import token_stream
+from stagelens.instrumentors.libraries import client_common
+from stagelens.instrumentors.libraries.client_common import TokenStream
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
-from stagelens.instrumentors.libraries.token_stream import TokenStream
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -344,7 +344,7 @@ def test_our_failure_is_reported_and_the_parts_come_through(
 def played(monkeypatch: pytest.MonkeyPatch, parts: Iterable[Any], step: int = 10) -> dict[str, list[tuple[Any, Any]]]:
     """Return what is noted of *parts* that come each *step* nanoseconds after the last, from that on."""
     ticks: Iterator[int] = itertools.count(step, step)
-    monkeypatch.setattr(token_stream, "clock", ticks.__next__)
+    monkeypatch.setattr(client_common, "clock", ticks.__next__)
     marks: records.Marks = [records.OPEN, 0, 0]
     stream = TokenStream(marks, None)
     for part in parts:

@@ -19,12 +19,11 @@ from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import token_stream as module
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.client_common import AnsweredCall
+from stagelens.instrumentors.libraries.client_common import AnsweredCall, LineStream
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
-from stagelens.instrumentors.libraries.token_stream import LineStream
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
 
@@ -216,9 +215,9 @@ def played(
     monkeypatch: pytest.MonkeyPatch, lines: Iterable[str | bytes], wait: int = 10_000_000
 ) -> dict[str, list[tuple[Any, Any]]]:
     """Return what is noted of *lines* that come each *wait* nanoseconds after the last."""
-    monkeypatch.setattr(module, "clock", itertools.count(wait, wait).__next__)
     marks: records.Marks = [records.OPEN, 0, 0]
     call = AnsweredCall(marks, 0, {})
+    monkeypatch.setattr(client_common, "clock", itertools.count(wait, wait).__next__)
     stream = LineStream(call)
     for line in lines:
         stream.line(line)
