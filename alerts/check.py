@@ -22,7 +22,7 @@ from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .config import DEFAULT_FILE
 from .evaluation.backtest import PastIncident, Preview, backtest
-from .evaluation.burn_rate import Tier, is_reachable, policy_tiers, time_to_fire
+from .evaluation.burn_rate import AlertTier, is_reachable, policy_tiers, time_to_fire
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions, read_slo_file
 from .policies import BurnRatePolicy, default_burn_rate_policy
@@ -71,17 +71,17 @@ def _course(found: Preview, slo: Slo) -> Iterator[str]:
     span = formatting.duration(found.until - since)
     known = f"the last {span}" if since == found.since else f"the {span} that are known"
     left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget is left"
-    yield f"Over {known} this would have {_told(found.incidents)}{left}."
+    yield f"Over {known} this would have {_count_incidents(found.incidents)}{left}."
     worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
     for each in sorted(worst, key=lambda each: each.opened_at):
         yield f"  {_incident(each, found.until)}"
     if len(found.incidents) > _SHOWN:
         yield f"  and {len(found.incidents) - _SHOWN} more that spent less"
     if found.coarse_until is not None:
-        yield f"  Before {_moment(found.coarse_until)} only whole hours are kept: what was shorter may be missed there."
+        yield f"  Before {_format_time(found.coarse_until)} only whole hours are kept: what was shorter may be missed there."
 
 
-def _told(incidents: tuple[PastIncident, ...]) -> str:
+def _count_incidents(incidents: tuple[PastIncident, ...]) -> str:
     if not incidents:
         return "told nobody anything"
     pages = sum(each.severity == "page" for each in incidents)
@@ -98,10 +98,10 @@ def _incident(past: PastIncident, until: datetime) -> str:
     length = formatting.duration((past.resolved_at or until) - past.opened_at)
     lasted = f"for {length}" if past.resolved_at else f"for {length} so far"
     spent = formatting.percent(past.spent)
-    return f"{past.severity:<6} {_moment(past.opened_at)} {lasted} (burn {formatting.times(past.peak)}, {spent} of the budget)"
+    return f"{past.severity:<6} {_format_time(past.opened_at)} {lasted} (burn {formatting.times(past.peak)}, {spent} of the budget)"
 
 
-def _moment(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     at = at.astimezone(UTC)
     return f"{at.day} {at:%b %H:%M} UTC"
 
@@ -183,7 +183,7 @@ def summary(
     seen = Seen(store.read) if isinstance(store, Store) else None
     for slo in slos:
         yield ""
-        yield from _about(slo)
+        yield from _describe_slo(slo)
         if seen is not None:
             note(f"  looking at the last {formatting.duration(LOOK_BACK)} …")
             lines = list(preview(seen, slo, default_burn_rate_policy(), _now()))
@@ -199,7 +199,7 @@ def summary(
         yield f"Messages go to {entry.name}{'' if entry.name == entry.kind else f' ({entry.kind})'}{waiting}"
 
 
-def _about(slo: Slo) -> Iterator[str]:
+def _describe_slo(slo: Slo) -> Iterator[str]:
     yield f"{slo.name}: {slo.in_words()}"
     yield f"  {_budget(slo)}"
     if slo.budgets:
@@ -226,7 +226,7 @@ def _budget(slo: Slo) -> str:
     return f"The budget is {budget} of requests: {formatting.count(1e6 * slo.budget)} in a million."
 
 
-def _tier(tier: Tier, slo: Slo) -> str:
+def _tier(tier: AlertTier, slo: Slo) -> str:
     rule = f"{tier.severity:<6} when the budget burns {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
     if not is_reachable(tier, slo.objective):
         highest = formatting.times(1 / slo.budget)
@@ -236,7 +236,7 @@ def _tier(tier: Tier, slo: Slo) -> str:
     return f"{rule} ({share} of {what}{_soonest(tier, slo)})"
 
 
-def _soonest(tier: Tier, slo: Slo) -> str:
+def _soonest(tier: AlertTier, slo: Slo) -> str:
     outage = time_to_fire(tier, slo.objective, 1.0)
     if outage is None or slo.kind == "coverage":
         return ""

@@ -161,38 +161,40 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
     settings = {**environment, **given}
     if options.command == "test":
-        return _test(options.channel, AlertsConfig.from_env(settings))
+        return _test_channel(options.channel, AlertsConfig.from_env(settings))
     with ExitStack() as stack:
         store = open_existing(StoreConfig.from_env(settings))
         stack.callback(store.close)
         answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]] = options.answer
         found, text = answer(store, options, now or datetime.now(UTC))
-    print(json.dumps(found, default=_plain, indent=2) if options.json else text)
+    print(json.dumps(found, default=_json_value, indent=2) if options.json else text)
     return 0
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("stagelens alerts", description="Look at incidents, acknowledge and silence them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listed = _command(commands, "list", "incidents that are open, the newest first", _list)
+    listed = _add_command(commands, "list", "incidents that are open, the newest first", _list_incidents)
     listed.add_argument("--all", action="store_true", help="also those that are over")
     listed.add_argument("--limit", type=int, default=_LIMIT, help="how many at most (default %(default)s)")
-    shown = _command(commands, "show", "one incident, with its history and what was sent to whom", _show)
+    shown = _add_command(commands, "show", "one incident, with its history and what was sent to whom", _show_incident)
     shown.add_argument("id", metavar="ID")
-    acked = _command(commands, "ack", "say that you look after an incident; channels are told", _ack)
+    acked = _add_command(
+        commands, "ack", "say that you look after an incident; channels are told", _acknowledge_incident
+    )
     acked.add_argument("id", metavar="ID")
-    _by(acked, environment)
+    _add_author_option(acked, environment)
     normal = "take what became slower for the new normal; only what is slower still is told again"
-    accepted = _command(commands, "accept", normal, _accept)
+    accepted = _add_command(commands, "accept", normal, _accept_regression)
     accepted.add_argument("id", metavar="ID")
     accepted.add_argument("--why", metavar="TEXT", default="", help="why; channels are told")
-    _by(accepted, environment)
-    _silence_options(
-        _command(commands, "silence", "tell nobody of certain incidents for a while", _silence), environment
+    _add_author_option(accepted, environment)
+    _add_silence_options(
+        _add_command(commands, "silence", "tell nobody of certain incidents for a while", _create_silence), environment
     )
-    every = _command(commands, "silences", "silences in force and to come", _silences)
+    every = _add_command(commands, "silences", "silences in force and to come", _list_silences)
     every.add_argument("--all", action="store_true", help="also those that ended")
-    _command(commands, "unsilence", "end a silence now", _unsilence).add_argument("id", metavar="ID")
+    _add_command(commands, "unsilence", "end a silence now", _end_silence).add_argument("id", metavar="ID")
     tested = commands.add_parser(
         "test",
         help="send a sample incident to a channel",
@@ -204,7 +206,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _command(
+def _add_command(
     commands: Any, name: str, meaning: str, answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]]
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(
@@ -217,22 +219,22 @@ def _command(
     return command
 
 
-def _silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+def _add_silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     for key, meaning in MATCHERS.items():
         command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (default any)")
     length = f"for how long, such as 30m (default {_LENGTH})"
     command.add_argument("--for", dest="length", metavar="TIME", default=_LENGTH, help=length)
     command.add_argument("--from", dest="start", metavar="TIME", help="from when on, as ISO 8601 (default now)")
     command.add_argument("--comment", metavar="TEXT", default="", help="why; people see it beside what is not told")
-    _by(command, environment)
+    _add_author_option(command, environment)
 
 
-def _by(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+def _add_author_option(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     name = environment.get("USER") or environment.get("LOGNAME") or ""
     command.add_argument("--by", metavar="NAME", default=name, help="who (default: who is logged in)")
 
 
-def _test(name: str, config: AlertsConfig) -> int:
+def _test_channel(name: str, config: AlertsConfig) -> int:
     if config.slo_file is None:
         msg = "there is no slo.yaml here, which says what the channels are; name it with --slo or STAGELENS_SLO_FILE"
         raise ConfigError(msg)
@@ -246,12 +248,12 @@ def _test(name: str, config: AlertsConfig) -> int:
     return 1 if line.startswith("failed") else 0
 
 
-def _list(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
+def _list_incidents(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
     found = _reader(store).incidents(max(1, options.limit), open_only=not options.all)
-    return [_brief(each) for each in found], format_incidents(found, everything=options.all)
+    return [_incident_json(each) for each in found], format_incidents(found, everything=options.all)
 
 
-def _show(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
+def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
     found = _reader(store).incident(options.id)
     if found is None:
         msg = f"there is no incident {options.id!r}; `stagelens alerts list --all` names those there are"
@@ -259,44 +261,44 @@ def _show(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[An
     return dataclasses.asdict(found), format_incident(found)
 
 
-def _ack(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    found = acknowledge(store, options.id, _name(options), now)
+def _acknowledge_incident(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    found = acknowledge(store, options.id, _author_name(options), now)
     answer = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
     return answer, f"{found.acked_by} looks after {found.id}: {found.finding.name} of {found.finding.service}"
 
 
-def _accept(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    found = accept_regression(store, options.id, _name(options), now, options.why)
+def _accept_regression(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    found = accept_regression(store, options.id, _author_name(options), now, options.why)
     ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
     answer = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
     normal = f"{found.acked_by} accepted {found.id} as the new normal of {found.finding.service}"
     return answer, f"{normal}; it is told again if it gets slower still"
 
 
-def _silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+def _create_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     length = parse_duration(options.length, "--for")
     if length > _LONGEST:
         msg = f"--for is {options.length!r}; the longest silence is {_LONGEST.days}d"
         raise IncidentError(msg)
-    start = _moment(options.start) if options.start else now
+    start = _parse_time(options.start) if options.start else now
     with store.transaction() as connection:
         made = create_silence(
             connection,
             {key: getattr(options, key) for key in MATCHERS},
             starts_at=start,
             ends_at=start + length,
-            author=_name(options),
+            author=_author_name(options),
             comment=options.comment,
         )
     return dataclasses.asdict(made), f"{made.id}: {format_matchers(made)} is {made.in_words()}"
 
 
-def _silences(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+def _list_silences(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = _reader(store).silences(now, over=options.all)
     return [dataclasses.asdict(each) for each in found], format_silences(found, now)
 
 
-def _unsilence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+def _end_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     with store.transaction() as connection:
         ended = end_silence(connection, options.id, now)
     return {"id": ended.id, "ended_at": now}, f"{ended.id} is over: {format_matchers(ended)} is told again"
@@ -306,12 +308,12 @@ def _reader(store: Store) -> AlertsReader:
     return AlertsReader(store, LiveFile(None, {}))
 
 
-def _brief(incident: Incident) -> dict[str, Any]:
+def _incident_json(incident: Incident) -> dict[str, Any]:
     whole = dataclasses.asdict(incident)
     return {key: value for key, value in whole.items() if key not in ("deliveries", "transitions", "stages")}
 
 
-def _name(options: argparse.Namespace) -> str:
+def _author_name(options: argparse.Namespace) -> str:
     if options.by:
         return options.by
     try:
@@ -321,7 +323,7 @@ def _name(options: argparse.Namespace) -> str:
         raise StagelensError(msg) from error
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
@@ -330,7 +332,7 @@ def _moment(text: str) -> datetime:
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _plain(value: object) -> str:
+def _json_value(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     msg = f"{type(value).__name__} cannot be written as JSON"

@@ -160,13 +160,13 @@ class AlertsReader:
     def incidents(self, limit: int = 50, open_only: bool = False) -> list[Incident]:
         """Return the newest incidents, newest first, each with its history and deliveries."""
         with self._store.engine.connect() as connection:
-            return _whole(connection, newest_incidents(connection, limit, open_only=open_only))
+            return _complete_incidents(connection, newest_incidents(connection, limit, open_only=open_only))
 
     def incident(self, name: str) -> Incident | None:
         """Return the incident with id *name*, or None."""
         with self._store.engine.connect() as connection:
             found = get_incident(connection, name)
-            return None if found is None else _whole(connection, [found])[0]
+            return None if found is None else _complete_incidents(connection, [found])[0]
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
         """Return active and future silences, with *over* also past ones."""
@@ -174,7 +174,7 @@ class AlertsReader:
             return list_silences(connection, now or datetime.now(UTC), over=over)
 
 
-def _whole(connection: Connection, found: Sequence[IncidentRecord]) -> list[Incident]:
+def _complete_incidents(connection: Connection, found: Sequence[IncidentRecord]) -> list[Incident]:
     ids = [each.id for each in found]
     sent = connection.execute(
         select(outbox).where(outbox.c.incident.in_(ids)).order_by(outbox.c.sequence, outbox.c.id)

@@ -29,7 +29,7 @@ from promtool import firing_minutes, name_of
 
 from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import replay
-from stagelens.alerts.evaluation.burn_rate import Counts, Tier
+from stagelens.alerts.evaluation.burn_rate import AlertTier, Counts
 from stagelens.alerts.evaluation.slo_status import History
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
@@ -85,7 +85,7 @@ def tiers() -> None:
     table.print()
 
 
-def fired(history: History, tier: Tier) -> set[int]:
+def fired(history: History, tier: AlertTier) -> set[int]:
     """Return the minutes at whose end *tier* fires, by our own arithmetic, with its guard."""
     windows = {length: history.windows(length) for length in (tier.long, tier.short)}
     found: set[int] = set()
@@ -103,7 +103,7 @@ def edges_of(minutes: set[int]) -> tuple[str, str]:
     return str(min(minutes) - CLEAN), str(max(minutes) + 1 - CLEAN - BAD)
 
 
-def _hours(tier: Tier) -> str:
+def _hours(tier: AlertTier) -> str:
     return f"{tier.long // timedelta(hours=1)}h"
 
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 # The tests evaluate rules the same way.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stagelens.alerts.evaluation.burn_rate import Tier
+from stagelens.alerts.evaluation.burn_rate import AlertTier
 from tests.alerts.export.rule_evaluation import firing
 
 
 def firing_minutes(
-    tiers: Sequence[Tier], objective: float, total: NDArray[np.float64], bad: NDArray[np.float64]
+    tiers: Sequence[AlertTier], objective: float, total: NDArray[np.float64], bad: NDArray[np.float64]
 ) -> dict[str, set[int]]:
     """Return the minutes in which each tier fires, by its long window.
 
@@ -41,12 +41,12 @@ def firing_minutes(
     return {name_of(tier): found.get((name_of(tier),), set()) for tier in tiers}
 
 
-def name_of(tier: Tier) -> str:
+def name_of(tier: AlertTier) -> str:
     """Return what a tier is called: its severity and its long window."""
     return f"{tier.severity} {int(tier.long.total_seconds()) // 3600}h"
 
 
-def _rules(tiers: Iterable[Tier], objective: float) -> list[dict[str, object]]:
+def _rules(tiers: Iterable[AlertTier], objective: float) -> list[dict[str, object]]:
     def ratio(minutes: int) -> str:
         return f"(sum(rate(bad_total[{minutes}m])) / sum(rate(requests_total[{minutes}m])))"
 

@@ -161,7 +161,7 @@ MIN_SECRET_CHARS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class HttpResponse:
+class ReceiverResponse:
     """HTTP response of a receiver.
 
     Args:
@@ -198,7 +198,7 @@ class HttpResponse:
 
 def post_json(
     url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()
-) -> HttpResponse:
+) -> ReceiverResponse:
     """Post *body*, JSON unless *headers* say otherwise, and return the 2xx response.
 
     Args:
@@ -217,7 +217,7 @@ def post_json(
     raise refusal_error(answer, receiver, (*secret_parts(url), *secrets))
 
 
-def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> HttpResponse:
+def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> ReceiverResponse:
     """Send one request and return the response, whatever its status.
 
     Egress allow-list and proxies come from the environment.
@@ -242,7 +242,7 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
         raise OutcomeUnknownError(msg) from error
 
 
-def refusal_error(answer: HttpResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
+def refusal_error(answer: ReceiverResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
     """Return the error of *answer*, a response other than 2xx."""
     said = redact(answer.text, secrets)
     transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
@@ -276,7 +276,7 @@ def _os_reason(error: BaseException) -> str:
     return str(error)
 
 
-def _run_coroutine(task: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
+def _run_coroutine(task: Coroutine[Any, Any, ReceiverResponse]) -> ReceiverResponse:
     """Run *task* in an event loop of its own.
 
     Unlike `asyncio.run` it does not wait for a name lookup that is still in progress in a thread.
@@ -289,7 +289,9 @@ def _run_coroutine(task: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
         loop.close()
 
 
-async def _exchange(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> HttpResponse:
+async def _exchange(
+    method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str
+) -> ReceiverResponse:
     """Send one request, with one deadline for the whole exchange."""
     transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(url))
     steps = list[str]()
@@ -303,7 +305,7 @@ async def _exchange(method: str, url: httpx.URL, body: bytes, headers: dict[str,
     try:
         async with asyncio.timeout(DEADLINE_SECONDS), httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client:
             response = await client.send(request, stream=True)
-            return HttpResponse(response.status_code, response.headers, await _read_body(response, receiver))
+            return ReceiverResponse(response.status_code, response.headers, await _read_body(response, receiver))
     except TimeoutError as error:
         if "http11.send_request_headers.started" in steps:
             msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"

@@ -18,7 +18,7 @@ from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
 from ..policies import BurnRatePolicy, NoData
-from .burn_rate import Budget, Counts, Onset, Tier, find_onset
+from .burn_rate import AlertTier, Counts, ErrorBudget, Onset, find_onset
 from .evidence import (
     burn_rate_trend,
     counts_by_step,
@@ -82,7 +82,7 @@ def _known_onset(before: Finding) -> Onset:
     return Onset(at, earliest, latest)
 
 
-def _burn_of(measured: Measurement, tier: Tier) -> Burn:
+def _burn_of(measured: Measurement, tier: AlertTier) -> Burn:
     short, left = measured.counts[tier.short], measured.exhausted_in
     return Burn(
         rate=measured.burn(tier.short),
@@ -103,7 +103,7 @@ def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[B
     return tuple(BudgetOverrun(use.stage, use.seconds, use.budget_seconds) for use in split.broken) if split else ()
 
 
-def _onset(read: Reader, slo: Slo, tier: Tier, now: datetime) -> Onset:
+def _onset(read: Reader, slo: Slo, tier: AlertTier, now: datetime) -> Onset:
     reach = min(tier.long, _LOOK_BACK)
     buckets = counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
     # Half of the threshold: the first bad minute is rarely bad as a whole.
@@ -158,7 +158,7 @@ class Verdict:
     finding: Finding | None
     has_data: bool = True
     excuse: str = ""
-    budget: Budget | None = None
+    budget: ErrorBudget | None = None
 
 
 # Yields each cause with a function that evaluates it, so that a failing cause does not stop the others. Arguments: the
@@ -225,9 +225,9 @@ class AbsenceRule:
         if self._policy.severity == "none":
             return
         for cause, slo in absence_causes(definitions.slos).items():
-            yield cause, partial(self._judge, cause, slo, now, before.get(cause), definitions.dashboard_url)
+            yield cause, partial(self._evaluate_slo, cause, slo, now, before.get(cause), definitions.dashboard_url)
 
-    def _judge(self, cause: str, slo: Slo, now: datetime, before: Finding | None, url: str) -> Verdict | None:
+    def _evaluate_slo(self, cause: str, slo: Slo, now: datetime, before: Finding | None, url: str) -> Verdict | None:
         if self._requests(slo, now - self._policy.after, now):
             return Verdict(cause, None)
         if self._read.stale_since(now, self._patience.stale) is not None:

@@ -23,7 +23,7 @@ from ..incidents.notification_rules import IncidentUpdate
 from ..objectives.slo import Slo
 from ..policies import BurnRatePolicy, Severity
 from .alert_rules import cause_of_slo
-from .burn_rate import FAST, Counts, Tier, burn_rate, find_onset, firing_tiers, needed_windows
+from .burn_rate import FAST, AlertTier, Counts, burn_rate, find_onset, firing_tiers, needed_windows
 from .evidence import dashboard_link, filters_of
 from .slo_status import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
 
@@ -125,7 +125,7 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
 
 
 def _near(
-    windows: Mapping[timedelta, WindowSeries], watched: Sequence[Tier], objective: float, keep: float
+    windows: Mapping[timedelta, WindowSeries], watched: Sequence[AlertTier], objective: float, keep: float
 ) -> np.ndarray:
     """Return a mask of the edges at which a tier may fire."""
     rates = {length: found.burn(objective) for length, found in windows.items()}
@@ -161,7 +161,7 @@ def _step(
     )
 
 
-def _finding(at: datetime, slo: Slo, tier: Tier, counts: Mapping[timedelta, Counts]) -> Finding:
+def _finding(at: datetime, slo: Slo, tier: AlertTier, counts: Mapping[timedelta, Counts]) -> Finding:
     short = counts[tier.short]
     rate = burn_rate(short.bad, short.total, slo.objective)
     long_seconds, short_seconds = tier.long.total_seconds(), tier.short.total_seconds()

@@ -42,7 +42,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class AlertTier:
     """One alert tier: fires at burn rate *burn* over both windows.
 
     Args:
@@ -59,7 +59,7 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class ErrorBudget:
     """Remaining error budget.
 
     Args:
@@ -87,7 +87,7 @@ def burn_rate(bad: float, total: float, objective: float) -> float:
     return (bad / total) / (1 - objective) if total else 0.0
 
 
-def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[Tier, ...]:
+def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[AlertTier, ...]:
     """Return the policy's tiers for an SLO over *window*, pages first, fastest first.
 
     2 % of 30 days' budget within one hour is a burn rate of 0.02 * 720 h / 1 h = 14.4. A threshold below one would
@@ -95,25 +95,28 @@ def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[Tier, ...]:
     """
     return tuple(
         sorted(
-            (Tier(rule.severity, max(1.0, _threshold(rule, window)), rule.long, rule.short) for rule in policy.rules),
+            (
+                AlertTier(rule.severity, max(1.0, _threshold(rule, window)), rule.long, rule.short)
+                for rule in policy.rules
+            ),
             key=lambda tier: (tier.severity, tier.long, -tier.burn),
         )
     )
 
 
-def is_reachable(tier: Tier, objective: float) -> bool:
+def is_reachable(tier: AlertTier, objective: float) -> bool:
     """Return whether *tier* can fire at all: with only bad requests the burn rate is 1 / (1 - objective)."""
     return tier.burn * (1 - objective) <= 1
 
 
-def needed_windows(policy: BurnRatePolicy, watched: Collection[Tier]) -> tuple[timedelta, ...]:
+def needed_windows(policy: BurnRatePolicy, watched: Collection[AlertTier]) -> tuple[timedelta, ...]:
     """Return all windows whose counts are needed to evaluate *watched* tiers, shortest first."""
     lengths = {tier.long for tier in watched} | {tier.short for tier in watched}
     return tuple(sorted(lengths | {policy.calm.window, FAST, RECENT}))
 
 
 def is_firing(
-    tier: Tier,
+    tier: AlertTier,
     counts: Mapping[timedelta, Counts],
     objective: float,
     guard: MinimumBadRequests,
@@ -139,7 +142,9 @@ def is_firing(
     return min(rates) >= needed and (long.bad >= guard.bad or all_bad)
 
 
-def is_pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: MinimumBadRequests) -> bool:
+def is_pending(
+    tier: AlertTier, counts: Mapping[timedelta, Counts], objective: float, guard: MinimumBadRequests
+) -> bool:
     """Return whether *tier* is about to fire: its short window reaches the burn rate, its long window not yet.
 
     A tier at the sustainable rate is never pending: services spend their budget slightly faster in some hours of every day.
@@ -150,7 +155,7 @@ def is_pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float,
     return tier.burn > 1 and rates[0] < needed <= rates[1] and short.bad >= guard.bad
 
 
-def is_calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: CalmRule) -> bool:
+def is_calm(tier: AlertTier, counts: Mapping[timedelta, Counts], objective: float, rule: CalmRule) -> bool:
     """Return whether the problem is over although the windows of *tier* still contain it."""
     recent = counts[rule.window]
     expected_bad = recent.total * min(1.0, tier.burn * (1 - objective))
@@ -162,14 +167,14 @@ def is_calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, ru
 
 
 def firing_tiers(
-    watched: Sequence[Tier],
+    watched: Sequence[AlertTier],
     counts: Mapping[timedelta, Counts],
     objective: float,
     policy: BurnRatePolicy,
     *,
     already: bool = False,
     seen: timedelta = timedelta.max,
-) -> tuple[Tier, ...]:
+) -> tuple[AlertTier, ...]:
     """Return the tiers that fire and are not calm, in the order of *watched*.
 
     Args:
@@ -189,7 +194,7 @@ def firing_tiers(
     )
 
 
-def time_to_fire(tier: Tier, objective: float, error_ratio: float) -> timedelta | None:
+def time_to_fire(tier: AlertTier, objective: float, error_ratio: float) -> timedelta | None:
     """Return the time until *tier* fires at a constant *error_ratio* from a clean history; None if it never does.
 
     (1 - objective) / error ratio * burn * long window.
@@ -199,7 +204,7 @@ def time_to_fire(tier: Tier, objective: float, error_ratio: float) -> timedelta 
     return tier.long * ((1 - objective) * tier.burn / error_ratio)
 
 
-def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) -> Budget:
+def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) -> ErrorBudget:
     """Return the remaining error budget.
 
     Args:
@@ -209,12 +214,12 @@ def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) 
             its traffic so far, so that its first minute cannot spend everything. [ratio, 0 < x <= 1]
 
     >>> remaining_budget(Counts(total=1000, bad=4), objective=0.99)
-    Budget(left=0.6, bad_left=6.0)
+    ErrorBudget(left=0.6, bad_left=6.0)
     """
     allowed = counts.total * (1 - objective) / covered
     if allowed == 0:
-        return Budget(1.0, 0.0)
-    return Budget(round(1 - counts.bad / allowed, 12), round(allowed - counts.bad, 6))
+        return ErrorBudget(1.0, 0.0)
+    return ErrorBudget(round(1 - counts.bad / allowed, 12), round(allowed - counts.bad, 6))
 
 
 def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | None:

@@ -112,7 +112,7 @@ class Evaluator:
         with self._store.transaction() as connection:
             lease.release(connection, LEASE, self._holder)
 
-    def _renew(self, connection: Connection, at: float) -> bool:
+    def _renew_lease(self, connection: Connection, at: float) -> bool:
         return lease.renew(connection, LEASE, self._holder, at, self._lease_seconds)
 
     def _slos(
@@ -135,7 +135,7 @@ class Evaluator:
                 if self._stopwatch() - renewed > _RENEW_SHARE * self._lease_seconds:
                     renewed = self._stopwatch()
                     with self._store.transaction() as connection:
-                        self._renew(connection, now.timestamp() + renewed - began)
+                        self._renew_lease(connection, now.timestamp() + renewed - began)
         return found
 
     def _missed(
@@ -169,7 +169,7 @@ class Evaluator:
         """
         at = now.timestamp()
         with self._store.transaction() as connection:
-            if not self._renew(connection, at + took_seconds):
+            if not self._renew_lease(connection, at + took_seconds):
                 return []
             before = find_open_incidents(connection)
             ended = set(evaluated) - set(by_cause(before))

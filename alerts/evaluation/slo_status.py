@@ -23,9 +23,9 @@ from ..policies import BurnRatePolicy, MinimumBadRequests
 from .burn_rate import (
     FAST,
     RECENT,
-    Budget,
+    AlertTier,
     Counts,
-    Tier,
+    ErrorBudget,
     burn_rate,
     exhausted_in,
     firing_tiers,
@@ -60,9 +60,9 @@ class Measurement:
 
     slo: Slo
     counts: Mapping[timedelta, Counts]
-    tiers: tuple[Tier, ...]
-    firing: tuple[Tier, ...]
-    budget: Budget
+    tiers: tuple[AlertTier, ...]
+    firing: tuple[AlertTier, ...]
+    budget: ErrorBudget
     work: ActiveMaintenance | None = None
     stale_since: datetime | None = None
 
@@ -91,7 +91,7 @@ def as_requests(requests: float, total: float, bad: float) -> Counts:
     return Counts(requests, bad if requests == total else requests * bad / total if total else 0.0)
 
 
-def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[Tier, ...]:
+def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[AlertTier, ...]:
     """Return the tiers that can fire for *slo*."""
     return tuple(tier for tier in policy_tiers(policy, slo.window) if is_reachable(tier, slo.objective))
 
@@ -329,7 +329,7 @@ class RuleStatus:
         pending: Whether it is about to fire: the short window reaches the burn rate, the long one not yet.
     """
 
-    tier: Tier
+    tier: AlertTier
     long_burn: float
     short_burn: float
     fires: bool

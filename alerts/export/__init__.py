@@ -15,7 +15,7 @@ from ..config import DEFAULT_FILE
 from ..objectives import slo_file
 from ..policies import default_burn_rate_policy
 from . import grafana, rules
-from .rules import Histograms
+from .rules import HistogramExpressions
 
 SELF_MONITORING_RULES = Path(__file__).parent / "itself.yaml"
 # The runbook in the repository; an installation passes its own address.
@@ -48,12 +48,14 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     if options.what == "itself":
         text = write_self_monitoring_rules(options.runbook)
     elif options.what == "grafana":
-        text = grafana.write_dashboard(Histograms(native=options.native))
+        text = grafana.write_dashboard(HistogramExpressions(native=options.native))
     else:
         definitions = slo_file.read_slo_file(options.slo, env)
         for line in definitions.warnings:
             print(f"warning: {line}", file=sys.stderr)
-        text = rules.write_rules(definitions.slos, default_burn_rate_policy(), Histograms(native=options.native))
+        text = rules.write_rules(
+            definitions.slos, default_burn_rate_policy(), HistogramExpressions(native=options.native)
+        )
     _write_output(options.output, text)
     return 0
 

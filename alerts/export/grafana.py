@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
-from .rules import ALERT, BURN, METRIC_NAMES, Histograms
+from .rules import ALERT, BURN, METRIC_NAMES, HistogramExpressions
 
 # Grafana variable: at least four scrapes.
 _WINDOW = "$__rate_interval"
@@ -45,7 +45,7 @@ class Panel:
     width: int = 12
 
 
-def panel_rows(histograms: Histograms) -> dict[str, Sequence[Panel]]:
+def panel_rows(histograms: HistogramExpressions) -> dict[str, Sequence[Panel]]:
     """Return the charts by the title of their row."""
     return {
         "Requests": _requests(histograms),
@@ -56,7 +56,7 @@ def panel_rows(histograms: Histograms) -> dict[str, Sequence[Panel]]:
     }
 
 
-def _requests(histograms: Histograms) -> list[Panel]:
+def _requests(histograms: HistogramExpressions) -> list[Panel]:
     name = METRIC_NAMES[REQUEST_DURATION]
     rate, failed = (
         f"sum by (service_name) ({histograms.counted(name, matchers, _WINDOW)})"
@@ -80,7 +80,7 @@ def _requests(histograms: Histograms) -> list[Panel]:
     ]
 
 
-def _stages(histograms: Histograms) -> list[Panel]:
+def _stages(histograms: HistogramExpressions) -> list[Panel]:
     spent = f"sum by (stage) ({histograms.summed(METRIC_NAMES[STAGE_DURATION], _CHOSEN, _WINDOW)})"
     name = METRIC_NAMES[REQUEST_DURATION]
     requests = f"scalar(sum({histograms.counted(name, _CHOSEN, _WINDOW)}))"
@@ -103,7 +103,7 @@ def _stages(histograms: Histograms) -> list[Panel]:
     ]
 
 
-def _tokens(histograms: Histograms) -> list[Panel]:
+def _tokens(histograms: HistogramExpressions) -> list[Panel]:
     return [
         Panel(title, f"{text} Times by two definitions do not compare.", _by_definition(histograms, source), "s")
         for title, text, source in (
@@ -113,7 +113,7 @@ def _tokens(histograms: Histograms) -> list[Panel]:
     ]
 
 
-def _recording(histograms: Histograms) -> Panel:
+def _recording(histograms: HistogramExpressions) -> Panel:
     spent, requests = (
         f"sum by (level) ({ask(METRIC_NAMES[AGENT_COST], _CHOSEN, _WINDOW)})"
         for ask in (histograms.summed, histograms.counted)
@@ -127,7 +127,7 @@ def _recording(histograms: Histograms) -> Panel:
     )
 
 
-def _suspects(histograms: Histograms) -> Panel:
+def _suspects(histograms: HistogramExpressions) -> Panel:
     return Panel(
         "Servers not believed",
         "Calls a second whose server says of its own time what cannot be true: they count as a dependency as a whole.",
@@ -137,7 +137,7 @@ def _suspects(histograms: Histograms) -> Panel:
     )
 
 
-def _by_definition(histograms: Histograms, source: str) -> dict[str, str]:
+def _by_definition(histograms: HistogramExpressions, source: str) -> dict[str, str]:
     return {
         f"p{100 * each:g} {{{{definition}}}}": histograms.quantile(
             each, METRIC_NAMES[source], _CHOSEN, _WINDOW, "definition"
@@ -146,7 +146,7 @@ def _by_definition(histograms: Histograms, source: str) -> dict[str, str]:
     }
 
 
-def _quantiles(histograms: Histograms, source: str, *quantiles: float) -> dict[str, str]:
+def _quantiles(histograms: HistogramExpressions, source: str, *quantiles: float) -> dict[str, str]:
     return {f"p{100 * each:g}": histograms.quantile(each, METRIC_NAMES[source], _CHOSEN, _WINDOW) for each in quantiles}
 
 
@@ -235,7 +235,7 @@ _ITSELF = (
 )
 
 
-def write_dashboard(histograms: Histograms) -> str:
+def write_dashboard(histograms: HistogramExpressions) -> str:
     """Return the dashboard as JSON.
 
     Args:
@@ -281,7 +281,7 @@ def _chart(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _dashboard(panels: list[dict[str, Any]], histograms: Histograms) -> dict[str, Any]:
+def _dashboard(panels: list[dict[str, Any]], histograms: HistogramExpressions) -> dict[str, Any]:
     name = METRIC_NAMES[REQUEST_DURATION]
     values = f"label_values({name}{'' if histograms.native else '_count'}, service_name)"
     source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1}

@@ -17,7 +17,7 @@ from ...core.prometheus_names import DEFAULT_LABELS, FAMILIES, LABELS, LADDER, f
 from ...core.stages import OVERHEAD, UNTIMED
 from ...store.selection import HISTOGRAMS
 from .. import formatting
-from ..evaluation.burn_rate import Tier, is_reachable, needed_windows, policy_tiers
+from ..evaluation.burn_rate import AlertTier, is_reachable, needed_windows, policy_tiers
 from ..evaluation.slo_status import tiers_of
 from ..objectives.slo import Slo
 from ..policies import BurnRatePolicy
@@ -36,7 +36,7 @@ _STEP = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
-class Histograms:
+class HistogramExpressions:
     """Expressions over latency histograms.
 
     Args:
@@ -148,7 +148,7 @@ def _as_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _as_text)
 
 
-def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: Histograms) -> str:
+def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> str:
     """Return the rule file for *slos*.
 
     Args:
@@ -171,7 +171,7 @@ def _expressible_slos(slos: Sequence[Slo]) -> list[Slo]:
     return [slo for slo in slos if slo.kind != "freshness"]
 
 
-def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: Histograms) -> Iterator[str]:
+def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> Iterator[str]:
     kind = "native" if histograms.native else "classic"
     yield f"# Made by `stagelens export rules` for Prometheus 2.42 and later, over the {kind} histograms of the collector's /metrics."
     told = {label: None for slo in _expressible_slos(slos) for label in needed_labels(slo)}
@@ -210,7 +210,7 @@ def _comments(slo: Slo, policy: BurnRatePolicy) -> Iterator[str]:
         yield "The budgets of its stages are not known here."
 
 
-def _group(slo: Slo, policy: BurnRatePolicy, histograms: Histograms) -> dict[str, Any]:
+def _group(slo: Slo, policy: BurnRatePolicy, histograms: HistogramExpressions) -> dict[str, Any]:
     tiers = tiers_of(slo, policy)
     recorded = [
         rule
@@ -221,7 +221,7 @@ def _group(slo: Slo, policy: BurnRatePolicy, histograms: Histograms) -> dict[str
     return {"name": f"stagelens-slo-{slo.name}", "interval": "1m", "rules": [*recorded, *alerts]}
 
 
-def _recorded(slo: Slo, window: str, histograms: Histograms) -> Iterator[dict[str, Any]]:
+def _recorded(slo: Slo, window: str, histograms: HistogramExpressions) -> Iterator[dict[str, Any]]:
     labels, chosen = _slo_labels(slo), _slo_selector(slo)
     yield {"record": f"{REQUESTS}{window}", "labels": labels, "expr": histograms.requests(slo, window)}
     yield {"record": f"{BAD}{window}", "labels": labels, "expr": histograms.bad(slo, window)}
@@ -229,7 +229,7 @@ def _recorded(slo: Slo, window: str, histograms: Histograms) -> Iterator[dict[st
     yield {"record": f"{BURN}{window}", "labels": labels, "expr": f"round({ratio}, {_STEP})"}
 
 
-def _alert(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> dict[str, Any]:
+def _alert(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> dict[str, Any]:
     burns = f"{formatting.times(tier.burn)} over {prometheus_duration(tier.long)} and {prometheus_duration(tier.short)}"
     annotations = {
         "summary": f"{slo.name}: the error budget burns {burns}",
@@ -250,7 +250,7 @@ def _alert(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> dict[str, Any]:
     }
 
 
-def _condition(slo: Slo, tier: Tier, policy: BurnRatePolicy) -> str:
+def _condition(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> str:
     """Return the alert condition: `is_firing` and not `is_calm`."""
     chosen, guard = _slo_selector(slo), policy.guard
     long, short = prometheus_duration(tier.long), prometheus_duration(tier.short)

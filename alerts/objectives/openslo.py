@@ -59,7 +59,7 @@ KnownObjects = Mapping[tuple[str, str], OpenSloObject]
 
 
 @dataclass(frozen=True, slots=True)
-class Indicator:
+class OpenSloIndicator:
     """Indicator of an OpenSLO SLO.
 
     Args:
@@ -71,7 +71,7 @@ class Indicator:
     by_value: bool
 
 
-def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> Indicator | None:
+def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> OpenSloIndicator | None:
     """Read the indicator of *slo*, inline or from the SLI it refers to.
 
     Returns:
@@ -106,7 +106,7 @@ class _IndicatorReader:
     base: Slo
     known: KnownObjects
 
-    def metric(self, spec: Fields) -> Indicator | None:
+    def metric(self, spec: Fields) -> OpenSloIndicator | None:
         """Read the `spec` of an SLI."""
         spec.text("description")
         by_value = spec.mapping("thresholdMetric", example="metricSource: …")
@@ -123,9 +123,9 @@ class _IndicatorReader:
                 f"{by_value.name('metricSource')} is of kind {slo.kind}, which has no value; use a ratioMetric"
             )
             return None
-        return None if slo is None else Indicator(slo, by_value=True)
+        return None if slo is None else OpenSloIndicator(slo, by_value=True)
 
-    def _ratio(self, ratio: Fields) -> Indicator | None:
+    def _ratio(self, ratio: Fields) -> OpenSloIndicator | None:
         ratio.value("counter")
         for key in ("raw", "rawType"):
             if ratio.has(key):
@@ -145,7 +145,7 @@ class _IndicatorReader:
             return None
         if _filters(slo) != _filters(among):
             ratio.complain(f"{ratio.name('total')} counts other requests; give it the same filters", "total")
-        return Indicator(slo, by_value=False)
+        return OpenSloIndicator(slo, by_value=False)
 
     def _source(self, metric: Fields, role: Literal["value", "share", "total"]) -> Slo | None:
         """Return the SLO with the source of *metric*; None for a source of another type."""
@@ -272,7 +272,9 @@ def _window(spec: Fields, document: Document) -> timedelta:
     return window or month
 
 
-def _objectives(items: Iterable[tuple[Place, Any]], found: OpenSloObject, indicator: Indicator) -> tuple[Slo, ...]:
+def _objectives(
+    items: Iterable[tuple[Place, Any]], found: OpenSloObject, indicator: OpenSloIndicator
+) -> tuple[Slo, ...]:
     read = [_objective(Fields(found.document, *item, example="target: 0.99"), found, indicator) for item in items]
     made = [(slo, label) for slo, label in read if slo is not None]
     if len(made) == 1:
@@ -282,7 +284,7 @@ def _objectives(items: Iterable[tuple[Place, Any]], found: OpenSloObject, indica
     return slos
 
 
-def _objective(fields: Fields, found: OpenSloObject, indicator: Indicator) -> tuple[Slo | None, str]:
+def _objective(fields: Fields, found: OpenSloObject, indicator: OpenSloIndicator) -> tuple[Slo | None, str]:
     label = fields.text("displayName")
     target = _target(fields)
     for key in ("timeSliceTarget", "timeSliceWindow"):

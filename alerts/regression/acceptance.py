@@ -29,7 +29,7 @@ from .canary import canary_cause
 from .policy import TailPolicy, default_watch_policy
 from .scoring import total_histograms
 from .series import (
-    Accepted,
+    AcceptedLevel,
     LearntBaseline,
     WatchedSeries,
     longest_window,
@@ -57,7 +57,7 @@ MAX_WHY_CHARS = 2000
 
 
 def rebase_on_accepted(
-    read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: Accepted
+    read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: AcceptedLevel
 ) -> tuple[LearntBaseline, TailCounts]:
     """Return the baseline of *watched* moved to the accepted level, and the last hours counted by its rows.
 
@@ -171,7 +171,7 @@ def _deployment(finding: Finding) -> tuple[str, str]:
 def _save_accepted_level(connection: Connection, finding: Finding, cause: str, now: datetime) -> None:
     at = int(now.timestamp()) // 60 + 1
     longest = round(default_watch_policy().accepted_over / timedelta(minutes=1))
-    accepted = Accepted(max(int(finding.since) // 60, at - longest), at)
+    accepted = AcceptedLevel(max(int(finding.since) // 60, at - longest), at)
     if finding.shift is not None and finding.shift.against:
         service, environment = _deployment(finding)
         whole = Group(service, environment=environment)

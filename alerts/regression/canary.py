@@ -17,7 +17,17 @@ from .policy import TailPolicy, WatchPolicy, Window
 from .scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm, robust_spread
 from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
 from .stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_growth
-from .statistic import END_TO_END, HALF_REQUEST, Floats, Ints, PrefixSums, Row, StageSeconds, TailCounts, trimmed_mean
+from .statistic import (
+    END_TO_END,
+    HALF_REQUEST,
+    Floats,
+    Ints,
+    PrefixSums,
+    Row,
+    StageSeconds,
+    TailCounts,
+    trimmed_mean,
+)
 
 DRAWS, SEED = 40_000, 1
 # Quantile that includes all requests, see `mean_stage_seconds`.
@@ -75,7 +85,11 @@ def rank_canary_suspects(
 
 
 def _window_scores(
-    policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: list[int], sides: tuple[PrefixSums, PrefixSums]
+    policy: TailPolicy,
+    window: Window,
+    rows: tuple[Row, ...],
+    chosen: list[int],
+    sides: tuple[PrefixSums, PrefixSums],
 ) -> list[WindowScore]:
     if window.length > sides[0].minutes or not chosen:
         return []
@@ -93,7 +107,11 @@ def _window_scores(
 
 
 def _block_differences(
-    policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: Ints, sides: tuple[PrefixSums, PrefixSums]
+    policy: TailPolicy,
+    window: Window,
+    rows: tuple[Row, ...],
+    chosen: Ints,
+    sides: tuple[PrefixSums, PrefixSums],
 ) -> tuple[Floats, Floats, Floats]:
     """Return block differences in units of their scatter and as log ratios, and the number of requests beyond.
 
@@ -179,7 +197,7 @@ class ServiceVersions:
         """Cause of its incident."""
         return canary_cause(self.whole)
 
-    def go_on(
+    def advance(
         self,
         found: Mapping[Group, MinuteCounts],
         seen: Mapping[str, int],
@@ -203,7 +221,7 @@ class ServiceVersions:
         if self.pair is None or (self.pair.old, self.pair.new) != (old, new):
             begun = VersionPair(self.whole, old, new, AlarmState(at=span[0]), max(seen[old], seen[new]))
             self.pair = replace(begun, progress=kept.get(begun.key, begun.progress))
-        self._judge(self.pair, span)
+        self._score_pair(self.pair, span)
 
     def serving(self) -> set[str]:
         """Return the versions that served recently."""
@@ -221,7 +239,7 @@ class ServiceVersions:
             self._recent[version] = append_minutes(before, counted, longest_window(self.policy))
         self._recent = {version: each for version, each in self._recent.items() if each.requests.any()}
 
-    def _judge(self, pair: VersionPair, span: tuple[int, int]) -> None:
+    def _score_pair(self, pair: VersionPair, span: tuple[int, int]) -> None:
         policy = self.policy
         rules = AlarmRules(policy.canary.windows, policy.fire, policy.stage_key.ease)
         old, new = self._recent[pair.old], self._recent[pair.new]

@@ -19,9 +19,9 @@ from .policy import AlarmPolicy, At, StageEase, TailPolicy, Window
 from .statistic import (
     END_TO_END,
     Expectation,
+    ExpectationModel,
     Floats,
     MinuteHistograms,
-    Model,
     PrefixSums,
     Row,
     TailCounts,
@@ -36,7 +36,7 @@ from .statistic import (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WindowLimits:
     """Limits of one window for each of its rows.
 
     Args:
@@ -68,9 +68,9 @@ class Reference:
 
     until: int
     rows: tuple[Row, ...]
-    model: Model
-    windows: tuple[Limits, ...]
-    key: tuple[Limits, ...]
+    model: ExpectationModel
+    windows: tuple[WindowLimits, ...]
+    key: tuple[WindowLimits, ...]
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -83,7 +83,7 @@ class Reference:
         return cls(
             until=raw["until"],
             rows=tuple(Row(**row) for row in raw["rows"]),
-            model=Model(**{name: _tuples(value) for name, value in raw["model"].items()}),
+            model=ExpectationModel(**{name: _tuples(value) for name, value in raw["model"].items()}),
             windows=tuple(_limits(limits) for limits in raw["windows"]),
             key=tuple(_limits(limits) for limits in raw["key"]),
         )
@@ -126,21 +126,21 @@ class _ReferenceDays:
 
     policy: TailPolicy
     rows: tuple[Row, ...]
-    model: Model
+    model: ExpectationModel
     kept: TailCounts
     total: Histogram
 
-    def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> Limits:
+    def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> WindowLimits:
         """Return the limits of *window* from its statistic over all reference days."""
         if not chosen:
-            return Limits((), (), (), (), ())
+            return WindowLimits((), (), (), (), ())
         values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)
         median, spread = np.median(values, axis=1), robust_spread(values)
         rare = np.quantile(values, self.policy.calibration.rare, axis=1)
         required = np.array([window.required[at.index(self.rows[number].at)] for number in chosen])
         reach = np.maximum(required * spread, self.policy.calibration.margin * (rare - median))
         floor = [growth_to_count(self.rows[number], self.total, window.floor) for number in chosen]
-        return Limits(tuple(chosen), _plain(median), _plain(reach), _plain(spread), _plain(np.array(floor)))
+        return WindowLimits(tuple(chosen), _plain(median), _plain(reach), _plain(spread), _plain(np.array(floor)))
 
 
 def robust_spread(values: Floats) -> Floats:
@@ -154,8 +154,8 @@ def robust_spread(values: Floats) -> Floats:
     return np.maximum(np.maximum(1.4826 * deviation, (high - low) / 2.563), 1e-6)
 
 
-def _limits(raw: Mapping[str, Any]) -> Limits:
-    return Limits(**{name: _tuples(value) for name, value in raw.items()})
+def _limits(raw: Mapping[str, Any]) -> WindowLimits:
+    return WindowLimits(**{name: _tuples(value) for name, value in raw.items()})
 
 
 def _tuples(value: Any) -> Any:
@@ -273,7 +273,7 @@ class TailScorer:
         # Below this no window can fire, whatever the scores of stages.
         self._asks_stages = policy.fire.released * key.ease.least
 
-    def judge(self, recent: TailCounts) -> TailScore:
+    def score(self, recent: TailCounts) -> TailScore:
         """Score the minutes of *recent*, up to the longest window; longer windows than *recent* are skipped."""
         sums = PrefixSums(recent)
         cells = tuple(
@@ -295,7 +295,7 @@ class _WindowBatch:
     """Windows and rows laid out as arrays, so that one pass over all blocks scores them."""
 
     def __init__(
-        self, policy: TailPolicy, windows: Sequence[Window], reference: Reference, limits: Sequence[Limits]
+        self, policy: TailPolicy, windows: Sequence[Window], reference: Reference, limits: Sequence[WindowLimits]
     ) -> None:
         self._least = policy.calibration.expected
         self._rows = limits[0].rows

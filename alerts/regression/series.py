@@ -114,11 +114,11 @@ class WatchedSeries:
     judged: TailScore | None = None
     described_at: int = 0
     normal_from: int = 0
-    judge: TailScorer = field(init=False)
+    scorer: TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
         """Create the scorer."""
-        self.judge = TailScorer(self.policy, self.learnt.reference)
+        self.scorer = TailScorer(self.policy, self.learnt.reference)
 
     @property
     def cause(self) -> str:
@@ -133,9 +133,9 @@ class WatchedSeries:
     def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:
         """Replace the baseline by *learnt*; *recent* is counted by its rows."""
         self.learnt, self.recent = learnt, recent
-        self.judge = TailScorer(self.policy, learnt.reference)
+        self.scorer = TailScorer(self.policy, learnt.reference)
 
-    def go_on(self, counts: MinuteCounts | None, start: int, end: int, released: frozenset[int]) -> None:
+    def advance(self, counts: MinuteCounts | None, start: int, end: int, released: frozenset[int]) -> None:
         """Evaluate the minutes of [start, end) that are new.
 
         Args:
@@ -152,12 +152,12 @@ class WatchedSeries:
                 # A minute without requests changes nothing.
                 self.progress = replace(self.progress, at=at)
                 continue
-            self.judged = self.judge.judge(minutes_before(recent, at, min(length, at - self.progress.since)))
+            self.judged = self.scorer.score(minutes_before(recent, at, min(length, at - self.progress.since)))
             release = at - 1 in released
             self.progress, _ = advance_alarm(rules, self.progress, at, self.judged, release=release)
         self.recent = recent.last(length)
 
-    def begin_again(self, since: int) -> None:
+    def restart(self, since: int) -> None:
         """Reset the alarm state; only minutes from *since* on count."""
         self.judged, self.progress = None, AlarmState(at=self.progress.at, since=since)
 
@@ -239,7 +239,7 @@ class LearntBaseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedLevel:
     """An accepted latency level. Times are minutes since the epoch.
 
     Args:
@@ -272,12 +272,12 @@ def load_progress(connection: Connection) -> dict[str, AlarmState]:
     return {row.cause: AlarmState.from_json(row.progress) for row in rows}
 
 
-def load_accepted(connection: Connection) -> dict[str, Accepted]:
+def load_accepted(connection: Connection) -> dict[str, AcceptedLevel]:
     """Return all accepted levels by cause, those of version pairs by their key."""
-    return {row.cause: Accepted(row.since, row.at) for row in connection.execute(select(tail_accepted))}
+    return {row.cause: AcceptedLevel(row.since, row.at) for row in connection.execute(select(tail_accepted))}
 
 
-def save_accepted(connection: Connection, cause: str, accepted: Accepted) -> None:
+def save_accepted(connection: Connection, cause: str, accepted: AcceptedLevel) -> None:
     """Replace the accepted level of *cause*."""
     connection.execute(delete(tail_accepted).where(tail_accepted.c.cause == cause))
     connection.execute(insert(tail_accepted).values(cause=cause, since=accepted.since, at=accepted.at))

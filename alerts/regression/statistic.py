@@ -242,7 +242,7 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ExpectationModel:
     """Expectation model of all rows.
 
     Args:
@@ -271,7 +271,7 @@ class Expectation:
         chosen: Positions of the selected rows.
     """
 
-    def __init__(self, model: Model, rows: Sequence[Row], chosen: Sequence[int]) -> None:
+    def __init__(self, model: ExpectationModel, rows: Sequence[Row], chosen: Sequence[int]) -> None:
         self.chosen: Ints = np.array(chosen, np.int64)
         self.load = model.load
         self.share: Floats = np.array([rows[number].expected for number in chosen]).reshape(-1, 1)
@@ -309,7 +309,7 @@ class PrefixSums:
 
 def fit_model(
     rows: Sequence[Row], kept: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
-) -> Model:
+) -> ExpectationModel:
     """Fit the effects of load and time of day, and the scatter, to the reference.
 
     Args:
@@ -333,7 +333,7 @@ def fit_model(
         known[:, 3:] = 0
     weights = np.stack([_fit_row(known[busy], n[r][busy], beyond[r][busy], row) for r, row in enumerate(rows)])
     least = np.full((len(rows), len(blocks)), LEAST_SCATTER)
-    model = Model(blocks, bounds, _table(weights), _table(least), peak=float(peak))
+    model = ExpectationModel(blocks, bounds, _table(weights), _table(least), peak=float(peak))
     scatter, strained = np.stack([_scatter(sums, model, rows, block, len(kept)) for block in blocks], axis=-1)
     return replace(model, scatter=_table(scatter), strained=_table(strained))
 
@@ -376,7 +376,7 @@ def trimmed_mean(window: Window, values: Floats) -> Floats:
 
 
 def sliding_statistic(
-    window: Window, model: Model, rows: Sequence[Row], kept: TailCounts, chosen: Sequence[int]
+    window: Window, model: ExpectationModel, rows: Sequence[Row], kept: TailCounts, chosen: Sequence[int]
 ) -> Floats:
     """Return the window's statistic at moments of *kept* half a block (at least two minutes) apart; shape (rows, moments)."""
     ends = np.arange(window.block, len(kept) + 1)
@@ -402,7 +402,7 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
     return found
 
 
-def _scatter(sums: PrefixSums, model: Model, rows: Sequence[Row], block: int, minutes: int) -> Floats:
+def _scatter(sums: PrefixSums, model: ExpectationModel, rows: Sequence[Row], block: int, minutes: int) -> Floats:
     """Return the scatter beyond counting of each row in blocks of *block* minutes: usual, and at peaks; shape (2, rows)."""
     ends = np.arange(block, minutes + 1, block)
     lengths = np.full(len(ends), block)

@@ -23,7 +23,7 @@ from .policy import TailPolicy, WatchPolicy, default_tail_policy, default_watch_
 from .scoring import AlarmState
 from .series import (
     DAY,
-    Accepted,
+    AcceptedLevel,
     WatchedSeries,
     cause_of_group,
     learn_group,
@@ -64,11 +64,11 @@ class RegressionSearch:
         self._groups: dict[Group, int] = {}
         self._tried: dict[Group, int] = {}
         self._standing: dict[str, AlarmState] = {}
-        self._accepted: dict[str, Accepted] = {}
+        self._accepted: dict[str, AcceptedLevel] = {}
         # Last minute for which this process wrote the state.
         self._written: int | None = None
 
-    def go_on(self, regressions: RegressionSettings, last: int, now: datetime) -> None:
+    def advance(self, regressions: RegressionSettings, last: int, now: datetime) -> None:
         """Read and evaluate the next stretch up to minute *last*, unless the collector's data are stale."""
         self._regressions = regressions
         with self._store.transaction() as connection:
@@ -126,7 +126,7 @@ class RegressionSearch:
         least = self._watching.accepted_beyond
         learnt, recent = rebase_on_accepted(self._store.read, self._policy, least, watched, accepted)
         watched.renew(learnt, recent)
-        watched.begin_again(accepted.at)
+        watched.restart(accepted.at)
         watched.normal_from = accepted.since
         with self._store.transaction() as connection:
             series.save_learnt(connection, watched.cause, learnt)
@@ -183,9 +183,9 @@ class RegressionSearch:
         for each in self.series.values():
             seen = versions.get(whole_service(each.group), {})
             try:
-                each.go_on(found.get(each.group), start, end, frozenset(sorted(seen.values())[1:]))
+                each.advance(found.get(each.group), start, end, frozenset(sorted(seen.values())[1:]))
                 if seen and not each.group.dimension:
-                    self._canaries_of(each).go_on(found, seen, (start, end), self._standing)
+                    self._canaries_of(each).advance(found, seen, (start, end), self._standing)
             except Exception as error:  # noqa: BLE001 - raised when all others had their turn
                 broken.append(error)
         return broken
@@ -227,7 +227,7 @@ class RegressionSearch:
         accepted = self._accepted_of(group)
         return max(self._groups[group], accepted.since if accepted else 0)
 
-    def _accepted_of(self, group: Group) -> Accepted | None:
+    def _accepted_of(self, group: Group) -> AcceptedLevel | None:
         """Return the latest accepted level of *group* or of its whole service."""
         causes = (cause_of_group(group), cause_of_group(whole_service(group)))
         found = [self._accepted[cause] for cause in causes if cause in self._accepted]
@@ -270,7 +270,7 @@ class RegressionRule:
         if not definitions.regressions.watched:
             return
         search, last = self._search, int((now - self._watching.delay).timestamp()) // 60
-        yield SEARCH_CAUSE, partial(search.go_on, definitions.regressions, last, now)
+        yield SEARCH_CAUSE, partial(search.advance, definitions.regressions, last, now)
         ready = search.read_until == last
         if ready:
             yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
@@ -302,7 +302,7 @@ class RegressionRule:
             return Verdict(watched.cause, None)
         whole, at = whole_service(watched.group), watched.progress.at
         if before is not None and self._is_gone(whole, before.version):
-            watched.begin_again(at - _minutes(self._watching.together))
+            watched.restart(at - _minutes(self._watching.together))
             return Verdict(watched.cause, None)
         score = watched.judged.score if watched.judged else 0.0
         if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):

@@ -47,12 +47,12 @@ class Ours:
         progress = scoring.AlarmState()
         for day in range(REFERENCE_DAYS, DAYS):
             reference, _ = self._learnt(day)
-            judge = TailScorer(self.policy, reference)
+            scorer = TailScorer(self.policy, reference)
             counted = join_tallies(
                 self._before(day * DAY, reference), count_beyond(reference.rows, self.world.day(day)[0])
             )
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
-                judged = judge.judge(until(counted, at))
+                judged = scorer.score(until(counted, at))
                 progress, turn = scoring.advance_alarm(self._rules, progress, at, judged)
                 fired += [at] if turn == "fired" else []
         return fired
@@ -61,10 +61,10 @@ class Ours:
         """Return when it fires in *episode* and whom it blames; None when it does not."""
         reference, known = self._learnt(episode.at // DAY)
         counted = join_tallies(self._before(episode.at, reference), count_beyond(reference.rows, episode.minutes))
-        judge = TailScorer(self.policy, reference)
+        scorer = TailScorer(self.policy, reference)
         progress = scoring.AlarmState(quiet=self.policy.fire.before)
         for at in range(episode.at + 1, counted.end + 1):
-            judged = judge.judge(until(counted, at))
+            judged = scorer.score(until(counted, at))
             release = episode.release and at == episode.at + 1
             progress, turn = scoring.advance_alarm(self._rules, progress, at, judged, release=release)
             if turn == "fired":
@@ -93,12 +93,12 @@ class Ours:
         learnt = time.process_time()
         day = self.world.day(REFERENCE_DAYS)[0]
         recent = self._before(REFERENCE_DAYS * DAY, reference)
-        judge, progress = TailScorer(self.policy, reference), scoring.AlarmState()
+        scorer, progress = TailScorer(self.policy, reference), scoring.AlarmState()
         parts = [part(day, minute, minute + 1) for minute in range(minutes)]
         started = time.process_time()
         for minute in parts:
             recent = join_tallies(recent, count_beyond(reference.rows, minute)).last(BEFORE)
-            judged = judge.judge(recent)
+            judged = scorer.score(recent)
             progress, _ = scoring.advance_alarm(self._rules, progress, recent.end, judged)
         judging = (time.process_time() - started) / minutes
         return learnt - began, judging, len(reference.to_json())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.evaluation.burn_rate import Tier
+from stagelens.alerts.evaluation.burn_rate import AlertTier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.alerts.reader import Incident
@@ -23,7 +23,9 @@ from tests.dashboard.burning_slos import ENV, NOW, SLO
 from tests.dashboard.served_versions import shown
 
 VIEW = parse("/", "", NOW)
-PENDING = RuleStatus(Tier("page", 14.4, timedelta(hours=1), timedelta(minutes=5)), 3.0, 20.0, fires=False, pending=True)
+PENDING = RuleStatus(
+    AlertTier("page", 14.4, timedelta(hours=1), timedelta(minutes=5)), 3.0, 20.0, fires=False, pending=True
+)
 
 
 @pytest.fixture

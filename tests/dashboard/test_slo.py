@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from dash.development.base_component import Component
 
-from stagelens.alerts.evaluation.burn_rate import Tier
+from stagelens.alerts.evaluation.burn_rate import AlertTier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloStatus
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
@@ -192,7 +192,7 @@ def test_a_release_keeps_its_name_where_events_crowd_it() -> None:
 def test_the_rules_say_how_both_windows_stand(source: Source) -> None:
     """Firing, pending, calming, too few and quiet are different words with different shapes."""
     slo = status_of(source, "hot-latency")
-    tier = Tier("page", 10.0, timedelta(hours=1), timedelta(minutes=5))
+    tier = AlertTier("page", 10.0, timedelta(hours=1), timedelta(minutes=5))
     rules = tuple(
         RuleStatus(tier, *state)
         for state in ((20, 20, True), (5, 20, False), (20, 5, False), (20, 20, False), (5, 5, False))

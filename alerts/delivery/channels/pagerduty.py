@@ -76,7 +76,7 @@ HINTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseNotice:
     """A new version of a service.
 
     Args:
@@ -96,7 +96,7 @@ class Release:
     def in_words(self) -> str:
         """Return the release as a sentence.
 
-        >>> Release("shop", "2", "1", 0.0).in_words()
+        >>> ReleaseNotice("shop", "2", "1", 0.0).in_words()
         'shop: version 2 began to serve, after 1'
         """
         return f"{self.service}: version {self.version} began to serve, after {self.before}"
@@ -110,7 +110,7 @@ class ReleaseChannel(Protocol):
         """Name of the channel."""
         ...
 
-    def announce(self, release: Release) -> None:
+    def announce(self, release: ReleaseNotice) -> None:
         """Send *release* to the receiver.
 
         Raises:
@@ -147,12 +147,12 @@ class ReleaseAnnouncer(AlertsThread):
         """Send each recent release that was not sent yet."""
         services, dashboard_url = self._watched()
         for release in recent_releases(self._store, services, dashboard_url, self._clock()):
-            self._tell(release)
+            self._announce_release(release)
         with self._store.transaction() as connection:
             lease.forget(connection, PREFIX, self._clock())
         return EVERY_SECONDS
 
-    def _tell(self, release: Release) -> None:
+    def _announce_release(self, release: ReleaseNotice) -> None:
         # A new holder per attempt, so that a lease kept for a sent release is not renewed.
         name, holder = _lease_of(self._channel.name, release), lease.new_holder()
         if not self._hold(name, holder, LEASE_SECONDS):
@@ -170,7 +170,7 @@ class ReleaseAnnouncer(AlertsThread):
             return lease.hold(connection, name, holder, self._clock(), seconds)
 
 
-def recent_releases(store: Store, services: Collection[str], dashboard_url: str, now: float) -> Iterator[Release]:
+def recent_releases(store: Store, services: Collection[str], dashboard_url: str, now: float) -> Iterator[ReleaseNotice]:
     """Return the releases of *services* within the last hour, except the first version of a service."""
     frame = store.read.releases()
     for service in sorted(services):
@@ -179,7 +179,9 @@ def recent_releases(store: Store, services: Collection[str], dashboard_url: str,
         versions = list(zip(rows["version"].astype(str), seen, strict=True))
         for (before, _), (version, at) in pairwise(versions):
             if now - at <= NEWS_SECONDS:
-                yield Release(service, version, before, at, _comparison_link(dashboard_url, service, before, version))
+                yield ReleaseNotice(
+                    service, version, before, at, _comparison_link(dashboard_url, service, before, version)
+                )
 
 
 def _comparison_link(dashboard_url: str, service: str, before: str, version: str) -> str:
@@ -188,7 +190,7 @@ def _comparison_link(dashboard_url: str, service: str, before: str, version: str
     return f"{dashboard_url.rstrip('/')}/compare?{compared}" if dashboard_url else ""
 
 
-def _lease_of(channel: str, release: Release) -> str:
+def _lease_of(channel: str, release: ReleaseNotice) -> str:
     """Return the name of a release's lease, at most 64 characters."""
     named = f"{channel}\0{release.service}\0{release.version}"
     return f"{PREFIX}{hashlib.sha256(named.encode()).hexdigest()[:40]}"
@@ -219,7 +221,7 @@ class PagerDutyChannel:
         self._post("/v2/enqueue", event)
         return ""
 
-    def announce(self, release: Release) -> None:
+    def announce(self, release: ReleaseNotice) -> None:
         """Enqueue *release* as a change event.
 
         Raises:
@@ -253,7 +255,7 @@ def event_payload(message: Message, routing_key: str) -> dict[str, Any]:
     return event
 
 
-def change_event(release: Release, routing_key: str) -> dict[str, Any]:
+def change_event(release: ReleaseNotice, routing_key: str) -> dict[str, Any]:
     """Return the change event.
 
     https://developer.pagerduty.com/docs/events-api-v2/send-change-events/

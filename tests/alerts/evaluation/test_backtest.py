@@ -73,7 +73,7 @@ def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[In
     return list(kept.values())
 
 
-def _finding(slo: Slo, tier: burn_rate.Tier, at: datetime) -> Finding:
+def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
     spent = Burn(20.0, tier.burn, tier.long.total_seconds(), tier.short.total_seconds(), 1, 1, 0, 0, 0)
     return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
 

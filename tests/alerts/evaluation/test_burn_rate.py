@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.alerts.evaluation import burn_rate
-from stagelens.alerts.evaluation.burn_rate import Counts, Tier
+from stagelens.alerts.evaluation.burn_rate import AlertTier, Counts
 from stagelens.alerts.policies import default_burn_rate_policy
 
 MONTH = timedelta(days=30)
@@ -34,7 +34,7 @@ def firing(
     *,
     already: bool = False,
     seen: timedelta = timedelta(days=30),
-) -> list[Tier]:
+) -> list[AlertTier]:
     return list(
         burn_rate.firing_tiers(
             burn_rate.policy_tiers(POLICY, MONTH), counts, objective, POLICY, already=already, seen=seen

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.evaluation.burn_rate import FAST, RECENT, Budget, Counts, Tier
+from stagelens.alerts.evaluation.burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget
 from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo, read_slo_status, status_of
 from stagelens.alerts.objectives.maintenance import ActiveMaintenance
 from stagelens.alerts.objectives.slo import Slo
@@ -23,7 +23,7 @@ HOUR, MINUTE, MONTH = timedelta(hours=1), timedelta(minutes=1), timedelta(days=3
 GOOD = {"forward": 0.020, "preprocess": 0.010}
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
-PAGE, TICKET = Tier("page", 14.4, HOUR, FAST), Tier("ticket", 1.0, timedelta(days=3), timedelta(hours=6))
+PAGE, TICKET = AlertTier("page", 14.4, HOUR, FAST), AlertTier("ticket", 1.0, timedelta(days=3), timedelta(hours=6))
 SOME, NONE = Counts(1000, 3), Counts(0, 0)
 SINCE = datetime.fromisoformat("2026-11-20T03:04Z")
 WORK = ActiveMaintenance("new disks", SINCE + HOUR)
@@ -37,7 +37,7 @@ def measured(**changes: Any) -> Measurement:
         counts={FAST: SOME, RECENT: SOME, MONTH: SOME},
         tiers=(),
         firing=(),
-        budget=Budget(0.7, 7.0),
+        budget=ErrorBudget(0.7, 7.0),
     )
     return replace(fine, **changes)
 
@@ -48,7 +48,7 @@ def measured(**changes: Any) -> Measurement:
         ({}, "healthy"),
         ({"firing": (PAGE, TICKET)}, "burning"),
         ({"firing": (TICKET,)}, "at_risk"),
-        ({"budget": Budget(0.0, 0.0)}, "at_risk"),
+        ({"budget": ErrorBudget(0.0, 0.0)}, "at_risk"),
         # A week of a month can break the promise with budget left, and a few failures of a few requests do not.
         ({"counts": {FAST: SOME, RECENT: SOME, MONTH: Counts(1000, 11)}}, "at_risk"),
         ({"counts": {FAST: SOME, RECENT: SOME, MONTH: Counts(10, 1)}}, "healthy"),

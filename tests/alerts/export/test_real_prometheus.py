@@ -17,7 +17,7 @@ import pytest
 from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.export import grafana, rules
-from stagelens.alerts.export.rules import METRIC_NAMES, Histograms
+from stagelens.alerts.export.rules import METRIC_NAMES, HistogramExpressions
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.serve import AlertMetrics
@@ -60,7 +60,7 @@ class Scene:
     """
 
     prometheus: Prometheus
-    histograms: Histograms
+    histograms: HistogramExpressions
     at: float
 
     def query(self, expression: str) -> list[Any]:
@@ -74,7 +74,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if not prometheus_server.is_installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
     folder: Path = tmp_path_factory.mktemp("prometheus")
-    histograms = Histograms(request.param)
+    histograms = HistogramExpressions(request.param)
     written = rules.write_rules([slo for slo, _ in PROMISED], default_burn_rate_policy(), histograms)
     (folder / "rules.yml").write_text(written.replace("interval: 1m", "interval: 200ms"))
     store = Store.open(f"sqlite:///{folder}/stagelens.db", retention=Retention(budget_bytes=10**9))
@@ -194,7 +194,7 @@ def test_what_burns_fires(scene: Scene) -> None:
 @pytest.mark.parametrize("native", [False, True])
 def test_a_dashboard_is_of_no_installation_and_nothing_overlaps(*, native: bool) -> None:
     """The data source is a variable everywhere, ids are unique, and each panel has a place of its own."""
-    dashboard = json.loads(grafana.write_dashboard(Histograms(native)))
+    dashboard = json.loads(grafana.write_dashboard(HistogramExpressions(native)))
     panels = dashboard["panels"]
     variables = {each["name"] for each in dashboard["templating"]["list"]}
     taken = [

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from stagelens.alerts.evaluation import burn_rate
-from stagelens.alerts.evaluation.burn_rate import Counts, Tier
+from stagelens.alerts.evaluation.burn_rate import AlertTier, Counts
 from stagelens.alerts.evaluation.slo_status import History, tiers_of
 from stagelens.alerts.export import rules
-from stagelens.alerts.export.rules import Histograms, prometheus_duration
+from stagelens.alerts.export.rules import HistogramExpressions, prometheus_duration
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policies import default_burn_rate_policy
@@ -45,7 +45,7 @@ KINDS = (
 def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
     """Whatever is promised, and whatever it is called."""
     file = tmp_path / "rules.yml"
-    file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, Histograms(native)))
+    file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, HistogramExpressions(native)))
     code, said = prometheus_tool.run("check", "rules", file)
     groups = yaml.safe_load(file.read_text())["groups"]
 
@@ -56,7 +56,7 @@ def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool)
 def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
     """Where nothing is promised there is nothing to watch."""
     file = tmp_path / "rules.yml"
-    file.write_text(rules.write_rules([], POLICY, Histograms()))
+    file.write_text(rules.write_rules([], POLICY, HistogramExpressions()))
 
     assert prometheus_tool.run("check", "rules", file)[0] == 0
 
@@ -67,7 +67,7 @@ def test_what_a_rule_cannot_express_is_said() -> None:
     slo = replace(
         LATENCY, objective=0.9, maintenance=work, reset=datetime(2026, 1, 3, tzinfo=UTC), budgets=(("queue", MINUTE),)
     )
-    said = rules.write_rules([slo, FRESH], POLICY, Histograms())
+    said = rules.write_rules([slo, FRESH], POLICY, HistogramExpressions())
 
     for sentence in (
         "mute its times in Alertmanager",
@@ -84,8 +84,8 @@ def test_what_the_collector_has_to_tell_is_said() -> None:
     route = replace(LATENCY, route="/pay", threshold=timedelta(milliseconds=300))
     needed = "#   prometheus: {labels: [version, environment, route], buckets: [0.3]}"
 
-    assert needed in rules.write_rules([route], POLICY, Histograms())
-    assert "prometheus: {" not in rules.write_rules([LATENCY], POLICY, Histograms())
+    assert needed in rules.write_rules([route], POLICY, HistogramExpressions())
+    assert "prometheus: {" not in rules.write_rules([LATENCY], POLICY, HistogramExpressions())
 
 
 def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: float = 6000) -> np.ndarray:
@@ -129,7 +129,9 @@ def test_rules_fire_in_the_minutes_our_own_evaluation_does(tmp_path: Path, name:
         f'{REQUESTS}_bucket{{{failing},le="0.25"}}': counter(failed),
     }
     slos = {LATENCY: bad, replace(AVAILABILITY, objective=0.99): failed}
-    theirs = firing(tmp_path, rules.write_rules([*slos], POLICY, Histograms()), series, "slo", "severity", "window")
+    theirs = firing(
+        tmp_path, rules.write_rules([*slos], POLICY, HistogramExpressions()), series, "slo", "severity", "window"
+    )
     kept = POLICY.patience.quiet // MINUTE
 
     for slo, broke in slos.items():
@@ -153,7 +155,9 @@ def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path:
     """Then there is no series of good ones at all, and it fires all the more."""
     failed = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="error"}}': failed}
-    found = firing(tmp_path, rules.write_rules([LATENCY, AVAILABILITY], POLICY, Histograms()), series, "slo", "window")
+    found = firing(
+        tmp_path, rules.write_rules([LATENCY, AVAILABILITY], POLICY, HistogramExpressions()), series, "slo", "window"
+    )
 
     assert {("checkout", "1h"), ("up", "1h")} <= set(found)
 
@@ -163,10 +167,10 @@ def test_a_service_without_a_failure_is_known_to_have_none(tmp_path: Path) -> No
     served = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="ok"}}': served}
 
-    assert firing(tmp_path, rules.write_rules([AVAILABILITY], POLICY, Histograms()), series, "slo") == {}
+    assert firing(tmp_path, rules.write_rules([AVAILABILITY], POLICY, HistogramExpressions()), series, "slo") == {}
 
 
-def fired(slo: Slo, tier: Tier, total: np.ndarray, bad: np.ndarray) -> set[int]:
+def fired(slo: Slo, tier: AlertTier, total: np.ndarray, bad: np.ndarray) -> set[int]:
     """The minutes at whose end *tier* fires by our own arithmetic."""
     held, held_bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
     history = History(1_795_000_020, held, held, held_bad)

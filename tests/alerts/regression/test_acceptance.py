@@ -22,7 +22,7 @@ from stagelens.alerts.incidents.notification_rules import IncidentUpdate, groupe
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression import series
 from stagelens.alerts.regression.acceptance import accept_regression
-from stagelens.alerts.regression.series import Accepted, cause_of_group
+from stagelens.alerts.regression.series import AcceptedLevel, cause_of_group
 from stagelens.alerts.schema import incidents, outbox, transitions
 from stagelens.store import Group, Store
 from tests.alerts.simulated_services import (
@@ -155,7 +155,7 @@ def endings(store: Store) -> dict[str, str]:
         return {row.id: row.ending for row in connection.execute(select(incidents))}
 
 
-def accepted(store: Store) -> dict[str, Accepted]:
+def accepted(store: Store) -> dict[str, AcceptedLevel]:
     with store.transaction() as connection:
         return series.load_accepted(connection)
 
@@ -180,7 +180,7 @@ def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slo
     assert {name for name, ending in after.items() if ending == "accepted"} == {"route", "whole", "model", "canary"}
     assert accepted(store) == dict.fromkeys(
         ("tail:prod:shop/route//a", "tail:prod:shop", "tail:prod:shop/model/m", "canary:prod:magika-demo/1/2"),
-        Accepted(since, at),
+        AcceptedLevel(since, at),
     )
 
 
@@ -210,7 +210,7 @@ def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Fin
     accept_regression(store, "sl-1", "ann", now)
     at = int(now.timestamp()) // 60 + 1
 
-    assert accepted(store) == {"tail:shop": Accepted(at - 240, at)}
+    assert accepted(store) == {"tail:shop": AcceptedLevel(at - 240, at)}
 
 
 def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(

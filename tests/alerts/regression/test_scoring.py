@@ -25,7 +25,7 @@ def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, 
     counted = count_beyond(reference.rows, parts[0])
     for part in parts[1:]:
         counted = join_tallies(counted, count_beyond(reference.rows, part))
-    judge, progress = TailScorer(POLICY, reference), scoring.AlarmState()
+    scorer, progress = TailScorer(POLICY, reference), scoring.AlarmState()
     turns: list[tuple[str, int, TailScore]] = []
     for at in range(counted.start + 241, counted.end + 1):
         last = at - counted.start
@@ -36,7 +36,7 @@ def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, 
             n=counted.n[:, last - 240 : last],
             beyond=counted.beyond[:, last - 240 : last],
         )
-        judged = judge.judge(recent)
+        judged = scorer.score(recent)
         progress, turn = scoring.advance_alarm(RULES, progress, at, judged)
         turns += [(turn, at, judged)] if turn else []
     return turns
@@ -103,8 +103,8 @@ def test_the_unit_of_latency_does_not_matter(
 
     scaled = learn_reference_by_day(POLICY, lambda: [shifted(day) for day in three_days])
     assert scaled is not None
-    one = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, window))
-    other = TailScorer(POLICY, scaled).judge(count_beyond(scaled.rows, shifted(window)))
+    one = TailScorer(POLICY, reference).score(count_beyond(reference.rows, window))
+    other = TailScorer(POLICY, scaled).score(count_beyond(scaled.rows, shifted(window)))
 
     assert other.scores == pytest.approx(one.scores, rel=1e-4)
     assert other.moved == pytest.approx(one.moved, rel=1e-4)
@@ -116,7 +116,7 @@ def test_another_process_can_go_on(service: Any, reference: Reference) -> None:
     window = count_beyond(reference.rows, service.minutes(NOW, 245))
 
     assert again == reference
-    assert TailScorer(POLICY, again).judge(window) == TailScorer(POLICY, reference).judge(window)
+    assert TailScorer(POLICY, again).score(window) == TailScorer(POLICY, reference).score(window)
 
 
 def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any, reference: Reference) -> None:
@@ -126,12 +126,12 @@ def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any
     older = Reference.from_json(json.dumps(raw))
     window = count_beyond(reference.rows, service.minutes(NOW, 245, {"forward": 1.5}))
 
-    assert TailScorer(POLICY, older).judge(window).score > 1
+    assert TailScorer(POLICY, older).score(window).score > 1
 
 
 def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Reference) -> None:
     """A service that has just begun is judged as far as its minutes go."""
-    judged = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, service.minutes(NOW, 65)))
+    judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 65)))
 
     assert [cell is not None for cell in judged.cells] == [window.length <= 65 for window in POLICY.windows]
 
@@ -139,7 +139,7 @@ def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Re
 def test_too_few_requests_are_not_judged(make_service: Callable[..., Any], reference: Reference) -> None:
     """Where less than four requests are to be expected beyond the quantile, nothing is said of it."""
     rare = make_service(rate=0.05)
-    judged = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
+    judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
 
     assert all(cell is None or reference.rows[cell.row].at not in (0.95, 0.99, 0.999) for cell in judged.cells)
 
@@ -160,7 +160,7 @@ def test_a_service_without_stages_is_judged_as_a_whole(three_days: list[MinuteHi
 
     assert reference is not None
     assert {row.stage for row in reference.rows} == {END_TO_END}
-    assert TailScorer(POLICY, reference).judge(count_beyond(reference.rows, bare[0]).last(240)).moved == {}
+    assert TailScorer(POLICY, reference).score(count_beyond(reference.rows, bare[0]).last(240)).moved == {}
 
 
 def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service: Callable[..., Any]) -> None:
@@ -169,7 +169,7 @@ def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service:
     days = [service.minutes(day * DAY, DAY) for day in range(2)]
     reference = learn_reference_by_day(POLICY, lambda: days)
     assert reference is not None
-    judged = TailScorer(POLICY, reference).judge(
+    judged = TailScorer(POLICY, reference).score(
         count_beyond(reference.rows, service.minutes(2 * DAY, 245, {"forward": 1.02}))
     )
     strongest = max((cell for cell in judged.cells if cell), key=lambda cell: cell.score)
@@ -200,7 +200,7 @@ def test_what_happens_every_day_is_rare_no_more(service: Any) -> None:
 def test_the_stage_key_is_the_stage_that_moved(service: Any, reference: Reference) -> None:
     """A slower forward pass moves its own times, and nobody else's."""
     slower = {"forward": 1.3}
-    moved = TailScorer(POLICY, reference).judge(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
+    moved = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
 
     assert moved["forward"] >= 1
     assert moved["preprocess"] < 0.7

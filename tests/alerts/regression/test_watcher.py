@@ -17,9 +17,9 @@ from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.alerts.regression import series as state_store
 from stagelens.alerts.regression.scoring import AlarmState, Reference
-from stagelens.alerts.regression.series import Accepted, LearntBaseline, WatchedSeries, make_cause
+from stagelens.alerts.regression.series import AcceptedLevel, LearntBaseline, WatchedSeries, make_cause
 from stagelens.alerts.regression.stage_attribution import StageBaseline
-from stagelens.alerts.regression.statistic import Model, Row
+from stagelens.alerts.regression.statistic import ExpectationModel, Row
 from stagelens.alerts.regression.traffic import same_hours_before
 from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import tail_references
@@ -196,7 +196,7 @@ def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch
     broken = Evaluator(world.store, "me", lease_seconds=30, rules=[judge])
     for _ in range(12):
         broken.tick(WATCHED, world.at + MINUTE / 2)
-    monkeypatch.setattr(WatchedSeries, "go_on", lambda *_: 1 / 0)
+    monkeypatch.setattr(WatchedSeries, "advance", lambda *_: 1 / 0)
     world.write(1)
     with pytest.raises(ZeroDivisionError):
         broken.tick(WATCHED, world.at + MINUTE / 2)
@@ -279,7 +279,13 @@ def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulati
 
 def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> None:
     """Written over and over, on every engine; what another process has judged further stays; what is old goes."""
-    reference = Reference(5, (Row("", 0.99, 3, 1.0, 0.01),), Model((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)), (), ())
+    reference = Reference(
+        5,
+        (Row("", 0.99, 3, 1.0, 0.01),),
+        ExpectationModel((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)),
+        (),
+        (),
+    )
     learnt = LearntBaseline(5, reference, StageBaseline(("forward",), ((0.02,),), (0.001,)))
     with store.transaction() as connection:
         for _ in range(2):
@@ -290,11 +296,11 @@ def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> 
         state_store.save_progress(connection, {"tail:shop": AlarmState(at=8)}, 8)
         state_store.save_progress(connection, {"tail:shop": AlarmState(at=10, since=4, fired_at=7)}, 10)
         for cause, at in (("tail:shop", 8), ("tail:old", 9), ("tail:old", 8)):
-            state_store.save_accepted(connection, cause, Accepted(at - 3, at))
+            state_store.save_accepted(connection, cause, AcceptedLevel(at - 3, at))
     with store.transaction() as connection:
         state_store.delete_stale(connection, 10)
 
         assert state_store.load_learnt(connection) == {"tail:shop": learnt}
         assert state_store.load_progress(connection) == {"tail:shop": AlarmState(at=10, since=4, fired_at=7)}
-        assert state_store.load_accepted(connection) == {"tail:shop": Accepted(5, 8)}
+        assert state_store.load_accepted(connection) == {"tail:shop": AcceptedLevel(5, 8)}
         assert state_store.last_evaluated_minute(connection) == 10

@@ -21,7 +21,7 @@ from typing import Any
 
 from .....core.errors import ChannelError
 from .....core.settings.yaml_fields import Fields, Secrets
-from ...channel import ChannelKind, HttpResponse, OutcomeUnknownError, ParsedChannel, Refresh, post_json
+from ...channel import ChannelKind, OutcomeUnknownError, ParsedChannel, ReceiverResponse, Refresh, post_json
 from ...chart import message_chart
 from ...message import Message
 from ...message_text import chart_in_words
@@ -60,7 +60,7 @@ class SlackWebhook:
             raise ChannelError(msg, permanent=False)
         return ""
 
-    def _post(self, said: dict[str, Any]) -> HttpResponse:
+    def _post(self, said: dict[str, Any]) -> ReceiverResponse:
         return post_json(self.webhook_url, json.dumps(said, ensure_ascii=False).encode(), {}, receiver="Slack")
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE, Heartbeat, HeartbeatPinger
-from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel, Release, ReleaseAnnouncer
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer, ReleaseNotice
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
@@ -164,10 +164,10 @@ class Hears:
     """A channel that wants to know of releases."""
 
     name: str = "pagerduty"
-    heard: list[Release] = field(default_factory=list[Release])
+    heard: list[ReleaseNotice] = field(default_factory=list[ReleaseNotice])
     trouble: list[ChannelError] = field(default_factory=list[ChannelError])
 
-    def announce(self, release: Release) -> None:
+    def announce(self, release: ReleaseNotice) -> None:
         """Hear of it, or refuse to."""
         if self.trouble:
             raise self.trouble.pop()
@@ -194,7 +194,7 @@ def test_a_release_is_told_once(store: Store, released: datetime, now: datetime)
             herald(store, channel, now.timestamp() + seconds).step()
 
     assert channel.heard == [
-        Release("shop", "2", "1", released.timestamp(), "https://dash.example/compare?svc=shop&a=1&b=2")
+        ReleaseNotice("shop", "2", "1", released.timestamp(), "https://dash.example/compare?svc=shop&a=1&b=2")
     ]
 
 
@@ -225,7 +225,7 @@ def test_pagerduty_gets_a_change_event() -> None:
     """Within the rules of /v2/change/enqueue, with a link that compares the two."""
     service = PagerDutyService(Moods(failing=0.0))
     PagerDutyChannel("pagerduty", "K" * 32, service.url).announce(
-        Release("shop", "2", "1", AT, "https://dash.example/compare")
+        ReleaseNotice("shop", "2", "1", AT, "https://dash.example/compare")
     )
     service.close()
 
