@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from stagelens.instrumentors.agent import hardware as hardware_module
 from stagelens.instrumentors.agent.hardware import Gpus, Hardware
-from stagelens.instrumentors.export.otlp import Encoder, Interval
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 
 TURNS = 500
 INTERVAL_NS = 10_000_000_000
@@ -24,7 +24,7 @@ def main() -> None:
     # Without a pause between two readings.
     hardware_module.MIN_SECONDS = 0.0
     hardware, gpus, now = Hardware(), Gpus(), time.time_ns()
-    encoder, interval = Encoder(RESOURCE, lambda: None), Interval(now - INTERVAL_NS, now)
+    encoder, interval = Encoder(RESOURCE, lambda: None), ExportInterval(now - INTERVAL_NS, now)
     readings = hardware.take()
     gpus.read_once()
     readings += gpus.take()
@@ -34,7 +34,7 @@ def main() -> None:
     print(f"sent                 {len(body):6} bytes, {len(readings)} values, alone in a body")
     devices = {each.device for each in readings if each.device.startswith(("gpu", "mig"))}
     if devices:
-        print(f"reading {len(devices)} GPUs once  {_microseconds(gpus.look):6.0f} µs")
+        print(f"reading {len(devices)} GPUs once  {_microseconds(gpus.read_once):6.0f} µs")
 
 
 def _microseconds(work: Callable[[], object]) -> float:

@@ -31,7 +31,7 @@ from stagelens.core import names
 from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
 from stagelens.instrumentors.agent.sample import Sampler
 from stagelens.instrumentors.config import SamplingLimits
-from stagelens.instrumentors.export.otlp import Encoder, Interval
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 from stagelens.store import Batch, Retention, Store
 
 NS = 1_000_000_000
@@ -84,7 +84,7 @@ def body(service: int, version: int, seed: int, at: int) -> bytes:
         "service.instance.id": f"replica-{service}-{version}-{seed}",
     }
     encoder = Encoder(resource, lambda: None)
-    return gzip.decompress(encoder.metrics(Interval((at - 10) * NS, at * NS), deltas, {}))
+    return gzip.decompress(encoder.metrics(ExportInterval((at - 10) * NS, at * NS), deltas, {}))
 
 
 def bodies(at: int) -> list[bytes]:

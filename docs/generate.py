@@ -71,7 +71,7 @@ def _spoken(table: re.Match[str]) -> str:
     return "\n".join((table[1], "| server | name | where | what |", "|---|---|---|---|", *rows, "", table[2]))
 
 
-def _dialect(dialect: server_reports.Dialect) -> str:
+def _dialect(dialect: server_reports.ReportDialect) -> str:
     inside = (f"`{'.'.join(place)}`" if place else "itself" for place in dialect.places)
     where = f"body, {' or '.join(inside)}" if dialect.places else "headers"
     return f"| {dialect.title} | `{dialect.name}` | {where} | {'; '.join(map(_field, dialect.fields))} |"

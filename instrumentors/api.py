@@ -97,7 +97,7 @@ def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Ope
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def stage(name: str) -> Stage:
+def stage(name: str) -> StageTimer:
     """Time the stage *name*, as a context manager or a decorator.
 
     Args:
@@ -105,7 +105,7 @@ def stage(name: str) -> Stage:
             those; further ones are reported together as "__other__".
     """
     # "@" marks a fact about the request.
-    return Stage(str(name).lstrip("@") or "stage")
+    return StageTimer(str(name).lstrip("@") or "stage")
 
 
 def request(
@@ -141,7 +141,7 @@ def request(
     return Request(name, facts)
 
 
-class Stage:
+class StageTimer:
     """A stage being timed. Each `with` takes one of its own; a decorator may serve any number of calls at once."""
 
     __slots__ = ("_key", "_marks", "_t0")
@@ -170,7 +170,7 @@ class Stage:
         key = self._key
 
         def opened() -> contextlib.nullcontext[Step]:
-            return contextlib.nullcontext(lambda: Stage(key))
+            return contextlib.nullcontext(lambda: StageTimer(key))
 
         if inspect.isasyncgenfunction(function):
             call = async_stepped(function, opened)
@@ -307,7 +307,7 @@ def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
 
 def _timed_coroutine(function: Callable[..., Any], key: str) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with Stage(key):
+        with StageTimer(key):
             return await function(*args, **kwargs)
 
     return call

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class ClientTlsFiles:
     """The files for TLS, in PEM.
 
     Args:
@@ -72,7 +72,7 @@ MAX_RETAINED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class OverheadBudget:
     """Allowed cost of the agent per request: the larger of two limits.
 
     Args:
@@ -84,7 +84,7 @@ class Budget:
     absolute_ns: float = 100_000.0
 
     @classmethod
-    def parse(cls, text: str, key: str) -> Budget | None:
+    def parse(cls, text: str, key: str) -> OverheadBudget | None:
         """Read `1%`, `100us` or both, separated by a comma; None for `0` or `none`: no budget.
 
         Raises:
@@ -176,14 +176,14 @@ class AgentConfig:
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
     traces_url: str = f"{DEFAULT_ENDPOINT}/v1/traces"
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    trust: TlsFiles = field(default_factory=TlsFiles)
+    trust: ClientTlsFiles = field(default_factory=ClientTlsFiles)
     timeout_seconds: float = 10.0
     resource: Mapping[str, str] = field(default_factory=lambda: {names.SERVICE_NAME: "python"})
     enabled: bool = True
     interval_seconds: float = 10.0
     buffer_bytes: int = 16 * 1024**2
     keep: SamplingLimits = field(default_factory=SamplingLimits)
-    budget: Budget | None = field(default_factory=Budget)
+    budget: OverheadBudget | None = field(default_factory=OverheadBudget)
     hardware: bool = True
 
     @classmethod
@@ -208,7 +208,7 @@ class AgentConfig:
                 uniform=read("STAGELENS_KEEP_UNIFORM", _count, keep.uniform),
                 cold=read("STAGELENS_KEEP_COLD", _count, keep.cold),
             ),
-            budget=read("STAGELENS_OVERHEAD_BUDGET", Budget.parse, Budget()),
+            budget=read("STAGELENS_OVERHEAD_BUDGET", OverheadBudget.parse, OverheadBudget()),
             hardware=read("STAGELENS_HARDWARE", _boolean, default=True),
         )
 
@@ -229,7 +229,7 @@ class _Reader:
             return default
 
 
-def _trust(read: _Reader) -> TlsFiles:
+def _trust(read: _Reader) -> ClientTlsFiles:
     certificate, *pair = (
         read(f"OTEL_EXPORTER_OTLP_{name}", _file, None) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
     )
@@ -239,7 +239,7 @@ def _trust(read: _Reader) -> TlsFiles:
             "OTEL_EXPORTER_OTLP_CLIENT_KEY must both name a file"
         )
         pair = [None, None]
-    return TlsFiles(certificate, *pair)
+    return ClientTlsFiles(certificate, *pair)
 
 
 def _resource(read: _Reader) -> dict[str, str]:

@@ -180,13 +180,13 @@ def _identity(function: Any) -> tuple[str | None, str | None]:
 def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
     if isinstance(original, (classmethod, staticmethod)):
         function = _function(original)
-        return type(original)(_like(make(function), function))
+        return type(original)(_as_wrapper_of(make(function), function))
     if isinstance(original, property) and original.fget is not None:
-        return original.getter(_like(make(original.fget), original.fget))
-    return _like(make(_callable(owner, original)), original)
+        return original.getter(_as_wrapper_of(make(original.fget), original.fget))
+    return _as_wrapper_of(make(_callable(owner, original)), original)
 
 
-def _like(replacement: Any, original: Any) -> Any:
+def _as_wrapper_of(replacement: Any, original: Any) -> Any:
     functools.update_wrapper(replacement, original)
     # OpenTelemetry instrumentations recognize their own wrappers by these attributes; ours is none of them.
     for name in [name for name in vars(replacement) if name.startswith("opentelemetry_")]:
@@ -261,7 +261,7 @@ class _Finder:
             return None
         self._asking.name = fullname
         try:
-            spec = _ask_the_others(self, fullname, path, target)
+            spec = _find_by_other_finders(self, fullname, path, target)
         finally:
             self._asking.name = None
         if spec is not None:
@@ -273,7 +273,7 @@ _hooks: dict[str, list[Hook]] = {}
 _finder = _Finder()
 
 
-def _ask_the_others(
+def _find_by_other_finders(
     us: _Finder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
     for finder in list(sys.meta_path):

@@ -53,7 +53,7 @@ MAX_LOADS: Final = 200
 MAX_SHAPE: Final = 80
 
 
-class Load(NamedTuple):
+class LoadRecord(NamedTuple):
     """One phase of a cold start.
 
     Args:
@@ -85,12 +85,12 @@ class _Thread(threading.local):
 Token: TypeAlias = tuple[int, int, int, int, str]
 
 
-class Loads:
+class LoadLog:
     """The loads of this process, the first `MAX_LOADS` of them."""
 
     def __init__(self) -> None:
         self._thread = _Thread()
-        self._noted: deque[Load] = deque()
+        self._noted: deque[LoadRecord] = deque()
         self._room = MAX_LOADS
 
     def begin(self, model: str = "", *, reading: bool = False) -> Token:
@@ -113,27 +113,27 @@ class Loads:
         own = ended - begun - inside
         waited = _waited(own, work - inside_work) if phase == LOAD_READ.key else own
         if phase and waited:
-            self._keep(Load(phase, model, shape, begun, ended, waited))
+            self._keep(LoadRecord(phase, model, shape, begun, ended, waited))
         if phase and waited < own:
-            self._keep(Load(LOAD_DESERIALISE.key, model, shape, begun, ended, own - waited))
+            self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, begun, ended, own - waited))
 
     def note(self, phase: str, model: str, shape: str, begun: int, ended: int) -> None:
         """Note a phase without other phases inside."""
         self._thread.inside_ns += ended - begun
         self._thread.inside_work_ns += ended - begun
-        self._keep(Load(phase, model, shape, begun, ended, ended - begun))
+        self._keep(LoadRecord(phase, model, shape, begun, ended, ended - begun))
 
-    def _keep(self, load: Load) -> None:
+    def _keep(self, load: LoadRecord) -> None:
         if load.own_ns >= MIN_LOAD_NS and self._room > 0:
             self._room -= 1
             self._noted.append(load)
 
-    def take(self) -> list[Load]:
+    def take(self) -> list[LoadRecord]:
         """Return and remove the noted loads."""
         return [self._noted.popleft() for _ in range(len(self._noted))]
 
 
-loads: Final = Loads()
+loads: Final = LoadLog()
 
 
 def _waited(own_ns: int, work_ns: int) -> int:

@@ -45,7 +45,7 @@ NOT_SHARED: Final = frozenset(
 )
 
 
-class Run:
+class BatchRun:
     """The record of work for the holders of tickets.
 
     Args:
@@ -69,7 +69,7 @@ class Run:
         except Exception:
             log_failure("writing down a batch for another process")
             told = []
-        return Run, ([CLOSED, self.marks[1], 0, *told], self.ended or clock())
+        return BatchRun, ([CLOSED, self.marks[1], 0, *told], self.ended or clock())
 
     def ready(self) -> bool:
         """Return whether the work has ended and all of its marks are known; do not block."""
@@ -99,7 +99,7 @@ class Ticket:
         self.since = since
         # End of the wait if no worker took the ticket; 0 while one may take it.
         self.gone = 0
-        self._runs: list[Run] = []
+        self._runs: list[BatchRun] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the time of creation, which is all that a worker in another process needs."""
@@ -107,10 +107,10 @@ class Ticket:
 
     def done(self, run: Any) -> None:
         """Add a *run* from another process: the `run` of `with stagelens.batch(…) as run`; anything else is ignored."""
-        if isinstance(run, Run) and self.since <= run.marks[1] <= run.ended <= clock():
+        if isinstance(run, BatchRun) and self.since <= run.marks[1] <= run.ended <= clock():
             self._runs.append(run)
 
-    def enter(self, run: Run) -> None:
+    def enter(self, run: BatchRun) -> None:
         """Add a run of this process, which begins now."""
         self._runs.append(run)
 
@@ -119,7 +119,7 @@ class Ticket:
         if not self._runs and not self.gone:
             self.gone = now or self.since
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[BatchRun]:
         """Return its runs so far."""
         return self._runs[:]
 
@@ -150,7 +150,7 @@ class Tickets:
     def marks(self) -> Marks:
         """Return the marks of their waits and runs."""
         now = clock()
-        runs: dict[int, Run] = {}
+        runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
         for ticket in self._drawn:
             own = ticket.runs()
@@ -180,7 +180,7 @@ def ticket() -> Ticket:
     return tickets.draw()
 
 
-class Batch:
+class BatchScope:
     """Work for the holders of tickets: `stagelens.batch`.
 
     Args:
@@ -193,11 +193,11 @@ class Batch:
     def __init__(self, tickets: Iterable[Any], facts: Marks | None = None) -> None:
         self._tickets = [ticket for ticket in tickets if isinstance(ticket, Ticket)]
         self._facts = [SHARED, 0, 0, "@batch", len(self._tickets), 0] if facts is None else facts
-        self._run: Run | None = None
+        self._run: BatchRun | None = None
         self._token: Token[Marks | None] | None = None
 
-    def __enter__(self) -> Run:
-        run = self._run = Run([OPEN, clock(), 0, *self._facts])
+    def __enter__(self) -> BatchRun:
+        run = self._run = BatchRun([OPEN, clock(), 0, *self._facts])
         for ticket in self._tickets:
             ticket.enter(run)
         self._token = current.set(run.marks)
@@ -212,14 +212,14 @@ class Batch:
         run.marks[0] = CLOSED
         run.ended = clock()
 
-    async def __aenter__(self) -> Run:
+    async def __aenter__(self) -> BatchRun:
         return self.__enter__()
 
     async def __aexit__(self, *_: object) -> None:
         self.__exit__()
 
 
-def batch(tickets: Iterable[Any]) -> Batch:
+def batch(tickets: Iterable[Any]) -> BatchScope:
     """Return a context manager for work on the jobs of *tickets*: stages inside belong to each of their requests.
 
     Args:
@@ -229,7 +229,7 @@ def batch(tickets: Iterable[Any]) -> Batch:
         A context manager for `with` and `async with`. Its value can be pickled, for `Ticket.done` in the process that created the
         ticket.
     """
-    return Batch(tickets)
+    return BatchScope(tickets)
 
 
 def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) -> Marks:
@@ -254,7 +254,7 @@ class TextWithRun(str):
     """An id that is a string, with a run."""
 
     __slots__ = ("run",)
-    run: Run
+    run: BatchRun
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Take the run along."""
@@ -265,14 +265,14 @@ class UuidWithRun(UUID):
     """An id that is a UUID, with a run; no string is equal to a UUID."""
 
     __slots__ = ("run",)
-    run: Run
+    run: BatchRun
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Take the run along."""
         return with_run, (UUID(int=self.int), self.run)
 
 
-def with_run(uid: Any, run: Run) -> Any:
+def with_run(uid: Any, run: BatchRun) -> Any:
     """Return an id that equals *uid* and carries *run*; *uid* itself if it is neither a string nor a UUID."""
     if type(uid) is str:
         carrier = TextWithRun(uid)

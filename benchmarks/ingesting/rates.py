@@ -13,7 +13,7 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent import worker as agent_module
 from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.export.exporter import Batch, Exporter
+from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
 
 from .systems import Running
 
@@ -28,7 +28,7 @@ class _Weighed(Exporter):
 
     sizes: tuple[int, ...] = ()
 
-    def offer(self, batch: Batch) -> None:
+    def offer(self, batch: ExportBatch) -> None:
         type(self).sizes += (len(batch.body),)
         super().offer(batch)
 

@@ -19,7 +19,7 @@ from stagelens.core import names
 from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
 from stagelens.instrumentors.agent.sample import Sampler
 from stagelens.instrumentors.config import SamplingLimits
-from stagelens.instrumentors.export.otlp import Encoder, Interval
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 
 NS = 1_000_000_000
 SPANS_A_REQUEST = 8
@@ -212,7 +212,7 @@ def _attributes(values: Attributes) -> list[KeyValue]:
 def points() -> Exports:
     """Return what makes the export of an agent of a number; it stands for the ten seconds before now."""
     rng, now_ns = random.Random(1), time.time_ns()
-    interval = Interval(now_ns - 10 * NS, now_ns)
+    interval = ExportInterval(now_ns - 10 * NS, now_ns)
     resources = [
         {"service.name": f"shop-{agent % 5}", "service.version": "2", "service.instance.id": f"{agent:032x}"}
         for agent in range(AGENTS)

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ...core import names
 from .. import recorder, records
 from ..api import request, stage
-from ..config import Budget, SamplingLimits
+from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
 from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
@@ -182,7 +182,7 @@ class Governor:
         level: Current level, a position in `AGENT_LEVELS`.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: OverheadBudget) -> None:
         self._budget = budget
         self.level = ALL
         self._raise_after_seconds = RAISE_AFTER_SECONDS
@@ -299,7 +299,7 @@ class CostController:
         cpu: What our threads spend.
     """
 
-    def __init__(self, budget: Budget | None, aggregator: Aggregator, cpu: CpuAccount) -> None:
+    def __init__(self, budget: OverheadBudget | None, aggregator: Aggregator, cpu: CpuAccount) -> None:
         self._governor = Governor(budget) if budget is not None else None
         self._budget = budget
         self._aggregator = aggregator
@@ -421,7 +421,7 @@ class CostController:
         logger.warning("stagelens: %s from here on: %s", _LEVEL_TEXTS[level], why)
 
 
-def _describe_change(sample: CostSample, before: int, level: int, budget: Budget | None) -> str:
+def _describe_change(sample: CostSample, before: int, level: int, budget: OverheadBudget | None) -> str:
     cost, then, mean = (
         f"{nanoseconds / 1000:.3g} us"
         for nanoseconds in (sample.costs_ns[before], sample.costs_ns[level], sample.duration_ns)

@@ -70,7 +70,7 @@ class _Counters(NamedTuple):
     periods: tuple[int, int]
 
 
-class Process:
+class ProcessMetrics:
     """CPU, memory and thread metrics of this process."""
 
     def __init__(self) -> None:
@@ -322,7 +322,11 @@ class Hardware:
 
     def __init__(self) -> None:
         self._gpus = Gpus()
-        self._sources: tuple[Callable[[], Iterable[Reading]], ...] = (Process().take, self._gpus.take, torch_memory)
+        self._sources: tuple[Callable[[], Iterable[Reading]], ...] = (
+            ProcessMetrics().take,
+            self._gpus.take,
+            torch_memory,
+        )
 
     def watch(self) -> None:
         """Start the threads that read continuously; never raises."""

@@ -17,7 +17,7 @@ from ...core.partition import partition
 from ...core.stages import LOAD_START, OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
-from ..loads import Load
+from ..loads import LoadRecord
 from ..records import TIMINGS, Kind, Marks, Record
 from ..request_marks import RequestFacts, read_marks, stage_timings
 from ..stalls import by_stage, overlaps, stalls
@@ -223,11 +223,11 @@ class LoadSpans:
         if first_request is not None and not self._began:
             self._began = True
             born = min(loads.born, first_request)
-            found.append(Load(LOAD_START.key, "", "", born, first_request, first_request - born))
+            found.append(LoadRecord(LOAD_START.key, "", "", born, first_request, first_request - born))
         return [Trace(self._trace_id, sampled=False, spans=[_load_to_span(load) for load in found])] if found else []
 
 
-def _load_to_span(load: Load) -> Span:
+def _load_to_span(load: LoadRecord) -> Span:
     attributes: dict[str, str | int] = {names.LOAD_PHASE: load.phase, names.LOAD_OWN: load.own_ns}
     said = {names.MODEL: load.model, names.INPUT_SHAPE: load.shape}
     attributes |= {key: value for key, value in said.items() if value}

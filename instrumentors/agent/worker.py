@@ -27,8 +27,8 @@ from ...core.text import printable
 from .. import loads, recorder, records
 from ..config import AgentConfig
 from ..export import user_spans
-from ..export.exporter import Batch, Exporter
-from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
+from ..export.exporter import ExportBatch, Exporter
+from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval, chunks
 from ..recorder import park_if_inherited
 from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
@@ -220,7 +220,7 @@ class Agent:
         """
         now_ns = time.time_ns()
         # The wall clock may have been set back.
-        interval = Interval(min(self._since_ns, now_ns - 1), now_ns)
+        interval = ExportInterval(min(self._since_ns, now_ns - 1), now_ns)
         self._since_ns = now_ns
         anchor_ns = now_ns - records.clock()
         # After the last request that is exported.
@@ -235,7 +235,7 @@ class Agent:
         self._costs.note_export()
 
     def _export_metrics(
-        self, interval: Interval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
+        self, interval: ExportInterval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
     ) -> None:
         dropped = self._dropped()
         for some in chunks(deltas.items(), SERIES_A_BODY):
@@ -268,7 +268,7 @@ class Agent:
 
     def _offer_metrics(
         self,
-        interval: Interval,
+        interval: ExportInterval,
         deltas: dict[Dimensions, Delta],
         dropped: dict[str, int],
         readings: Sequence[Reading],
@@ -300,7 +300,7 @@ class Agent:
             self._losses.add("unreadable", requests)
             self._report("an export could not be written; its requests are counted as dropped", error)
             return
-        self._exporter.offer(Batch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
+        self._exporter.offer(ExportBatch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
 
     def _report(self, message: str, error: Exception) -> None:
         # Once per message: the cause likely affects every request.

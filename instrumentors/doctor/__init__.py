@@ -1,6 +1,6 @@
 """`stagelens doctor`: what of a command would be timed, and what prevents it, before anything is changed.
 
-A check is a function in the table `CHECKS` that takes an `Inspection` and yields a `Finding` for each problem. Nothing of the
+A check is a function in the table `CHECKS` that takes an `Inspection` and yields a `DoctorFinding` for each problem. Nothing of the
 command is executed except its interpreter, for a moment; with `--run` the command itself, for the given time. Nothing is sent
 except an empty export, to test whether the collector accepts one.
 
@@ -21,7 +21,16 @@ from ...core.errors import ConfigError
 from .. import run
 from ..bootstrap import LIBRARIES
 from . import checks, frameworks
-from .inspection import Check, Finding, Inspection, LiveRun, ask_interpreter, live_findings, read_sources, run_and_watch
+from .inspection import (
+    Check,
+    DoctorFinding,
+    Inspection,
+    LiveRun,
+    ask_interpreter,
+    live_findings,
+    read_sources,
+    run_and_watch,
+)
 from .target import find_target
 
 CHECKS: tuple[Check, ...] = (
@@ -48,7 +57,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def run_checks(inspection: Inspection) -> Iterator[Finding]:
+def run_checks(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Yield the findings of all checks, problems first."""
     found = [finding for check in CHECKS for finding in check(inspection)]
     yield from sorted(found, key=lambda finding: not finding.hurts)
@@ -101,7 +110,7 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
     found = list(run_checks(inspection))
     watched = run_and_watch(command, env, seconds) if seconds else None
     found = [*live_findings(watched), *found] if watched else found
-    write_report(Page(sys.stdout), inspection, found, watched)
+    write_report(ReportWriter(sys.stdout), inspection, found, watched)
     return IN_THE_WAY if any(finding.hurts for finding in found) else FINE
 
 
@@ -217,7 +226,7 @@ _NBSP = "\xa0"
 GREEN, YELLOW, RED, BOLD, DIM = "32", "33", "31", "1", "2"
 
 
-class Page:
+class ReportWriter:
     """Lines for *out*.
 
     Args:
@@ -242,7 +251,9 @@ class Page:
             self.line(part.replace(_NBSP, " "))
 
 
-def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], watched: LiveRun | None = None) -> None:
+def write_report(
+    page: ReportWriter, inspection: Inspection, found: Sequence[DoctorFinding], watched: LiveRun | None = None
+) -> None:
     """Write the instrumented libraries, the observations of a live run, the problems and the hints."""
     _write_interpreter(page, inspection)
     _write_libraries(page, inspection)
@@ -264,7 +275,7 @@ def write_report(page: Page, inspection: Inspection, found: Sequence[Finding], w
         page.line("Nothing is in the way.", GREEN, BOLD)
 
 
-def _write_interpreter(page: Page, inspection: Inspection) -> None:
+def _write_interpreter(page: ReportWriter, inspection: Inspection) -> None:
     found = inspection.interpreter
     if found is not None:
         version = ".".join(map(str, found.version))
@@ -273,7 +284,7 @@ def _write_interpreter(page: Page, inspection: Inspection) -> None:
         page.line(f"  {found.executable}")
 
 
-def _write_libraries(page: Page, inspection: Inspection) -> None:
+def _write_libraries(page: ReportWriter, inspection: Inspection) -> None:
     libraries = list(timed_libraries(inspection))
     certain = [library for library in libraries if library.certain]
     width = max((len(library.title) for library in certain), default=0)
@@ -304,7 +315,7 @@ def _versions(library: TimedLibrary) -> Iterator[str]:
         yield f"{name}{_NBSP}{version}" + (f" (tested{_NBSP}with{_NBSP}{tested})" if differs else "")
 
 
-def _write_findings(page: Page, title: str, found: Sequence[Finding], colour: str) -> None:
+def _write_findings(page: ReportWriter, title: str, found: Sequence[DoctorFinding], colour: str) -> None:
     page.line()
     page.line(title, colour)
     for finding in found:

@@ -25,7 +25,7 @@ from .. import run
 from ..config import AgentConfig
 from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
 from ..export.http_post import HttpResponse, post
-from .inspection import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, Finding, Inspection, Interpreter
+from .inspection import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, DoctorFinding, Inspection, Interpreter
 
 CGROUP = Path("/sys/fs/cgroup")
 # What NVIDIA's driver makes, and its container runtime hands on.
@@ -34,43 +34,45 @@ DRIVER = Path("/dev/nvidiactl")
 OURS_BYTES = 4 * 1024**2
 
 
-def check_threads(inspection: Inspection) -> Iterator[Finding]:
+def check_threads(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that a thread can be started, which the agent needs."""
     if inspection.interpreter and inspection.interpreter.thread_error:
-        yield Finding(
+        yield DoctorFinding(
             f"No thread can be started ({inspection.interpreter.thread_error}): nothing would be sent.",
             "ulimit -u, pids.max of the container; with Docker before 20.10.10: --security-opt seccomp=unconfined",
         )
 
 
-def check_temporary_files(inspection: Inspection) -> Iterator[Finding]:
+def check_temporary_files(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that a temporary file can be created, which a run saved by `stagelens run` needs."""
     if not inspection.kept_here:
         return
     try:
         tempfile.TemporaryFile().close()
     except OSError as error:
-        yield Finding(f"The run cannot be kept: {error.strerror or error}.", "TMPDIR=/a/folder/that/can/be/written")
+        yield DoctorFinding(
+            f"The run cannot be kept: {error.strerror or error}.", "TMPDIR=/a/folder/that/can/be/written"
+        )
 
 
-def check_memory(inspection: Inspection) -> Iterator[Finding]:
+def check_memory(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that the container has enough memory for the outbox."""
     free = memory_left(CGROUP)
     buffer = AgentConfig.from_env(
         {name: value for name, value in inspection.environment.items() if "BUFFER" in name}
     ).buffer_bytes
     if free is not None and free < OURS_BYTES + buffer:
-        yield Finding(
+        yield DoctorFinding(
             f"The container has {format_size(max(free, 0))} of memory left; each process may take {format_size(OURS_BYTES + buffer)} "
             "where no collector answers.",
             "STAGELENS_BUFFER_SIZE=1MiB, or a higher limit of memory",
         )
 
 
-def check_gpus(inspection: Inspection) -> Iterator[Finding]:
+def check_gpus(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that present GPUs can be read."""
     if DRIVER.exists() and inspection.interpreter and not inspection.installed("nvidia-ml-py"):
-        yield Finding(
+        yield DoctorFinding(
             "There is a GPU, and nothing to read it with: how busy it is will not be told.",
             "pip install 'stagelens[gpu]'",
             hurts=False,
@@ -91,19 +93,19 @@ def memory_left(cgroup: Path) -> int | None:
 BY_HAND = "import stagelens; stagelens.instrument()    # the first line of the program"
 
 
-def check_program(inspection: Inspection) -> Iterator[Finding]:
+def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that the program is known and can be started."""
     target = inspection.target
     if target.lost:
         text, _, fix = target.lost.partition("\n")
         outside = f"stagelens doctor, and stagelens run, inside of what {target.name} starts"
         known = "It cannot be started" if fix else "It is not known what runs"
-        yield Finding(f"{known}: {text}", fix.strip() or (outside if "somewhere" in text else ""))
+        yield DoctorFinding(f"{known}: {text}", fix.strip() or (outside if "somewhere" in text else ""))
     elif inspection.silence:
-        yield Finding(f"{target.interpreter} cannot be asked: {inspection.silence}")
+        yield DoctorFinding(f"{target.interpreter} cannot be asked: {inspection.silence}")
 
 
-def check_versions(inspection: Inspection) -> Iterator[Finding]:
+def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check the versions of Python and of OpenTelemetry."""
     found = inspection.interpreter
     if found is None:
@@ -111,23 +113,23 @@ def check_versions(inspection: Inspection) -> Iterator[Finding]:
     oldest = ".".join(map(str, OLDEST_PYTHON))
     if tuple(found.version[:2]) < OLDEST_PYTHON:
         version = ".".join(map(str, found.version))
-        yield Finding(
+        yield DoctorFinding(
             f"{found.executable} is Python {version}; Stagelens needs {oldest}, and the program runs untimed.",
             f"send its OpenTelemetry spans to the collector instead, or use Python {oldest}",
         )
     for name in ("opentelemetry-api", "opentelemetry-sdk"):
         if (version := inspection.installed(name)) and _version_numbers(version) < OLDEST_OPENTELEMETRY:
             wanted = f"{name}>={'.'.join(map(str, OLDEST_OPENTELEMETRY))}"
-            yield Finding(
+            yield DoctorFinding(
                 f"{name} {version} is too old, and the program runs untimed.",
                 f"{found.executable} -m pip install {shlex.quote(wanted)}",
             )
     if found.implementation != "cpython" or not found.gil:
         kind = found.implementation if found.implementation != "cpython" else "Python without its lock"
-        yield Finding(f"Stagelens was never tested with {kind}.", hurts=False)
+        yield DoctorFinding(f"Stagelens was never tested with {kind}.", hurts=False)
 
 
-def check_autoload(inspection: Inspection) -> Iterator[Finding]:
+def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that Stagelens is loaded before the program, by a real test."""
     found = inspection.interpreter
     if found is None or tuple(found.version[:2]) < OLDEST_PYTHON:
@@ -136,42 +138,42 @@ def check_autoload(inspection: Inspection) -> Iterator[Finding]:
     # Of -E, -I, -S, an environment that is replaced, another sitecustomize.
     reason, fix = _reason_not_loaded(inspection, found)
     if not ours["loaded"] and reason:
-        yield Finding(f"{reason}: nothing is timed.", fix)
+        yield DoctorFinding(f"{reason}: nothing is timed.", fix)
     elif error:
         user = (
             "; what is installed for the user only is left out (PYTHONNOUSERSITE or -s)" if found.no_user_site else ""
         )
-        yield Finding(
+        yield DoctorFinding(
             f"{found.executable} cannot load stagelens ({error}){user}: nothing is timed.",
             f"{found.executable} -m pip install stagelens",
         )
     elif not ours["loaded"]:
-        yield Finding(
+        yield DoctorFinding(
             f"{found.sitecustomize or 'something'} runs as sitecustomize in place of ours: nothing is timed.", BY_HAND
         )
     elif ours["version"] != __version__:
-        yield Finding(
+        yield DoctorFinding(
             f"The program would load stagelens {ours['version']} from {ours['file']}; this is {__version__}.",
             hurts=False,
         )
 
 
-def check_stages(inspection: Inspection) -> Iterator[Finding]:
+def check_stages(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that the functions of `--stage` exist."""
     named = run.functions.parse(inspection.environment.get(run.functions.VARIABLE, ""))
     for stage, module, path in named:
         if inspection.sources.defines(module, path) is False:
-            yield Finding(
+            yield DoctorFinding(
                 f"--stage {stage}={module}:{path} names nothing in {module}: the stage stays empty.",
                 f"--stage {stage}={module}:FUNCTION, or :CLASS.METHOD, as {module} has it",
             )
 
 
-def check_uwsgi(inspection: Inspection) -> Iterator[Finding]:
+def check_uwsgi(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that uWSGI enables threads, which the agent needs."""
     threads = ("--enable-threads", "--threads")
     if inspection.target.name == "uwsgi" and inspection.option(*threads) is None and not inspection.option("--ini"):
-        yield Finding("uWSGI runs no threads by itself, and so nothing is sent.", "uwsgi --enable-threads …")
+        yield DoctorFinding("uWSGI runs no threads by itself, and so nothing is sent.", "uwsgi --enable-threads …")
 
 
 def _reason_not_loaded(inspection: Inspection, found: Interpreter) -> tuple[str, str]:
@@ -197,26 +199,26 @@ MAX_TIMEOUT_SECONDS = 5.0
 MAX_SKEW_SECONDS = 60.0
 
 
-def check_settings(inspection: Inspection) -> Iterator[Finding]:
+def check_settings(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that every setting of the agent is valid."""
     config, lines = _read_config(inspection)
-    yield from (Finding(line.removeprefix("stagelens: ")) for line in lines)
+    yield from (DoctorFinding(line.removeprefix("stagelens: ")) for line in lines)
     if not config.enabled:
-        yield Finding("OTEL_SDK_DISABLED is true: nothing is recorded.", "unset OTEL_SDK_DISABLED")
+        yield DoctorFinding("OTEL_SDK_DISABLED is true: nothing is recorded.", "unset OTEL_SDK_DISABLED")
     named = "service.name=" in inspection.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if inspection.interpreter and not inspection.environment.get("OTEL_SERVICE_NAME") and not named:
-        yield Finding(
+        yield DoctorFinding(
             f"The service has no name of its own; pages will call it {inspection.target.name!r}.",
             "OTEL_SERVICE_NAME=checkout",
             hurts=False,
         )
 
 
-def check_collector(inspection: Inspection) -> Iterator[Finding]:
+def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that the collector accepts exports, and that the clocks agree."""
     config, _ = _read_config(inspection)
     if inspection.alone:
-        yield Finding(
+        yield DoctorFinding(
             "No collector answers: started in this terminal, the run is summed up here when it ends. A service needs one.",
             "stagelens up",
             hurts=False,
@@ -249,33 +251,33 @@ class _LogLines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def _try_export(config: AgentConfig, url: str) -> Finding | None:
+def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
     """Return the problem of an export to *url*; None if the export is accepted."""
     place = origin(url)
     try:
         answer = _post_empty_export(config, url)
     except ssl.SSLError as error:
-        return Finding(
+        return DoctorFinding(
             f"{place} cannot be trusted, or does not trust us ({_error_reason(error)}).", _tls_fix(place, error)
         )
     except http.client.HTTPException:
         host = urlsplit(url).hostname
         text = f"{place} does not answer in HTTP/1, as OTLP/HTTP does: is it the port of OTLP/gRPC? Nothing arrives."
-        return Finding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
+        return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
         room = f"{format_size(config.buffer_bytes)} for each process"
         text = f"Nobody answers at {place} ({_error_reason(error)}): what is measured waits, up to {room}, and is lost at its end."
-        return Finding(text, fix)
+        return DoctorFinding(text, fix)
     if answer.status in DENIED_STATUSES:
         fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"
         text = "lets nobody in without a token" if not config.headers else "does not take the token or certificate"
-        return Finding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", fix)
+        return DoctorFinding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", fix)
     if answer.status in OK_STATUSES:
         return _clock_skew(place, answer.headers.get("Date") or "")
     text = "takes nothing now" if answer.status in RETRY_STATUSES else "is no OTLP receiver"
     fix = "" if answer.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
-    return Finding(
+    return DoctorFinding(
         f"{place} {text}: POST {urlsplit(url).path} has HTTP {answer.status} {explanation(answer.body)}.", fix
     )
 
@@ -288,7 +290,7 @@ def _post_empty_export(config: AgentConfig, url: str) -> HttpResponse:
     return post(url, b"", headers, timeout, config.trust.context)
 
 
-def _clock_skew(place: str, date: str) -> Finding | None:
+def _clock_skew(place: str, date: str) -> DoctorFinding | None:
     try:
         ahead = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     except ValueError:
@@ -297,7 +299,7 @@ def _clock_skew(place: str, date: str) -> Finding | None:
         return None
     side = "ahead of" if ahead > 0 else "behind"
     text = f"The clock here is {abs(ahead):,.0f} s {side} that of {place}: requests are shown at a wrong time."
-    return Finding(text, "timedatectl set-ntp true    # on the host that is wrong")
+    return DoctorFinding(text, "timedatectl set-ntp true    # on the host that is wrong")
 
 
 def _tls_fix(place: str, error: ssl.SSLError) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..bootstrap import LIBRARIES
-from .inspection import Finding, Inspection, dotted_name, imported_names
+from .inspection import DoctorFinding, Inspection, dotted_name, imported_names
 
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 _VLLM_SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
@@ -21,7 +21,7 @@ _VLLM_OPTIONS = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entry
 _COMPLETIONS = ("completions.create", "acompletion", "completion")
 
 
-def check_vllm(inspection: Inspection) -> Iterator[Finding]:
+def check_vllm(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that vLLM exports spans and metrics of each request."""
     if (
         not (inspection.target.name == "vllm" and inspection.target.words[:1] == ("serve",))
@@ -29,47 +29,49 @@ def check_vllm(inspection: Inspection) -> Iterator[Finding]:
     ):
         return
     if inspection.option("--otlp-traces-endpoint") is None:
-        yield Finding(
+        yield DoctorFinding(
             "vLLM sends no spans: queue, prefill and decode of each request stay unknown.",
             "vllm serve … --otlp-traces-endpoint=grpc://127.0.0.1:4317    # and OTEL_EXPORTER_OTLP_TRACES_INSECURE=true",
             hurts=False,
         )
     if inspection.option("--enable-per-request-metrics") is None and _knows(inspection, "enable_per_request_metrics"):
-        yield Finding(
+        yield DoctorFinding(
             "vLLM does not tell its clients how long each request waited and ran.",
             "vllm serve … --enable-per-request-metrics",
             hurts=False,
         )
     if inspection.option("--disable-log-stats") is not None:
-        yield Finding(
+        yield DoctorFinding(
             "--disable-log-stats leaves vLLM's /metrics without latencies.",
             "leave --disable-log-stats out",
             hurts=False,
         )
 
 
-def check_sglang(inspection: Inspection) -> Iterator[Finding]:
+def check_sglang(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that SGLang exports metrics."""
     if inspection.target.program == "sglang.launch_server" and inspection.option("--enable-metrics") is None:
-        yield Finding("SGLang has no /metrics.", "python -m sglang.launch_server … --enable-metrics", hurts=False)
+        yield DoctorFinding("SGLang has no /metrics.", "python -m sglang.launch_server … --enable-metrics", hurts=False)
 
 
-def check_triton(inspection: Inspection) -> Iterator[Finding]:
+def check_triton(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that Triton exports traces and metrics."""
     if inspection.target.name != "tritonserver":
         return
     if not any("mode=opentelemetry" in word for word in inspection.target.words):
-        yield Finding(
+        yield DoctorFinding(
             "Triton sends no traces: the stages of each request stay unknown.",
             "tritonserver … --trace-config mode=opentelemetry --trace-config level=TIMESTAMPS --trace-config rate=1 "
             "--trace-config opentelemetry,url=http://127.0.0.1:4318/v1/traces",
             hurts=False,
         )
     if (inspection.option("--allow-metrics") or "true").lower() in ("false", "0", "off"):
-        yield Finding("--allow-metrics=false leaves nothing to read.", "leave --allow-metrics=false out", hurts=False)
+        yield DoctorFinding(
+            "--allow-metrics=false leaves nothing to read.", "leave --allow-metrics=false out", hurts=False
+        )
 
 
-def check_not_python(inspection: Inspection) -> Iterator[Finding]:
+def check_not_python(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that the program is a Python program."""
     if (
         inspection.target.program
@@ -77,17 +79,17 @@ def check_not_python(inspection: Inspection) -> Iterator[Finding]:
         and not inspection.target.lost
         and inspection.target.name not in ("tritonserver", "uwsgi")
     ):
-        yield Finding(
+        yield DoctorFinding(
             f"{inspection.target.name} is no Python program. Only Python processes that it starts are timed.",
             "https://opentelemetry.io/docs/languages/    # its spans, or its /metrics: docs/engines.md",
         )
 
 
-def check_multiprocess_metrics(inspection: Inspection) -> Iterator[Finding]:
+def check_multiprocess_metrics(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that prometheus-client sums the counters of several workers."""
     folder = inspection.environment.get(MULTIPROC) or inspection.environment.get(MULTIPROC.lower())
     if folder is not None and not Path(folder).is_dir():
-        yield Finding(f"{MULTIPROC} is {folder}, which is no folder: counting fails there.", f"mkdir -p {folder}")
+        yield DoctorFinding(f"{MULTIPROC} is {folder}, which is no folder: counting fails there.", f"mkdir -p {folder}")
     workers = inspection.option("-w", "--workers") or inspection.environment.get("WEB_CONCURRENCY") or "1"
     if (
         folder is None
@@ -95,13 +97,13 @@ def check_multiprocess_metrics(inspection: Inspection) -> Iterator[Finding]:
         and int(workers) > 1
         and "prometheus_client" in inspection.sources.imported()
     ):
-        yield Finding(
+        yield DoctorFinding(
             f"{workers} workers count for themselves, and /metrics shows one of them at a time (a guess: prometheus_client is imported).",
             f"mkdir -p /tmp/counters && export {MULTIPROC}=/tmp/counters",
         )
 
 
-def check_stream_usage(inspection: Inspection) -> Iterator[Finding]:
+def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that streamed completions ask for their usage, so that their tokens can be counted."""
     for place, name, call in inspection.sources.calls():
         given = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -112,7 +114,7 @@ def check_stream_usage(inspection: Inspection) -> Iterator[Finding]:
             and streams.value is True
             and not {"stream_options", None, "extra_body"} & given.keys()
         ):
-            yield Finding(
+            yield DoctorFinding(
                 f"{place} asks for a stream without its usage: its tokens are not known (a guess).",
                 'stream_options={"include_usage": True}',
                 hurts=False,
@@ -188,11 +190,11 @@ _HANDLED_BY = frozenset({"stagelens.batch", "stagelens.request", "stagelens.tick
 _OWN_APPLICATION = "serve.ingress"
 
 
-def check_batching(inspection: Inspection) -> Iterator[Finding]:
+def check_batching(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check for frameworks that process requests in a task or process where their stages belong to no request."""
     triggers = [library.trigger for library in LIBRARIES]
     known = {*triggers, *(trigger.partition(".")[0] for trigger in triggers)}
-    places = _places(inspection)
+    places = _first_positions(inspection)
     # A replica that serves an application of its own has requests of its own.
     if not _HANDLED_BY.isdisjoint(places) or _OWN_APPLICATION in places or _in_process(inspection):
         return
@@ -203,10 +205,10 @@ def check_batching(inspection: Inspection) -> Iterator[Finding]:
         place = next((f"{name} ({places[name]})" for name in way.names if imported and name in places), "")
         subject = place or (inspection.target.name if inspection.target.name in way.programs else "")
         if subject:
-            yield Finding(f"{subject} {way.text} (a guess).", way.fix, hurts=False)
+            yield DoctorFinding(f"{subject} {way.text} (a guess).", way.fix, hurts=False)
 
 
-def _places(inspection: Inspection) -> dict[str, str]:
+def _first_positions(inspection: Inspection) -> dict[str, str]:
     """Return where each dotted name of the sources stands first."""
     found: dict[str, str] = {}
     for path, tree in inspection.sources.trees.items():
@@ -231,20 +233,20 @@ TRACERS = (
 BEFORE_GEVENT = frozenset({"aiohttp", "grpc", "httpx", "requests", "ssl", "torch", "urllib3"})
 
 
-def check_tracers(inspection: Inspection) -> Iterator[Finding]:
+def check_tracers(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check for another tracer of the same calls: both work, and both cost."""
     called = {name for _, name, _ in inspection.sources.calls()}
     imported = {name for tree in inspection.sources.trees.values() for _, name in imported_names(tree)}
     for title, wrapper, starts, off in TRACERS:
         if wrapper in inspection.target.seen or called & set(starts) or imported & set(starts):
-            yield Finding(
+            yield DoctorFinding(
                 f"{title} times the same calls. Nothing is counted twice, but a request pays for both, and its work is in our stages.",
                 f"{off}    # to see what it takes",
                 hurts=False,
             )
 
 
-def check_gevent(inspection: Inspection) -> Iterator[Finding]:
+def check_gevent(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that gevent or eventlet patches before the patched modules are imported."""
     for path, tree in inspection.sources.trees.items():
         late = ""
@@ -252,13 +254,13 @@ def check_gevent(inspection: Inspection) -> Iterator[Finding]:
             names = {name for statement, name in imported_names(ast.Module([node], [])) if statement is node}
             late = next((name for name in sorted(names) if name.partition(".")[0] in BEFORE_GEVENT), late)
             if late and _patches(node):
-                yield Finding(
+                yield DoctorFinding(
                     f"{path}:{node.lineno} patches after {late} was imported, whose sockets or locks stay as they were (a guess).",
                     "from gevent import monkey; monkey.patch_all()    # before all other imports",
                 )
     worker = inspection.option("-k", "--worker-class") or ""
     if "eventlet" in worker or "eventlet" in inspection.sources.imported():
-        yield Finding(
+        yield DoctorFinding(
             "Stagelens was never tested with eventlet.", "gunicorn --worker-class gthread --threads 8 …", hurts=False
         )
 
@@ -267,10 +269,10 @@ def _patches(node: ast.stmt) -> bool:
     return any(
         isinstance(inner, ast.Call)
         and isinstance(inner.func, (ast.Attribute, ast.Name))
-        and _name(inner.func) in ("patch_all", "monkey_patch")
+        and _attribute_path(inner.func) in ("patch_all", "monkey_patch")
         for inner in ast.walk(node)
     )
 
 
-def _name(node: ast.Attribute | ast.Name) -> str:
+def _attribute_path(node: ast.Attribute | ast.Name) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id

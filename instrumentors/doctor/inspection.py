@@ -27,14 +27,14 @@ from ..bootstrap import LIBRARIES
 from ..run import AUTOLOAD
 from ..session import Session, Sink, pause
 from . import probe
-from .target import Target
+from .target import CommandTarget
 
 # Where we were tested; see pyproject's requires-python and dependencies.
 OLDEST_PYTHON = (3, 11)
 OLDEST_OPENTELEMETRY = (1, 30)
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One problem or hint.
 
     Args:
@@ -99,7 +99,7 @@ class Inspection:
     """
 
     command: Sequence[str]
-    target: Target
+    target: CommandTarget
     environment: Mapping[str, str]
     interpreter: Interpreter | None = None
     silence: str = ""
@@ -125,7 +125,7 @@ class Inspection:
         return None
 
 
-Check: TypeAlias = Callable[[Inspection], Iterator[Finding]]
+Check: TypeAlias = Callable[[Inspection], Iterator[DoctorFinding]]
 
 
 # A busy machine may take a second; an environment with thousands of packages on a network's disk many.
@@ -144,7 +144,7 @@ QUIET = {
 }
 
 
-def ask_interpreter(target: Target, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
+def ask_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
     """Start the interpreter of *target* in *env* and return its facts; None and the reason if it does not answer."""
     command = [*target.prefix, target.interpreter, *target.flags, "-c", Path(probe.__file__).read_text()]
     try:
@@ -378,13 +378,13 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
     )
 
 
-def live_findings(watched: LiveRun) -> Iterator[Finding]:
+def live_findings(watched: LiveRun) -> Iterator[DoctorFinding]:
     """Yield the problems that were observed while the command ran."""
     if watched.failure:
         first, *rest = watched.failure.splitlines()
-        yield Finding(f"After {watched.seconds:.1f} s {first}: {' '.join(''.join(rest[-1:]).split())}")
+        yield DoctorFinding(f"After {watched.seconds:.1f} s {first}: {' '.join(''.join(rest[-1:]).split())}")
     for line in dict.fromkeys(watched.missed):
-        yield Finding(
+        yield DoctorFinding(
             f"`{line}` ran without us: it was started with another PYTHONPATH, or with -I, -E or -S.",
             f"PYTHONPATH={AUTOLOAD}:$PYTHONPATH    # where it is started",
         )

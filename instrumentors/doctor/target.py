@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import run
 
-# What stands in it beside that program.
+# Commands of a start script beside the program that it starts.
 _NO_PROGRAMS = frozenset(
     (
         *("[", ":", ".", "}", "cd", "done", "echo", "elif", "else", "esac", "exit", "export", "fi", "if", "mkdir"),
@@ -41,7 +41,7 @@ def last_program(text: str, arguments: list[str]) -> list[str] | None:
     words = next((words for words in programs if words[0] == "exec"), programs[-1] if programs else [])
     if not words or any(set(word) <= set("|&<>()") or "$(" in word or "`" in word for word in words):
         return None
-    return [part for word in words for part in (arguments[1:] if word in ("$@", "$*") else [_filled(word)])]
+    return [part for word in words for part in (arguments[1:] if word in ("$@", "$*") else [_expand_variables(word)])]
 
 
 def _commands(line: str) -> list[list[str]]:
@@ -61,7 +61,7 @@ def _commands(line: str) -> list[list[str]]:
     return [words for words in commands if words]
 
 
-def _filled(word: str) -> str:
+def _expand_variables(word: str) -> str:
     """Return *word* with the variables of this environment; of one that is not set, its default or nothing."""
     return _VARIABLE.sub(lambda match: os.environ.get(match[1] or match[3]) or match[2] or "", word)
 
@@ -110,7 +110,7 @@ _STARTER_VALUES = frozenset(
     )
 )
 SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
-# What starts the command somewhere else, where this process cannot inspection.
+# Programs that start the command somewhere else, where this process cannot inspect it.
 ELSEWHERE = frozenset({"docker", "podman", "kubectl", "nerdctl", "ssh", "srun", "systemd-run"})
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -122,7 +122,7 @@ _MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """The program that a command line starts.
 
     Args:
@@ -153,7 +153,7 @@ class Target:
         return "python" if self.program in ("", "-c") else Path(self.program).name.removesuffix(".py")
 
 
-def find_target(command: Sequence[str], env: Mapping[str, str]) -> Target:
+def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget:
     """Return the target of *command* in *env*.
 
     Raises:
@@ -162,40 +162,44 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> Target:
     >>> find_target(["nice", "-n", "5", "python", "-I", "-m", "uvicorn", "serve:app"], {}).flags
     ('-I',)
     """
-    found, words = Target(), list(command)
+    found, words = CommandTarget(), list(command)
     for _ in range(_MAX_DEPTH):
         if not words or not words[0]:
             return replace(found, lost="the command ends before it names a program")
-        step = _step(found, words, env)
-        if isinstance(step, Target):
+        step = _next_word(found, words, env)
+        if isinstance(step, CommandTarget):
             return step
         found, words = step
     return replace(found, lost="the command starts one program through another too often")
 
 
-def _step(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
+def _next_word(
+    found: CommandTarget, words: list[str], env: Mapping[str, str]
+) -> CommandTarget | tuple[CommandTarget, list[str]]:
     """Return what the command comes to, or what is known after its first word, and the words that are left."""
     name = Path(words[0]).name
     if _ASSIGNMENT.fullmatch(words[0]):
-        return _through(found, words, 1, ("env", words[0]))
+        return _skip_wrapper(found, words, 1, ("env", words[0]))
     if name in WRAPPERS:
         values, own = WRAPPERS[name]
-        return _through(found, words, _after_options(words, 1, values) + own)
+        return _skip_wrapper(found, words, _after_options(words, 1, values) + own)
     if name in STARTERS:
         used = _after_options(words, STARTERS[name], _STARTER_VALUES)
         while name == "env" and used < len(words) and _ASSIGNMENT.fullmatch(words[used]):
             used += 1
-        return _through(found, words, used, tuple(words[:used]))
+        return _skip_wrapper(found, words, used, tuple(words[:used]))
     if name == "stagelens" and words[1:2] == ["run"]:
         stages, _, rest = run.split(words[2:])
         used = len(words) - len(rest) + (rest[:1] == ["--"])
-        return _through(found, words, used, (*words[:2], *(f"--stage={stage}" for stage in stages), "--"))
+        return _skip_wrapper(found, words, used, (*words[:2], *(f"--stage={stage}" for stage in stages), "--"))
     if name in SHELLS:
-        return _shell(found, words, env)
-    return _python(found, words) if _PYTHON.fullmatch(name) else _other(found, words, env)
+        return _inspect_shell(found, words, env)
+    return _inspect_python(found, words) if _PYTHON.fullmatch(name) else _inspect_program(found, words, env)
 
 
-def _through(found: Target, words: list[str], used: int, prefix: tuple[str, ...] = ()) -> tuple[Target, list[str]]:
+def _skip_wrapper(
+    found: CommandTarget, words: list[str], used: int, prefix: tuple[str, ...] = ()
+) -> tuple[CommandTarget, list[str]]:
     seen = (*found.seen, Path(words[0]).name)
     outer = (*found.outer, *words[:used])
     return replace(found, prefix=(*found.prefix, *prefix), outer=outer, seen=seen), words[used:]
@@ -211,7 +215,7 @@ def _after_options(words: list[str], begin: int, values: frozenset[str]) -> int:
     return place
 
 
-def _python(found: Target, words: list[str]) -> Target:
+def _inspect_python(found: CommandTarget, words: list[str]) -> CommandTarget:
     place, module, flags = 1, "", list[str]()
     while place < len(words) and words[place].startswith("-") and words[place] != "-":
         word = words[place]
@@ -235,35 +239,43 @@ def _python(found: Target, words: list[str]) -> Target:
     )
 
 
-def _shell(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
-    """Inspection into the one command that `sh -c` or a start script ends in."""
+def _inspect_shell(
+    found: CommandTarget, words: list[str], env: Mapping[str, str]
+) -> CommandTarget | tuple[CommandTarget, list[str]]:
+    """Inspect the one command that `sh -c` or a start script ends in."""
     place = _after_options(words, 1, frozenset({"-o", "+o"}))
     options = [word for word in words[1:place] if not word.startswith("--")]
     if place >= len(words):
         return replace(found, program=words[0], lost="a shell asks for commands")
     if any("c" in word for word in options):
-        return _behind_shell(found, words[place], words[place + 1 :])
+        return _inspect_commands(found, words[place], words[place + 1 :])
     path = shutil.which(words[place], path=env.get("PATH")) or words[place]
-    return _script(found, path, words[place + 1 :])
+    return _inspect_script(found, path, words[place + 1 :])
 
 
-def _script(found: Target, path: str, arguments: list[str]) -> Target | tuple[Target, list[str]]:
+def _inspect_script(
+    found: CommandTarget, path: str, arguments: list[str]
+) -> CommandTarget | tuple[CommandTarget, list[str]]:
     try:
         text = Path(path).read_bytes()[:_MAX_SCRIPT_BYTES].decode(errors="replace")
     except OSError as error:
         return replace(found, program=path, lost=f"{path} cannot be read ({error.strerror})")
-    return _behind_shell(found, text, ["", *arguments])
+    return _inspect_commands(found, text, ["", *arguments])
 
 
-def _behind_shell(found: Target, text: str, arguments: list[str]) -> Target | tuple[Target, list[str]]:
+def _inspect_commands(
+    found: CommandTarget, text: str, arguments: list[str]
+) -> CommandTarget | tuple[CommandTarget, list[str]]:
     words = last_program(text, arguments)
     if words is None:
         return replace(found, program="sh", lost="a shell starts it, in a way that only the shell can read")
     return replace(found, seen=(*found.seen, "sh")), words
 
 
-def _other(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
-    """Inspection for a program that is neither Python nor a shell by its name."""
+def _inspect_program(
+    found: CommandTarget, words: list[str], env: Mapping[str, str]
+) -> CommandTarget | tuple[CommandTarget, list[str]]:
+    """Inspect a program that is neither Python nor a shell by its name."""
     named = replace(found, program=words[0], words=tuple(words[1:]), inner=tuple(words))
     if named.name in ELSEWHERE:
         return replace(named, lost=f"{named.name} starts it somewhere else")
@@ -279,17 +291,17 @@ def _other(found: Target, words: list[str], env: Mapping[str, str]) -> Target | 
             first, second = (file.readline(_MAX_LINE_BYTES).decode(errors="replace") for _ in range(2))
     except OSError as error:
         return replace(named, lost=f"{path} cannot be read ({error.strerror})")
-    interpreter = _shebang(first, second)
+    interpreter = _read_shebang(first, second)
     name = Path(interpreter[0]).name if interpreter else ""
     if _PYTHON.fullmatch(name):
         return replace(named, interpreter=interpreter[0], flags=tuple(interpreter[1:]))
-    return _script(found, path, words[1:]) if name in SHELLS else named
+    return _inspect_script(found, path, words[1:]) if name in SHELLS else named
 
 
-def _shebang(first: str, second: str) -> list[str]:
+def _read_shebang(first: str, second: str) -> list[str]:
     """Return the interpreter that the first two lines of a program name, and its flags; nothing where they name none.
 
-    >>> _shebang("#!/usr/bin/env python3", ""), _shebang("ELF", "")
+    >>> _read_shebang("#!/usr/bin/env python3", ""), _read_shebang("ELF", "")
     (['python3'], [])
     """
     # What pip writes where the path of the interpreter is too long for a first line.

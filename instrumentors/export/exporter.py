@@ -26,14 +26,14 @@ from urllib.parse import urlsplit
 
 from ... import __version__
 from ...core import names
-from ..config import TlsFiles
+from ..config import ClientTlsFiles
 from ..recorder import park_if_inherited
 from .http_post import HttpResponse, post
 from .otlp import parse_fields
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ExportBatch:
     """One export; its bytes are the same at every attempt.
 
     Args:
@@ -55,11 +55,11 @@ class Outbox:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[ExportBatch] = deque()
         self._size_bytes = 0
         self._requests = 0
 
-    def put(self, batch: Batch) -> list[Batch]:
+    def put(self, batch: ExportBatch) -> list[ExportBatch]:
         """Add *batch*; return the evicted batches, or *batch* itself if it alone is too large.
 
         Counts outlast what only shows examples of them: traces go first, and the oldest first among their like.
@@ -67,7 +67,7 @@ class Outbox:
         if len(batch.body) > self._limit_bytes:
             return [batch]
         with self._lock:
-            evicted: list[Batch] = []
+            evicted: list[ExportBatch] = []
             self._waiting.append(batch)
             self._size_bytes += len(batch.body)
             self._requests += batch.requests
@@ -79,18 +79,18 @@ class Outbox:
                 evicted.append(victim)
             return evicted
 
-    def take(self) -> Batch | None:
+    def take(self) -> ExportBatch | None:
         """Return the oldest batch, which is under way until `done` or `give_back`."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def done(self, batch: Batch) -> None:
+    def done(self, batch: ExportBatch) -> None:
         """Forget *batch*."""
         with self._lock:
             self._size_bytes -= len(batch.body)
             self._requests -= batch.requests
 
-    def give_back(self, batch: Batch) -> None:
+    def give_back(self, batch: ExportBatch) -> None:
         """Put *batch* back to the front: it was not delivered."""
         with self._lock:
             self._waiting.appendleft(batch)
@@ -154,7 +154,7 @@ class Exporter:
         self,
         *,
         headers: Mapping[str, str],
-        trust: TlsFiles,
+        trust: ClientTlsFiles,
         timeout_seconds: float,
         buffer_bytes: int,
         lost: Callable[[str, int], None],
@@ -180,7 +180,7 @@ class Exporter:
         self._attempt = threading.Condition()
         self._leaving = False
 
-    def offer(self, batch: Batch) -> None:
+    def offer(self, batch: ExportBatch) -> None:
         """Take *batch* for delivery; where there is no room, see `Outbox.put`."""
         for evicted in self._outbox.put(batch):
             self._drop(evicted, "buffer_full")
@@ -257,7 +257,7 @@ class Exporter:
             self._send(batch)
             park_if_inherited(self._pid)
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: ExportBatch) -> None:
         """Make one attempt with *batch*; where it fails, set how long to wait before the next one."""
         try:
             answer = self._post(batch)
@@ -273,7 +273,7 @@ class Exporter:
             fix = _TLS_FIX if isinstance(error, ssl.SSLError) else _UNREACHABLE_FIX
             self._failed(batch, f"{error}" or type(error).__name__, None, fix)
 
-    def _post(self, batch: Batch) -> HttpResponse:
+    def _post(self, batch: ExportBatch) -> HttpResponse:
         return post(
             batch.url,
             batch.body,
@@ -287,7 +287,7 @@ class Exporter:
             self._context = self._trust.context()
         return self._context
 
-    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, fix: str) -> None:
+    def _failed(self, batch: ExportBatch, reason: str, retry_after_seconds: float | None, fix: str) -> None:
         self._outbox.give_back(batch)
         # Jitter spreads the retries of many processes. The floor applies to any Retry-After: with clock skew its date may be in the past.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
@@ -295,7 +295,7 @@ class Exporter:
         if not self._leaving:
             self._warn(
                 "unreachable",
-                f"{origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. {fix}".rstrip(),
+                f"{origin(batch.url)} does not take data ({_printable_text(reason)}); they are kept and sent later. {fix}".rstrip(),
             )
         with self._attempt:
             # Whoever woke the thread during the attempt must not cut the wait short.
@@ -305,7 +305,7 @@ class Exporter:
             self._attempts_failed += 1
             self._attempt.notify_all()
 
-    def _settle(self, batch: Batch, answer: HttpResponse) -> None:
+    def _settle(self, batch: ExportBatch, answer: HttpResponse) -> None:
         if answer.status in OK_STATUSES:
             self._over("denied")
             refused = _refused(answer.body)
@@ -325,7 +325,7 @@ class Exporter:
             self._outbox.done(batch)
             self._attempt.notify_all()
 
-    def _drop(self, batch: Batch, reason: str) -> None:
+    def _drop(self, batch: ExportBatch, reason: str) -> None:
         if batch.requests:
             self._lost(reason, batch.requests)
 
@@ -367,13 +367,13 @@ def _refused(body: bytes) -> str:
     partial = _fields(body).get(1)
     said = _fields(partial) if isinstance(partial, bytes) else {}
     count, message = said.get(1, 0), said.get(2)
-    return _shown(f"{count} rejected: {_text(message)}") if count or message else ""
+    return _printable_text(f"{count} rejected: {_text(message)}") if count or message else ""
 
 
 def explanation(body: bytes) -> str:
     """Return the explanation in an error body: the message of a `google.rpc.Status`, or the text itself."""
     # No text is taken for a status: it has no control characters, and the message's field begins with one.
-    return _shown(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
+    return _printable_text(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
 
 
 def _fields(message: bytes) -> dict[int, int | bytes]:
@@ -387,5 +387,5 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
-def _shown(text: str) -> str:
+def _printable_text(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text).strip()[:MAX_SHOWN_CHARS]

@@ -104,7 +104,7 @@ def limit_connection(
     connection.response_class = response  # type: ignore[assignment] - it is only called
     connection.timeout = seconds
     connection.connect()
-    connection.sock.settimeout(_left(end))
+    connection.sock.settimeout(_seconds_left(end))
 
 
 class _Until:
@@ -130,7 +130,7 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int | None:
-        self._sock.settimeout(_left(self._end))
+        self._sock.settimeout(_seconds_left(self._end))
         read = self._raw.readinto(buffer)
         self._received += read or 0
         if self._received > self._max_bytes:
@@ -143,7 +143,7 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def _left(end: float) -> float:
+def _seconds_left(end: float) -> float:
     left = end - time.monotonic()
     if left <= 0:
         msg = "timed out"

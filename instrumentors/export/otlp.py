@@ -40,7 +40,7 @@ STATUS_ERROR = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ExportInterval:
     """Time interval of a delta, (start, end], in Unix nanoseconds."""
 
     start_ns: int
@@ -61,7 +61,7 @@ class Encoder:
 
     def metrics(
         self,
-        interval: Interval,
+        interval: ExportInterval,
         deltas: Mapping[Dimensions, Delta],
         dropped: Mapping[str, int],
         readings: Iterable[Reading] = (),
@@ -117,7 +117,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def _series_points(interval: Interval, dimensions: Dimensions, delta: Delta) -> Iterator[tuple[str, bytes]]:
+def _series_points(interval: ExportInterval, dimensions: Dimensions, delta: Delta) -> Iterator[tuple[str, bytes]]:
     """Yield metric and ExponentialHistogramDataPoint."""
     series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
     for metric, key, histogram in delta.counts.histograms():
@@ -149,7 +149,7 @@ def _histogram_metric(name: str, points: Iterable[bytes]) -> bytes:
     )
 
 
-def _dropped_metric(interval: Interval, dropped: Mapping[str, int]) -> bytes:
+def _dropped_metric(interval: ExportInterval, dropped: Mapping[str, int]) -> bytes:
     """Return a Metric that is a monotonic Sum."""
     points = b"".join(
         message_field(
@@ -161,7 +161,7 @@ def _dropped_metric(interval: Interval, dropped: Mapping[str, int]) -> bytes:
     return text_field(1, names.REQUESTS_DROPPED) + text_field(3, "{request}") + message_field(7, total)
 
 
-def _machine_metrics(interval: Interval, readings: Iterable[Reading]) -> Iterator[bytes]:
+def _machine_metrics(interval: ExportInterval, readings: Iterable[Reading]) -> Iterator[bytes]:
     """Yield a Metric for each that is read of the machine: a Gauge, or a Sum."""
     points: defaultdict[tuple[str, str, Kind], list[bytes]] = defaultdict(list)
     for measure, value, device in readings:
@@ -191,7 +191,7 @@ def _device_attributes(measure: Measure, device: str) -> dict[str, str]:
     return {**about, hardware.DIRECTION: measure.direction} if measure.direction else about
 
 
-def _interval_fields(interval: Interval) -> bytes:
+def _interval_fields(interval: ExportInterval) -> bytes:
     """Return the two times of a data point."""
     return fixed64_field(2, interval.start_ns) + fixed64_field(3, interval.end_ns)
 

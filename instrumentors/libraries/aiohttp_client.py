@@ -81,7 +81,7 @@ def _watch(response: Any) -> None:
         log_failure("reading the lines of an answer")
 
 
-def _nobody() -> None:
+def _no_stream() -> None:
     """Stand in for a reference to no stream."""
 
 
@@ -110,7 +110,7 @@ def _readuntil(original: Any) -> Any:
     async def readuntil(self: Any, *args: Any, **options: Any) -> Any:
         line = await original(self, *args, **options)
         # Of a server's own bodies there is none.
-        stream = getattr(self._protocol, LINES, _nobody)()
+        stream = getattr(self._protocol, LINES, _no_stream)()
         if stream is not None:
             if line:
                 stream.line(line)

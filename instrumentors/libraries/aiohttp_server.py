@@ -21,12 +21,12 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
-class Exchange:
+class AiohttpExchange:
     """State of one request; finishes its record exactly once.
 
     Args:
@@ -43,7 +43,7 @@ class Exchange:
         self._handler = handler
         self._ended = 0
         self._error_type = ""
-        self._stream: Stream | None = None
+        self._stream: ResponseStream | None = None
         self._streamed: Any = None
         headers = request.headers
         self._start = record_request_head(
@@ -72,7 +72,7 @@ class Exchange:
         if not size:
             return
         if self._stream is None:
-            self._stream = Stream(clock())
+            self._stream = ResponseStream(clock())
         else:
             self._stream.add(clock())
 
@@ -175,7 +175,7 @@ class AioHttpServerInstrumentor(Instrumentor):
 
 
 # The exchange that the running task belongs to: responses do not know their request before they are sent.
-_exchange: ContextVar[Exchange | None] = ContextVar("stagelens_aiohttp_exchange", default=None)
+_exchange: ContextVar[AiohttpExchange | None] = ContextVar("stagelens_aiohttp_exchange", default=None)
 
 
 def _handle_request(original: Any) -> Any:
@@ -200,7 +200,7 @@ def _handle_request(original: Any) -> Any:
     return _handle_request
 
 
-def _open(connection: Any, request: Any, handler: Handler) -> tuple[Exchange, Token[Marks | None]] | None:
+def _open(connection: Any, request: Any, handler: Handler) -> tuple[AiohttpExchange, Token[Marks | None]] | None:
     token = None
     try:
         # What is no valid HTTP is answered by another handler than the application's.
@@ -210,7 +210,7 @@ def _open(connection: Any, request: Any, handler: Handler) -> tuple[Exchange, To
         if opened is None:
             return None
         marks, token = opened
-        return Exchange(request, handler, marks), token
+        return AiohttpExchange(request, handler, marks), token
     except Exception:
         if token is not None:
             end(token)

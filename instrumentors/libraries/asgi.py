@@ -26,7 +26,7 @@ from ..records import MAX_MARKS, Marks, clock, current
 from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
 from .server_reports import TOTAL
 
 SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
@@ -105,7 +105,7 @@ KEY = "stagelens"
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
-class Exchange:
+class AsgiExchange:
     """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once.
 
     The request lasts from its first byte to the last byte of the response; background tasks run later and do not belong to it.
@@ -144,7 +144,7 @@ class Exchange:
         self._ended = 0
         self._status = 0
         self._headers: Iterable[tuple[bytes, bytes]] = ()
-        self._stream: Stream | None = None
+        self._stream: ResponseStream | None = None
         self._body_read = self._disconnected = self._finished = False
         # The class of an exception that the framework has answered itself.
         self.error_type = ""
@@ -218,7 +218,7 @@ class Exchange:
         if self._stream is not None:
             self._stream.add(at)
         elif more:
-            self._stream = Stream(at)
+            self._stream = ResponseStream(at)
 
     def _last_byte(self) -> None:
         self._ended = clock()
@@ -297,7 +297,7 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
         scope.pop(KEY, None)
 
 
-def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[Marks | None]] | None:
+def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Token[Marks | None]] | None:
     if scope["type"] != "http":
         return None
     opened = begin()
@@ -305,7 +305,7 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[M
         return None
     marks, token = opened
     try:
-        exchange = scope[KEY] = Exchange(scope, receive, send, marks)
+        exchange = scope[KEY] = AsgiExchange(scope, receive, send, marks)
     except Exception:
         end(token)
         log_failure("timing a request")

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import SHARED, Marks, clock
-from ..tickets import Batch, Ticket, ticket
+from ..tickets import BatchScope, Ticket, ticket
 
 
 class BentoMLInstrumentor(Instrumentor):
@@ -84,7 +84,7 @@ def _split(original: Any) -> Any:
 
 def _outbound(original: Any) -> Any:
     async def outbound_call(self: Any, inputs_info: Any, *args: Any, **options: Any) -> Any:
-        async with Batch((_waiting.get(job.future) for job in inputs_info), _facts(self, inputs_info)):
+        async with BatchScope((_waiting.get(job.future) for job in inputs_info), _facts(self, inputs_info)):
             return await original(self, inputs_info, *args, **options)
 
     return outbound_call

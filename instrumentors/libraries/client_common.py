@@ -29,7 +29,7 @@ from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
 from ..instrumentor import log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock
-from .server_reports import BODIES, HEADERS, SERVER_TIMING, Dialect, Wait, record_report
+from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
 
 # Where an answer, or what its body comes from, keeps the call it answers.
 CALL: Final = "_stagelens_call"
@@ -138,7 +138,7 @@ def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
         return False
 
 
-def _reports_in_headers(headers: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
+def _reports_in_headers(headers: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any]]]:
     found: dict[str, str] = {}
     for name, value in headers.items():
         if (name := name.lower()) in _FIELDS:
@@ -169,7 +169,7 @@ def parse_server_timing(header: str) -> dict[str, str]:
     return found
 
 
-def reports_in_body(body: Any) -> Iterator[tuple[Dialect, Mapping[str, Any]]]:
+def reports_in_body(body: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any]]]:
     """Yield the reports in *body*, a dictionary or a pydantic model, by dialect."""
     for dialect in BODIES:
         for place in dialect.places:

@@ -108,6 +108,6 @@ def _response_for_exception(original: Any) -> Any:
     return response_for_exception
 
 
-def _exchange_of(request: Any) -> wsgi.Exchange | asgi.Exchange | None:
+def _exchange_of(request: Any) -> wsgi.WsgiExchange | asgi.AsgiExchange | None:
     environ = getattr(request, "environ", None)
     return environ.get(wsgi.KEY) if environ is not None else request.scope.get(asgi.KEY)

@@ -105,7 +105,7 @@ def _start(original: Any) -> Any:
             original(self)
         except BaseException:
             if attributes is not None:
-                _put_back(attributes, before)
+                _restore_run(attributes, before)
             raise
 
     return start
@@ -116,13 +116,13 @@ def _carried_run(run: Callable[[], None], attributes: dict[str, Any], before: An
 
     def once() -> None:
         # First of all: the thread and its `run` would hold each other.
-        _put_back(attributes, before)
+        _restore_run(attributes, before)
         carried()
 
     return once
 
 
-def _put_back(attributes: dict[str, Any], before: Any) -> None:
+def _restore_run(attributes: dict[str, Any], before: Any) -> None:
     if before is None:
         attributes.pop("run", None)
     else:
@@ -173,7 +173,7 @@ def _cancel(original: Any) -> Any:
         # It has waited all the same.
         waiting = vars(self).pop("_stagelens", None) if cancelled else None
         if waiting:
-            _waited(*waiting)
+            _record_queue(*waiting)
         return cancelled
 
     return cancel
@@ -231,7 +231,7 @@ def _job(function: Any, waiting: list[Any]) -> Any:
         waiting.clear()
         if marks[0] != OPEN:
             return function(*args, **options)
-        _waited(marks, submitted)
+        _record_queue(marks, submitted)
         jobs.append(0)
         token = current.set(marks)
         try:
@@ -244,7 +244,7 @@ def _job(function: Any, waiting: list[Any]) -> Any:
     return call
 
 
-def _waited(marks: Marks, submitted: int) -> None:
+def _record_queue(marks: Marks, submitted: int) -> None:
     try:
         jobs: list[int] = marks[2]
         if len(jobs) == 1 and marks[0] == OPEN and len(marks) < MAX_MARKS:

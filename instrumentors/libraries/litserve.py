@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
-from ..tickets import Run, TicketsById, ticket, with_run
+from ..tickets import BatchRun, TicketsById, ticket, with_run
 
 # `litserve.utils.LitAPIStatus`: the worker has taken a request; there is more to come.
 START: Final = "START"
@@ -141,7 +141,7 @@ class _Work:
 
     def __init__(self, uids: Iterable[Any]) -> None:
         self.uids = frozenset(uids)
-        self.run = Run([OPEN, clock(), 0, SHARED, 0, 0, "@batch", len(self.uids), 0])
+        self.run = BatchRun([OPEN, clock(), 0, SHARED, 0, 0, "@batch", len(self.uids), 0])
         self.stage: tuple[str, int] | None = None
         current.set(self.run.marks)
         _work.set(self)
@@ -157,7 +157,7 @@ class _Work:
         if stage is not None and len(self.run.marks) < MAX_MARKS:
             self.run.marks.extend((*stage, clock()))
 
-    def end(self) -> Run:
+    def end(self) -> BatchRun:
         """Return what there was, at the first answer."""
         if not self.run.ended:
             self.end_stage()
@@ -221,4 +221,4 @@ def _with_run(uid: Any) -> Any:
     if work is not None and uid in work.uids:
         return with_run(uid, work.end())
     # Refused, or one of a loop of its own: that it was taken is all that is known.
-    return uid if taken is None else with_run(uid, Run([CLOSED, taken, 0], taken))
+    return uid if taken is None else with_run(uid, BatchRun([CLOSED, taken, 0], taken))

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import SHARED, clock
-from ..tickets import Batch, Ticket, TicketsById, ticket, with_run
+from ..tickets import BatchScope, Ticket, TicketsById, ticket, with_run
 
 
 class MLServerInstrumentor(Instrumentor):
@@ -83,7 +83,7 @@ def _schedule(original: Any) -> Any:
 
 
 async def _in_batch(work: Awaitable[Any], tickets: Iterable[Ticket | None]) -> Any:
-    async with Batch(tickets):
+    async with BatchScope(tickets):
         return await work
 
 
@@ -112,7 +112,7 @@ def _resolve(original: Any) -> Any:
 
 def _process(original: Any) -> Any:
     async def _process_request(self: Any, request: Any) -> Any:
-        async with Batch((), [SHARED, 0, 0]) as run:
+        async with BatchScope((), [SHARED, 0, 0]) as run:
             response = await original(self, request)
         try:
             response.id = with_run(response.id, run)

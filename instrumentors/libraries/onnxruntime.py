@@ -21,7 +21,7 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..loads import loads, shapes_of
 from ..records import OPEN, Marks, clock, current, has_room
 from . import onnxruntime_session as copies
-from .onnxruntime_session import NOTHING, Known, known_of, path_name
+from .onnxruntime_session import NOTHING, KnownSession, known_of, path_name
 from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
 
 
@@ -145,7 +145,7 @@ def _run_with_ortvaluevector(original: Any) -> Any:
     return run_with_ortvaluevector
 
 
-def _time(marks: Marks | None, known: Known, feed: Any, run_options: Any, original: Any, *args: Any) -> Any:
+def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, original: Any, *args: Any) -> Any:
     """Return `original(*args)`, which runs *feed*, as a stage of the request, if there is one."""
     unseen = None if known.warm else known.unseen(feed)
     stage = "forward" if unseen is None and run_options is None else known.stage(unseen, run_options)
@@ -165,7 +165,7 @@ def _time(marks: Marks | None, known: Known, feed: Any, run_options: Any, origin
     return results
 
 
-def _warmed_up(known: Known, unseen: tuple[Any, ...], feed: Mapping[str, Any], begun: int) -> None:
+def _warmed_up(known: KnownSession, unseen: tuple[Any, ...], feed: Mapping[str, Any], begun: int) -> None:
     known.learn(unseen)
     model = known.facts[1] if known.facts else ""
     loads.note(LOAD_FIRST_RUN.key, model, shapes_of([*feed.values()]), begun, clock())
@@ -185,7 +185,7 @@ def _run_async(original: Any) -> Any:
 
 
 def _done(
-    marks: Marks | None, known: Known, feed: Any, run_options: Any, callback: Callable[[Any, Any, Any], Any]
+    marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, callback: Callable[[Any, Any, Any], Any]
 ) -> Callable[[Any, Any, Any], None]:
     """Return *callback* for ONNX Runtime to call, on a thread of its own, where no context variable reaches."""
     unseen = known.unseen(feed)
@@ -207,10 +207,10 @@ def _done(
 
 # Which request was told which session and batch size last: one that runs a model a thousand times hears it once. A
 # request is known by the object that is its start, which no other has.
-_told: list[tuple[Any, Known | None, int]] = [(None, None, 0)]
+_told: list[tuple[Any, KnownSession | None, int]] = [(None, None, 0)]
 
 
-def _mark(marks: Marks | None, stage: str, begun: int, known: Known, feed: Mapping[str, Any]) -> None:
+def _mark(marks: Marks | None, stage: str, begun: int, known: KnownSession, feed: Mapping[str, Any]) -> None:
     if marks is None or not has_room(marks):
         return
     marks.extend((stage, begun, clock()))

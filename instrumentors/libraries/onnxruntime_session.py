@@ -43,7 +43,7 @@ ASYNCHRONOUS: Final = "disable_synchronize_execution_providers"
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Known:
+class KnownSession:
     """Constant properties of one session, and the shapes it has run.
 
     Kept apart from the session, which its owner may compare or pickle, and by the session in C++, which is another one
@@ -116,17 +116,17 @@ def _nesting(value: Any) -> tuple[int, ...]:
 
 
 # By the id of the session in C++.
-sessions: dict[int, Known] = {}
+sessions: dict[int, KnownSession] = {}
 
 
-def known_of(session: Any) -> Known:
+def known_of(session: Any) -> KnownSession:
     """Return the properties of *session*, an `onnxruntime.InferenceSession`; never raises."""
     inner = getattr(session, "_sess", None)
-    return sessions.get(id(inner)) or _meet(session, inner)
+    return sessions.get(id(inner)) or _register_session(session, inner)
 
 
-def _meet(session: Any, inner: Any) -> Known:
-    known = Known()
+def _register_session(session: Any, inner: Any) -> KnownSession:
+    known = KnownSession()
     if inner is None:
         # Not created, or closed: ONNX Runtime will say so.
         return known
@@ -224,7 +224,7 @@ def copying(stage_of: Callable[..., str]) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
             marks = current.get()
-            stage = "" if marks is None else _ask(stage_of, args, options)
+            stage = "" if marks is None else _copy_stage(stage_of, args, options)
             if marks is None or not stage:
                 return original(*args, **options)
             begun = clock()
@@ -239,7 +239,7 @@ def copying(stage_of: Callable[..., str]) -> Callable[[Any], Any]:
     return make
 
 
-def _ask(stage_of: Callable[..., str], args: tuple[Any, ...], options: dict[str, Any]) -> str:
+def _copy_stage(stage_of: Callable[..., str], args: tuple[Any, ...], options: dict[str, Any]) -> str:
     try:
         return stage_of(*args, **options)
     except TypeError:

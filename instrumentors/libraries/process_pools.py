@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import OPEN, Marks, clock, current
-from ..tickets import Batch, Run, Ticket, ticket
+from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
 # Where an exception carries what was recorded before it.
 ATTRIBUTE: Final = "_stagelens_run"
@@ -104,7 +104,7 @@ class Returned(NamedTuple):
     """
 
     value: Any
-    run: Run
+    run: BatchRun
 
 
 def work(_: Ticket, traceparent: str, function: Callable[..., Any], /, *args: Any, **options: Any) -> Returned:
@@ -116,7 +116,7 @@ def work(_: Ticket, traceparent: str, function: Callable[..., Any], /, *args: An
         args: Its arguments.
         options: Its arguments by name.
     """
-    scope = Batch((), _facts(traceparent))
+    scope = BatchScope((), _facts(traceparent))
     run = scope.__enter__()
     try:
         value = function(*args, **options)
@@ -141,15 +141,15 @@ def _receive(original: Any) -> Any:
         error = getattr(result_item, "exception", None)
         if type(returned) is Returned:
             result_item.result = returned.value
-            _tell(self, result_item, returned.run)
+            _attach_run(self, result_item, returned.run)
         elif error is not None:
-            _tell(self, result_item, getattr(error, "__dict__", {}).pop(ATTRIBUTE, None))
+            _attach_run(self, result_item, getattr(error, "__dict__", {}).pop(ATTRIBUTE, None))
         return original(self, result_item)
 
     return process_result_item
 
 
-def _tell(manager: Any, result_item: Any, run: Run | None) -> None:
+def _attach_run(manager: Any, result_item: Any, run: BatchRun | None) -> None:
     try:
         waiting = manager.pending_work_items.get(result_item.work_id)
         if waiting is not None and waiting.fn is work:

@@ -25,7 +25,7 @@ from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import clock, current
-from ..tickets import Batch, Ticket, ticket
+from ..tickets import BatchScope, Ticket, ticket
 from .asgi import KEY, Receive, Scope, Send, serve
 from .client_common import DEPENDENCY, record_wait, traceparent
 from .server_common import proxy_wait_ns
@@ -167,7 +167,7 @@ def _http(original: Any) -> Any:
             return original(self, user_method_info, scope, receive, send)
 
         async def deployment(_: Any, scope: Scope, __: Receive, send: Send) -> None:
-            _name(scope)
+            _record_route(scope)
             # Ray's own `receive`: it has more to it than to be called.
             await original(self, user_method_info, scope, receive, send)
 
@@ -178,7 +178,7 @@ def _http(original: Any) -> Any:
     return _call_http_entrypoint
 
 
-def _name(scope: Scope) -> None:
+def _record_route(scope: Scope) -> None:
     try:
         if KEY in scope:
             scope[KEY].name(sys.modules["ray.serve.context"]._get_serve_request_context().route)  # noqa: SLF001
@@ -212,7 +212,7 @@ def _put(original: Any) -> Any:
 
 def _batch(original: Any) -> Any:
     async def _process_batch_inner(self: Any, func: Any, batch: Any) -> Any:
-        async with Batch(_tickets(batch)):
+        async with BatchScope(_tickets(batch)):
             return await original(self, func, batch)
 
     return _process_batch_inner

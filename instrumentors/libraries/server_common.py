@@ -23,7 +23,7 @@ from ..trace_context import is_forced
 MIN_CHUNK_NS = 50_000
 
 
-class Stream:
+class ResponseStream:
     """The chunks of one body; a chunk without bytes is none.
 
     Args:

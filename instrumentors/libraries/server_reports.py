@@ -1,6 +1,6 @@
 """Times that servers report about a call: the known formats as data, their validation, and their conversion to stages.
 
-A field of a `Dialect` is a header or a number in the body, and holds the duration of one stage, or of all of them. The
+A field of a `ReportDialect` is a header or a number in the body, and holds the duration of one stage, or of all of them. The
 unit of each is fixed. Sources as of November 2026.
 
 A call of one `dependency` becomes the stages of the server and `network`, if the report is possible. Impossible are:
@@ -45,7 +45,7 @@ class Field(NamedTuple):
     brief: str = ""
 
 
-class Dialect(NamedTuple):
+class ReportDialect(NamedTuple):
     """Report format of one kind of server.
 
     Args:
@@ -69,7 +69,7 @@ class Dialect(NamedTuple):
 
 # https://github.com/huggingface/text-generation-inference, router/src/server.rs: whole milliseconds, cut off. What it calls
 # inference is prefill and decode in one. `x-compute-time` is milliseconds or seconds, by version, and is not read.
-TGI: Final = Dialect(
+TGI: Final = ReportDialect(
     "tgi",
     "Text Generation Inference",
     "x-validation-time",
@@ -93,7 +93,7 @@ _FIREWORKS: Final = (
     Field("server-time-to-first-token", S, TO_FIRST),
     Field("server-processing-time", S, TOTAL),
 )
-FIREWORKS: Final = Dialect(
+FIREWORKS: Final = ReportDialect(
     "fireworks",
     "Fireworks",
     "fireworks-server-time-to-first-token",
@@ -102,7 +102,7 @@ FIREWORKS: Final = Dialect(
 
 # https://www.w3.org/TR/server-timing/#the-server-timing-header-field: `dur` is in milliseconds. Names are anybody's: those
 # of our stages are read, as our own ASGI module writes them, and `total`.
-SERVER_TIMING: Final = Dialect(
+SERVER_TIMING: Final = ReportDialect(
     "server-timing",
     "any server, `Server-Timing`",
     "server-timing",
@@ -131,7 +131,7 @@ SERVER_TIMING: Final = Dialect(
 
 # https://platform.openai.com/docs/api-reference/debugging-requests: the time taken to process the request, up to the headers
 # of a stream. Azure sends the same.
-OPENAI: Final = Dialect(
+OPENAI: Final = ReportDialect(
     "openai",
     "OpenAI, Azure OpenAI",
     "openai-processing-ms",
@@ -142,7 +142,7 @@ OPENAI: Final = Dialect(
 
 # https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-upstream-service-time:
 # what the server behind the proxy took, with the way from the proxy to it.
-ENVOY: Final = Dialect(
+ENVOY: Final = ReportDialect(
     "envoy",
     "Envoy, Istio",
     "x-envoy-upstream-service-time",
@@ -156,7 +156,7 @@ HEADERS: Final = (TGI, FIREWORKS, SERVER_TIMING, OPENAI, ENVOY)
 
 # https://docs.vllm.ai/en/stable/features/per_request_metrics/, with `--enable-per-request-metrics`; of a stream in its last
 # chunk. Its first token counts from when it was scheduled: that is prefill alone.
-VLLM: Final = Dialect(
+VLLM: Final = ReportDialect(
     "vllm",
     "vLLM",
     "queue_time_ms",
@@ -169,7 +169,7 @@ VLLM: Final = Dialect(
 )
 
 # https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md: `timings`.
-LLAMA_CPP: Final = Dialect(
+LLAMA_CPP: Final = ReportDialect(
     "llama.cpp",
     "llama.cpp",
     "prompt_ms",
@@ -179,7 +179,7 @@ LLAMA_CPP: Final = Dialect(
 
 # https://console.groq.com/docs/api-reference: `usage`, of a stream in `x_groq` of its last chunk. Its `total_time` is without
 # the queue, and the sum of the other two.
-GROQ: Final = Dialect(
+GROQ: Final = ReportDialect(
     "groq",
     "Groq",
     "prompt_time",
@@ -188,7 +188,7 @@ GROQ: Final = Dialect(
 )
 
 # https://inference-docs.cerebras.ai/api-reference/chat-completions: `time_info`.
-CEREBRAS: Final = Dialect(
+CEREBRAS: Final = ReportDialect(
     "cerebras",
     "Cerebras",
     "prompt_time",
@@ -201,7 +201,7 @@ CEREBRAS: Final = Dialect(
     (("time_info",),),
 )
 
-FIREWORKS_BODY: Final = Dialect(
+FIREWORKS_BODY: Final = ReportDialect(
     "fireworks",
     "Fireworks, `perf_metrics_in_response`",
     "server-processing-time",
@@ -211,7 +211,7 @@ FIREWORKS_BODY: Final = Dialect(
 
 # https://docs.ollama.com/api/usage: nanoseconds. What it loads is the model, which it may have dropped since the last call; one that
 # is there is waited for all the same (server/sched.go), and that call is not a cold one.
-OLLAMA: Final = Dialect(
+OLLAMA: Final = ReportDialect(
     "ollama",
     "Ollama",
     "load_duration",
@@ -259,7 +259,7 @@ class Wait(NamedTuple):
     headers: int = 0
 
 
-def record_report(said: Iterable[tuple[Dialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
+def record_report(said: Iterable[tuple[ReportDialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
     """Record the first plausible report in *said*, and each implausible one before it as suspect."""
     for dialect, values in said:
         parts = parse_stages(dialect, values)
@@ -271,7 +271,7 @@ def record_report(said: Iterable[tuple[Dialect, Mapping[str, Any]]], marks: Mark
     return False
 
 
-def _record_suspect(dialect: Dialect, marks: Marks, wait: Wait) -> None:
+def _record_suspect(dialect: ReportDialect, marks: Marks, wait: Wait) -> None:
     if len(marks) < MAX_MARKS:
         marks.extend(("@suspect", dialect.name, wait.ended - wait.begun))
     if dialect not in _warned:
@@ -284,10 +284,10 @@ def _record_suspect(dialect: Dialect, marks: Marks, wait: Wait) -> None:
         )
 
 
-_warned: set[Dialect] = set()
+_warned: set[ReportDialect] = set()
 
 
-def parse_stages(dialect: Dialect, values: Mapping[str, Any]) -> Parts | None:
+def parse_stages(dialect: ReportDialect, values: Mapping[str, Any]) -> Parts | None:
     """Return the stages of the server in order, the rest as `dependency`; None if they cannot be true."""
     parts: Parts = []
     whole: dict[str, int] = {}
@@ -330,7 +330,7 @@ def _nanoseconds(value: Any, unit_ns: int) -> int | None:
     return round(spent) if 0 <= spent <= _MAX_NS and not isinstance(value, bool) else None
 
 
-def is_plausible(dialect: Dialect, parts: Parts, wall_ns: int) -> bool:
+def is_plausible(dialect: ReportDialect, parts: Parts, wall_ns: int) -> bool:
     """Return whether a call of *wall_ns* can have held *parts*."""
     total = sum(spent for _, spent in parts)
     if total > wall_ns + dialect.rounding_ns:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ..instrumentor import log_failure
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock, current
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, Stream, proxy_wait_ns, record_request_head
+from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
 
 Environ: TypeAlias = MutableMapping[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -27,7 +27,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
 
 
-class Exchange:
+class WsgiExchange:
     """State of one request; finishes its record exactly once.
 
     Args:
@@ -58,7 +58,7 @@ class Exchange:
         self._start_response = start_response
         self._status = 0
         self._headers: Iterable[tuple[str, str]] = ()
-        self._stream: Stream | None = None
+        self._stream: ResponseStream | None = None
         # Since when the server has been writing, 0 while it is not.
         self._written = 0
         self._start = record_request_head(
@@ -94,7 +94,7 @@ class Exchange:
         if not size:
             return
         if self._stream is None:
-            self._stream = Stream(now)
+            self._stream = ResponseStream(now)
         else:
             self._stream.add(now)
 
@@ -148,7 +148,7 @@ class Body:
 
     __slots__ = ("_body", "_exchange", "_parts")
 
-    def __init__(self, body: Any, exchange: Exchange) -> None:
+    def __init__(self, body: Any, exchange: WsgiExchange) -> None:
         self._body = body
         self._exchange = exchange
         self._parts: Iterator[bytes] | None = None
@@ -274,7 +274,7 @@ def serve(application: Application, app: Any, environ: Environ, start_response: 
         return body
 
 
-def _open(environ: Environ, start_response: StartResponse) -> tuple[Exchange, Token[Marks | None]] | None:
+def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange, Token[Marks | None]] | None:
     if environ.get("HTTP_UPGRADE", "").lower() == "websocket":
         return None
     opened = begin()
@@ -282,7 +282,7 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[Exchange, To
         return None
     marks, token = opened
     try:
-        exchange = environ[KEY] = Exchange(environ, start_response, marks)
+        exchange = environ[KEY] = WsgiExchange(environ, start_response, marks)
         if environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ:
             environ["wsgi.input"] = Input(environ["wsgi.input"], marks)
     except Exception:
@@ -292,14 +292,14 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[Exchange, To
     return exchange, token
 
 
-def _wrapped(body: Any, environ: Environ, exchange: Exchange) -> Any:
+def _wrapped(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
     file_wrapper = environ.get("wsgi.file_wrapper")
     if isinstance(file_wrapper, type) and isinstance(body, file_wrapper):
         return _file(body, exchange)
     return SizedBody(body, exchange) if hasattr(type(body), "__len__") else Body(body, exchange)
 
 
-def _file(body: Any, exchange: Exchange) -> Any:
+def _file(body: Any, exchange: WsgiExchange) -> Any:
     """Return the server's own file wrapper, which it sends without iterating it; closing it ends the request."""
     exchange.hand_over(0)
     try:
@@ -310,7 +310,7 @@ def _file(body: Any, exchange: Exchange) -> Any:
     return body
 
 
-def _close(original: Callable[[], Any] | None, exchange: Exchange) -> None:
+def _close(original: Callable[[], Any] | None, exchange: WsgiExchange) -> None:
     exchange.finish("")
     if original is not None:
         original()

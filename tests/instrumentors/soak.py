@@ -26,7 +26,7 @@ from stagelens.instrumentors.agent import worker
 from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.export.exporter import Batch
+from stagelens.instrumentors.export.exporter import ExportBatch
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from tests.support.otlp_bodies import read_metrics
 
@@ -37,7 +37,7 @@ class Collector:
     def __init__(self) -> None:
         self.counted = self.dropped = 0
 
-    def offer(self, batch: Batch) -> None:
+    def offer(self, batch: ExportBatch) -> None:
         """Count the requests of one post."""
         if not batch.url.endswith("/v1/metrics"):
             return

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.config import AgentConfig, SamplingLimits, TlsFiles, script_name
+from stagelens.instrumentors.config import AgentConfig, ClientTlsFiles, SamplingLimits, script_name
 
 
 def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
         metrics_url="https://collector.example:4318/base/v1/metrics",
         traces_url="http://traces.example/in",
         headers={"x-api-key": "a b", "x-tenant": "1=2"},
-        trust=TlsFiles(str(tmp_path / "ca.pem"), str(tmp_path / "own.pem"), str(tmp_path / "own.key")),
+        trust=ClientTlsFiles(str(tmp_path / "ca.pem"), str(tmp_path / "own.pem"), str(tmp_path / "own.key")),
         timeout_seconds=2.5,
         resource={"service.name": "b", "service.version": "2", "team": "ml"},
         enabled=False,
@@ -67,7 +67,7 @@ def test_half_a_client_certificate_is_none(name: str, tmp_path: Path, caplog: py
     (tmp_path / "half.pem").touch()
     config = AgentConfig.from_env({f"OTEL_EXPORTER_OTLP_{name}": str(tmp_path / "half.pem")})
 
-    assert config.trust == TlsFiles()
+    assert config.trust == ClientTlsFiles()
     assert "must both name a file" in caplog.text
 
 

@@ -23,7 +23,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
-from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, Load, Loads, loads, shapes_of
+from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, LoadLog, LoadRecord, loads, shapes_of
 from tests.instrumentors.libraries import tiny_models
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Time:
 
 
 @pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Load]]:
+def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[LoadRecord]]:
     """Return what was noted, however short it was; from here on."""
     loads.take()
     monkeypatch.setattr(loads, "_room", MAX_LOADS)
@@ -69,7 +69,7 @@ def instrumenting() -> Generator[Callable[[Instrumentor], None]]:
         each.uninstrument()
 
 
-def told(found: list[Load]) -> list[tuple[str, str, str]]:
+def told(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
     """Return phase, model and shape of each."""
     return [(load.phase, load.model, load.shape) for load in found]
 
@@ -77,7 +77,7 @@ def told(found: list[Load]) -> list[tuple[str, str, str]]:
 @given(st.lists(phases, max_size=4))
 def test_phases_inside_phases_add_up_to_the_time_that_was_spent(tree: list[Any]) -> None:
     """Each has its own; what is noted is all there was."""
-    now, made = Time(), Loads()
+    now, made = Time(), LoadLog()
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(module, "clock", now)
         patching.setattr(module, "worked", lambda: now.now // 3)
@@ -100,7 +100,7 @@ def test_phases_inside_phases_add_up_to_the_time_that_was_spent(tree: list[Any])
 
 def test_what_was_none_after_all_is_time_of_the_phase_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that was not moved, a first run that failed: what was in them keeps its own."""
-    now, made = Time(), Loads()
+    now, made = Time(), LoadLog()
     monkeypatch.setattr(module, "clock", now)
     monkeypatch.setattr(module, "worked", Time())
     outer = made.begin("net", reading=True)
@@ -121,7 +121,7 @@ def test_of_a_load_reading_is_what_nobody_worked_in(monkeypatch: pytest.MonkeyPa
     wall, work = Time(), Time()
     monkeypatch.setattr(module, "clock", wall)
     monkeypatch.setattr(module, "worked", work)
-    made = Loads()
+    made = LoadLog()
     token = made.begin("net", reading=True)
     wall.now, work.now = 50 * MIN_LOAD_NS, 20 * MIN_LOAD_NS
     made.note("copy", "net", "", 45 * MIN_LOAD_NS, 50 * MIN_LOAD_NS)
@@ -136,7 +136,7 @@ def test_of_a_load_reading_is_what_nobody_worked_in(monkeypatch: pytest.MonkeyPa
 
 def test_the_short_and_the_many_are_left_out() -> None:
     """Under a millisecond, and past the first two hundred of a process."""
-    made = Loads()
+    made = LoadLog()
     for number in range(MAX_LOADS + 10):
         made.note("read", str(number), "", 0, MIN_LOAD_NS)
         made.note("read", "short", "", 0, MIN_LOAD_NS - 1)
@@ -161,7 +161,7 @@ def test_what_has_no_shape_has_none(values: list[Any]) -> None:
 
 
 def test_a_torch_model_has_phases_also_before_the_first_request(
-    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
+    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Read by its file's name, copied, run with a shape; a second run, and a first that fails, are none."""
     instrumenting(TorchInstrumentor())
@@ -177,7 +177,7 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
 
 
 def test_compiling_is_no_part_of_the_first_run(
-    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
+    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
 ) -> None:
     """It is inside, and has its own time; the request has one cold start."""
     instrumenting(TorchInstrumentor())
@@ -192,7 +192,7 @@ def test_compiling_is_no_part_of_the_first_run(
 
 
 def test_a_session_of_onnx_runtime_has_phases(
-    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None]
+    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None]
 ) -> None:
     """Made from a file, and run for the first time."""
     instrumenting(OnnxRuntimeInstrumentor())
@@ -207,7 +207,7 @@ def test_a_session_of_onnx_runtime_has_phases(
 
 
 def test_what_comes_from_a_repository_is_read_under_its_name(
-    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
+    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Configuration, model and what is in them add up; nothing is named by the folder above."""
     tiny_models.llama().save_pretrained(tmp_path / "tiny-llama")
@@ -219,7 +219,7 @@ def test_what_comes_from_a_repository_is_read_under_its_name(
     assert {load.model for load in found} == {"tiny-llama"}
 
 
-def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], list[Load]]) -> None:
+def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], list[LoadRecord]]) -> None:
     """From its birth to the beginning of its first request; what it loaded meanwhile was sent with it or before."""
     assert noted() == []
     spans = LoadSpans()
@@ -233,7 +233,7 @@ def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], 
 
 
 def test_a_forked_child_is_as_old_as_itself_and_has_what_its_parent_had_loaded(
-    noted: Callable[[], list[Load]],
+    noted: Callable[[], list[LoadRecord]],
 ) -> None:
     """Weights that were read before the fork are in the child, too."""
     assert noted() == []

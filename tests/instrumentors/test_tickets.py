@@ -18,7 +18,7 @@ from stagelens.instrumentors import recorder, records, tickets, trace_context
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.records import Record, clock
 from stagelens.instrumentors.request_marks import DeferredRecords, read_marks
-from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
+from stagelens.instrumentors.tickets import BatchRun, Ticket, batch, ticket
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -358,7 +358,9 @@ def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished
     assert "@odd" not in keys
 
 
-@pytest.mark.parametrize("nonsense", [None, 7, "run", Run(["@closed", 0, 0], 5), Run(["@closed", 2**62, 0], 2**62 + 1)])
+@pytest.mark.parametrize(
+    "nonsense", [None, 7, "run", BatchRun(["@closed", 0, 0], 5), BatchRun(["@closed", 2**62, 0], 2**62 + 1)]
+)
 def test_a_run_by_another_clock_and_nonsense_are_ignored(finished: Finished, nonsense: Any) -> None:
     """What began before its ticket was drawn, or ends in the future, is of no clock of ours."""
     with request("here"):

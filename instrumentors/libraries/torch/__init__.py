@@ -39,7 +39,7 @@ from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
 from .device import CAPTURING, Begun, DeviceWork, devices
-from .models import Model, device_of_module, known_models, methods, register_model, thread_state, update_devices
+from .models import TorchModel, device_of_module, known_models, methods, register_model, thread_state, update_devices
 from .models import thread_state as _busy
 
 PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
@@ -248,7 +248,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
             _mark(marks, stage, begun, model, work)
 
 
-def _unseen(model: Model, args: Any) -> Any:
+def _unseen(model: TorchModel, args: Any) -> Any:
     try:
         return model.unseen(args) if devices.torch.backends.cudnn.benchmark else None
     except Exception:
@@ -256,7 +256,7 @@ def _unseen(model: Model, args: Any) -> Any:
         return None
 
 
-def _begin(model: Model, args: Any, marks: Marks) -> Begun:
+def _begin(model: TorchModel, args: Any, marks: Marks) -> Begun:
     if model.at is not None:
         return devices.begin(model.at, marks)
     if model.device or not devices.in_use or not args:
@@ -266,18 +266,18 @@ def _begin(model: Model, args: Any, marks: Marks) -> Begun:
     return None if device is None else devices.begin(device, marks)
 
 
-def _mark(marks: Marks, stage: str, begun: int, model: Model, work: DeviceWork | None) -> None:
+def _mark(marks: Marks, stage: str, begun: int, model: TorchModel, work: DeviceWork | None) -> None:
     ended = clock()
     if not has_room(marks):
         return
     marks.extend((stage if model.at is None and work is None else f"{stage}@launch", begun, ended))
     if len(marks) < TELL_ALWAYS or _busy.model is not model or _busy.marks is not marks:
-        _tell(marks, model)
+        _record_model_facts(marks, model)
     if work is not None:
         devices.finish(work, stage, marks)
 
 
-def _tell(marks: Marks, model: Model) -> None:
+def _record_model_facts(marks: Marks, model: TorchModel) -> None:
     _busy.marks, _busy.model = marks, model
     if model.device:
         marks.extend(("@model", model.name, 0, "@device", model.device, 0))

@@ -91,7 +91,7 @@ MAX_FREE_EVENTS = 4096
 MAX_STREAMS = 1024
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A point of a stream, as in `torch.cuda.Event(enable_timing=True)`."""
 
     def record(self, stream: Any) -> None:
@@ -114,7 +114,7 @@ class EventSource(Protocol):
         """Return the stream that this thread's work on *device* goes to, None while it is capturing."""
         ...
 
-    def event(self) -> Event:
+    def event(self) -> StreamEvent:
         """Return a new event."""
         ...
 
@@ -154,7 +154,7 @@ class TorchEvents:
             stream = self._streams[stream_id] = self._backend.current_stream(device)
         return stream
 
-    def event(self) -> Event:
+    def event(self) -> StreamEvent:
         """Return a new event."""
         return self._backend.Event(enable_timing=True)
 
@@ -183,9 +183,9 @@ class DeviceEvent:
 
     __slots__ = ("asked", "at", "event")
 
-    def __init__(self, event: Event, asked: int) -> None:
+    def __init__(self, event: StreamEvent, asked: int) -> None:
         # Gone once `at` is known.
-        self.event: Event | None = event
+        self.event: StreamEvent | None = event
         self.asked = asked
         self.at = 0
 
@@ -203,7 +203,7 @@ class Timeline:
         self._device = device
         # By stream: which request had the last finished piece of work, and its end.
         self.last: dict[Any, tuple[int, DeviceEvent]] = {}
-        self._free: list[Event] = []
+        self._free: list[StreamEvent] = []
         self._reference: DeviceEvent | None = None
         self._reference_ns = 0
 

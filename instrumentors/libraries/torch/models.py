@@ -156,10 +156,10 @@ class ThreadState(threading.local):
     inside = False
     compiling = 0
     marks: Marks | None = None
-    model: Model | None = None
+    model: TorchModel | None = None
 
 
-class Model:
+class TorchModel:
     """One model.
 
     Attributes:
@@ -202,12 +202,12 @@ class Model:
 
 thread_state = ThreadState()
 # By identity of the module. A dict that hashes modules would run code of theirs.
-known_models: dict[int, Model] = {}
+known_models: dict[int, TorchModel] = {}
 
 
-def register_model(module: Any) -> Model:
+def register_model(module: Any) -> TorchModel:
     """Return the model of a module that is called for the first time; one that nothing is known of if that fails."""
-    model = Model(module)
+    model = TorchModel(module)
     try:
         model.locate(module)
         known_models[id(module)] = model

@@ -68,7 +68,7 @@ class TritonClientInstrumentor(Instrumentor):
     def uninstrument(self, **options: Any) -> None:
         """Restore the originals, and forget the servers."""
         super().uninstrument(**options)
-        statistics.known = statistics.Known()
+        statistics.known = statistics.KnownModels()
         statistics.close_channels()
 
     def _http(self, module: ModuleType) -> None:

@@ -190,7 +190,7 @@ _DUST = 1e-3
 _logger = logging.getLogger("stagelens")
 
 
-class Window(NamedTuple):
+class CallWindow(NamedTuple):
     """Calls between two readings.
 
     Args:
@@ -202,14 +202,14 @@ class Window(NamedTuple):
     call_ns: float
 
 
-class Reading(NamedTuple):
+class TotalsReading(NamedTuple):
     """Totals, and when they were asked for, in nanoseconds of the recorder's clock."""
 
     at: int
     totals: Totals
 
 
-class Source:
+class ServerStatistics:
     """The statistics of one server; reading pauses after failures and slow responses.
 
     Args:
@@ -252,7 +252,7 @@ class Source:
         self._paused_until = clock() + min(SECOND_NS << min(self._failures, 10), MAX_PAUSE_NS)
 
 
-class Model:
+class ModelReadings:
     """The readings of one model of one server.
 
     Args:
@@ -261,11 +261,11 @@ class Model:
         version: Its version, "" for all that are loaded.
     """
 
-    def __init__(self, source: Source, name: str, version: str) -> None:
+    def __init__(self, source: ServerStatistics, name: str, version: str) -> None:
         self._source = source
         self._name = name
         self._version = version
-        self._readings: deque[Reading] = deque(maxlen=MAX_READINGS)
+        self._readings: deque[TotalsReading] = deque(maxlen=MAX_READINGS)
         self._calls: deque[tuple[int, int]] = deque(maxlen=MAX_CALLS)
         self._next = 0
         self.used = 0
@@ -282,7 +282,7 @@ class Model:
         if self._readings and any(added < 0 for added in totals.since(self._readings[-1].totals)):
             # The server was started anew, or the model was, and may have served more calls since than it had before.
             self._readings.clear()
-        self._readings.append(Reading(now, totals))
+        self._readings.append(TotalsReading(now, totals))
 
     def called(self, t0: int, t1: int) -> None:
         """Note a call of ours."""
@@ -293,7 +293,7 @@ class Model:
         unseen_before = bool(self._readings) and self._readings[0].at >= t1
         return self._source.failing or unseen_before or self.window(t0, t1) is not None
 
-    def window(self, t0: int, t1: int) -> Window | None:
+    def window(self, t0: int, t1: int) -> CallWindow | None:
         """Return the window around a call from *t0* to *t1*, or None while it is unknown."""
         before = [reading for reading in self._readings if reading.at <= t0][-1:]
         before = before or [reading for reading in self._readings if reading.at < t1][:1]
@@ -304,16 +304,16 @@ class Model:
                 return self._between(before[0], after)
         return None
 
-    def lately(self) -> Window | None:
+    def lately(self) -> CallWindow | None:
         """Return the window between the last two readings, if there were calls."""
         if len(self._readings) < 2:  # noqa: PLR2004 - two readings
             return None
         window = self._between(self._readings[-2], self._readings[-1])
         return window if window.counted.calls > 0 else None
 
-    def _between(self, before: Reading, after: Reading) -> Window:
+    def _between(self, before: TotalsReading, after: TotalsReading) -> CallWindow:
         took = [t1 - t0 for t0, t1 in self._calls if before.at < t1 <= after.at]
-        return Window(after.totals.since(before.totals), sum(took) / len(took) if took else 0.0)
+        return CallWindow(after.totals.since(before.totals), sum(took) / len(took) if took else 0.0)
 
 
 class Averaged:
@@ -360,19 +360,19 @@ class Averaged:
         return [] if window is None else spread(window, *self._call)
 
 
-class Known:
+class KnownModels:
     """The models that are called, so many at most."""
 
     def __init__(self) -> None:
-        self._sources: dict[Server, Source] = {}
-        self._models: dict[tuple[Server, str, str], Model] = {}
+        self._sources: dict[Server, ServerStatistics] = {}
+        self._models: dict[tuple[Server, str, str], ModelReadings] = {}
 
-    def model(self, server: Server, name: str, version: str) -> Model | None:
+    def model(self, server: Server, name: str, version: str) -> ModelReadings | None:
         """Return a model's readings, or None where there is no room for another."""
         model = self._models.get((server, name, version))
         if model is None and self._has_room():
-            source = self._sources.setdefault(server, Source(server))
-            model = self._models[server, name, version] = Model(source, name, version)
+            source = self._sources.setdefault(server, ServerStatistics(server))
+            model = self._models[server, name, version] = ModelReadings(source, name, version)
         return model
 
     def _has_room(self) -> bool:
@@ -385,16 +385,16 @@ class Known:
         return len(self._models) < MAX_MODELS
 
 
-known = Known()
+known = KnownModels()
 
 
-def spread(window: Window, t0: int, t1: int) -> Marks:
+def spread(window: CallWindow, t0: int, t1: int) -> Marks:
     """Return the server's stages in a call from *t0* to *t1*, in its middle: half of the wire on each side.
 
     What it waited is its whole time in the server less the computing: the waiting of an ensemble's steps is counted
     nowhere else. Steps that ran side by side are scaled to the time they took together.
 
-    >>> spread(Window(Totals(calls=2, whole=12, h2d=2, forward=8, d2h=0), call_ns=10), 100, 110)
+    >>> spread(CallWindow(Totals(calls=2, whole=12, h2d=2, forward=8, d2h=0), call_ns=10), 100, 110)
     ['queue@averaged', 102, 103, 'h2d@averaged', 103, 104, 'forward@averaged', 104, 108]
     """
     counted = window.counted

@@ -26,7 +26,7 @@ from stagelens.core.hardware import (
     place,
 )
 from stagelens.core.names import HARDWARE
-from stagelens.instrumentors.export.otlp import Encoder, Interval
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 
 NOW = 1_795_176_000
 NS = 1_000_000_000
@@ -81,7 +81,7 @@ def kept(found: pipeline.Export) -> dict[str, float]:
 @given(readings, st.integers(1, 100))
 def test_what_an_agent_read_is_what_is_stored(sent: list[Reading], seconds: int) -> None:
     """Every value once, at its place, in the bucket of the middle of the export; rates per second again."""
-    interval = Interval((NOW - seconds) * NS, NOW * NS)
+    interval = ExportInterval((NOW - seconds) * NS, NOW * NS)
     body = gzip.decompress(Encoder(RESOURCE, lambda: None).metrics(interval, {}, {}, sent))
     found = judged("application/x-protobuf", body)
 

@@ -30,8 +30,8 @@ from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import auth, connections
 from stagelens.core.errors import ConfigError
-from stagelens.instrumentors.config import TlsFiles
-from stagelens.instrumentors.export.exporter import Batch, Exporter
+from stagelens.instrumentors.config import ClientTlsFiles
+from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
 from stagelens.store import Store
 
 if TYPE_CHECKING:
@@ -276,14 +276,14 @@ def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -
     lost: list[tuple[str, int]] = []
     agent = Exporter(
         headers={},
-        trust=TlsFiles(str(authority("servers").file), str(own.certificate), str(own.key)),
+        trust=ClientTlsFiles(str(authority("servers").file), str(own.certificate), str(own.key)),
         timeout_seconds=20,
         buffer_bytes=1000,
         lost=lambda reason, requests: lost.append((reason, requests)),
         rng=random.Random(1),
     )
     url = f"https://localhost:{sealed.collector.address[1]}/v1/metrics"
-    agent.offer(Batch("instance:1", url, gzip.compress(b""), 1))
+    agent.offer(ExportBatch("instance:1", url, gzip.compress(b""), 1))
 
     assert agent.drain(20)
     assert lost == []

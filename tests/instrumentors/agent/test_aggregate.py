@@ -25,7 +25,7 @@ from stagelens.instrumentors import records
 from stagelens.instrumentors.agent.aggregate import Aggregator, Delta, Dimensions
 from stagelens.instrumentors.agent.spans import MAX_SPANS, RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.config import SamplingLimits
-from stagelens.instrumentors.export.otlp import Encoder, Interval, chunks
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval, chunks
 from stagelens.instrumentors.stalls import Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
 from tests.support.otlp_bodies import read_metrics, read_traces
@@ -414,7 +414,7 @@ def encoder() -> Encoder:
 def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
     """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
     deltas = folded(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
-    body = read_metrics(encoder.metrics(Interval(5, 6), deltas, {"queue_full": 2}))
+    body = read_metrics(encoder.metrics(ExportInterval(5, 6), deltas, {"queue_full": 2}))
     (resource,) = body["resourceMetrics"]
     (scope,) = resource["scopeMetrics"]
     metrics = {metric["name"]: metric for metric in scope["metrics"]}
@@ -560,7 +560,9 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
         encoder = Encoder({}, lambda: None)
         points, spans = PointReader(TimeWindow(0, 2**40)), RetainedTraceReader(TimeWindow(0, 2**40))
         points.read(
-            protobuf_encoding.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
+            protobuf_encoding.read_metrics(
+                gzip.decompress(encoder.metrics(ExportInterval(0, MS), {dimensions: delta}, {}))
+            )
         )
         body = gzip.decompress(encoder.traces([trace], 0))
         spans.read(SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).kept)

@@ -22,9 +22,9 @@ from stagelens.instrumentors.agent.govern import (
     CostSample,
     Governor,
 )
-from stagelens.instrumentors.config import Budget
+from stagelens.instrumentors.config import OverheadBudget
 
-BUDGET = Budget(share=0.01, absolute_ns=100_000)
+BUDGET = OverheadBudget(share=0.01, absolute_ns=100_000)
 HOUR = 3600
 
 
@@ -52,24 +52,24 @@ def run(
 @pytest.mark.parametrize(
     ("text", "budget"),
     [
-        ("1%,100us", Budget(0.01, 100_000)),
-        ("0.5 %", Budget(0.005, 0)),
-        ("2ms", Budget(0, 2_000_000)),
-        ("30us , 2%", Budget(0.02, 30_000)),
+        ("1%,100us", OverheadBudget(0.01, 100_000)),
+        ("0.5 %", OverheadBudget(0.005, 0)),
+        ("2ms", OverheadBudget(0, 2_000_000)),
+        ("30us , 2%", OverheadBudget(0.02, 30_000)),
         ("0", None),
         ("None", None),
     ],
 )
-def test_a_budget_is_a_share_a_time_or_both(text: str, budget: Budget | None) -> None:
+def test_a_budget_is_a_share_a_time_or_both(text: str, budget: OverheadBudget | None) -> None:
     """Spaces do not matter, and no budget can be written in two ways."""
-    assert Budget.parse(text, "KEY") == budget
+    assert OverheadBudget.parse(text, "KEY") == budget
 
 
 @pytest.mark.parametrize("text", ["1", "%", "-1%", "0%", "200%", "nan%", "100", "1%,", ",", "0us", "much", "1%;2us"])
 def test_what_is_no_budget_says_what_is(text: str) -> None:
     """The key, the value and the cure are in the message."""
     with pytest.raises(ConfigError, match=r"KEY is .*1%,100us"):
-        Budget.parse(text, "KEY")
+        OverheadBudget.parse(text, "KEY")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_it_returns_when_there_has_been_room_for_a_while() -> None:
 
 def test_from_nothing_it_tries_requests_alone() -> None:
     """What nothing is known of is tried, at longer and longer intervals where it does not fit, and for good where it does."""
-    governor = Governor(Budget(share=0, absolute_ns=1000))
+    governor = Governor(OverheadBudget(share=0, absolute_ns=1000))
     tries = [at for at, level in run(governor, costs(9, 8, 7, 6), range(24 * HOUR)) if level == REQUESTS_ONLY]
     gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
 

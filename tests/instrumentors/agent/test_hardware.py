@@ -25,7 +25,7 @@ from stagelens.core.hardware import (
 )
 from stagelens.instrumentors import stalls
 from stagelens.instrumentors.agent import hardware
-from stagelens.instrumentors.agent.hardware import Hardware, Process, available_cpus, torch_memory
+from stagelens.instrumentors.agent.hardware import Hardware, ProcessMetrics, available_cpus, torch_memory
 from stagelens.instrumentors.stalls import LoopLag
 
 FILES = {
@@ -49,7 +49,7 @@ class Clocks:
         self.cpu += round(cpu_seconds * 1e9)
 
 
-def told(source: Process) -> dict[Measure, float]:
+def told(source: ProcessMetrics) -> dict[Measure, float]:
     """What was read, by measure."""
     return {each.measure: each.value for each in source.take()}
 
@@ -77,7 +77,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 @pytest.mark.usefixtures("files")
 def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
     """CPUs kept busy: CPU time by time, since the last reading alone."""
-    source = Process()
+    source = ProcessMetrics()
     clocks.go_on(2, 3)
     first = told(source)
     clocks.go_on(4, 1)
@@ -90,7 +90,7 @@ def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> None:
     """Words 24 and 20 of its line in `/proc`: pages of memory and threads."""
-    found = told(Process())
+    found = told(ProcessMetrics())
 
     assert found[MEMORY] == 24 * os.sysconf("SC_PAGE_SIZE")
     assert found[THREADS] == 20
@@ -101,7 +101,7 @@ def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> N
 def test_what_the_kernel_really_writes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this process and machine; how much is not for a test to say."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
-    found = told(Process())
+    found = told(ProcessMetrics())
 
     assert found[MEMORY] > 0
     assert found[THREADS] >= 1
@@ -109,7 +109,7 @@ def test_what_the_kernel_really_writes_is_read(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_container_is_told_by_its_limit_and_the_time_it_was_stopped(files: dict[str, str]) -> None:
     """One and a half CPUs of all; of 50 periods more it was stopped in 40; of 100 ticks of the machine 80 were busy."""
-    source = Process()
+    source = ProcessMetrics()
     files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
     files["/proc/stat"] = "cpu  170 0 60 815 55 0 0 0 0 0\n"
     found = told(source)
@@ -122,7 +122,7 @@ def test_a_container_is_told_by_its_limit_and_the_time_it_was_stopped(files: dic
 
 def test_a_machine_is_never_more_than_busy(files: dict[str, str]) -> None:
     """Of 9 ticks 10 were busy: what the kernel says of waiting for disks goes down at times."""
-    source = Process()
+    source = ProcessMetrics()
     files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
 
     assert told(source)[HOST_CPU] == 1
@@ -139,7 +139,7 @@ def test_without_any_file_the_cpu_is_told(files: dict[str, str]) -> None:
     """As on macOS."""
     files.clear()
 
-    assert set(told(Process())) == {CPU, CPU_SHARE}
+    assert set(told(ProcessMetrics())) == {CPU, CPU_SHARE}
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
@@ -159,7 +159,7 @@ def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(
 ) -> None:
     """The next reading is of both times."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 1.0)
-    source = Process()
+    source = ProcessMetrics()
     clocks.go_on(0.5, 0.5)
 
     assert told(source) == {}
@@ -181,7 +181,7 @@ def test_the_lag_is_the_worst_since_it_was_asked(late: list[int]) -> None:
 @pytest.mark.usefixtures("files")
 def test_a_late_beat_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A beat that was due at 100 ms and came at 190 ms was late by 90."""
-    source, loop = Process(), asyncio.new_event_loop()
+    source, loop = ProcessMetrics(), asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 190_000_000)
     stalls._beat(loop, 100_000_000, (0, 0))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.instrumentors.config import TlsFiles
+from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import Batch, Exporter
+from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
 
 if TYPE_CHECKING:
     from conftest import Sink
@@ -37,10 +37,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 0.05)
 
 
-def exporter(trust: TlsFiles | None = None, lost: Callable[[str, int], None] = lambda *_: None) -> Exporter:
+def exporter(trust: ClientTlsFiles | None = None, lost: Callable[[str, int], None] = lambda *_: None) -> Exporter:
     return Exporter(
         headers={},
-        trust=trust or TlsFiles(),
+        trust=trust or ClientTlsFiles(),
         timeout_seconds=60.0,
         buffer_bytes=1000,
         lost=lost,
@@ -48,8 +48,8 @@ def exporter(trust: TlsFiles | None = None, lost: Callable[[str, int], None] = l
     )
 
 
-def batch(url: str, number: int = 1) -> Batch:
-    return Batch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1)
+def batch(url: str, number: int = 1) -> ExportBatch:
+    return ExportBatch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1)
 
 
 @dataclass
@@ -98,8 +98,8 @@ def guarded(authority: Authorities) -> Generator[Guarded]:
     thread.join()
 
 
-def shown(trusted: Path, client: Pem) -> TlsFiles:
-    return TlsFiles(str(trusted), str(client.certificate), str(client.key))
+def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
+    return ClientTlsFiles(str(trusted), str(client.certificate), str(client.key))
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -158,7 +158,7 @@ def test_without_the_right_certificate_nothing_is_lost_and_the_settings_are_name
 ) -> None:
     """The handshake fails, as a dead network does: it is tried again, with patience."""
     trusted = authority("servers").file
-    agent = exporter(shown(trusted, authority(client).sign("checkout")) if client else TlsFiles(str(trusted)))
+    agent = exporter(shown(trusted, authority(client).sign("checkout")) if client else ClientTlsFiles(str(trusted)))
     agent.offer(batch(guarded.url))
     agent.wake()
     until(lambda: caplog.messages)
@@ -185,7 +185,7 @@ def test_a_renewed_certificate_is_used_at_the_next_attempt(
 ) -> None:
     """Certificates of a mesh live for hours, services for weeks."""
     own, good = authority("strangers").sign("old"), authority("clients").sign("new")
-    trust = TlsFiles(str(authority("servers").file), str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+    trust = ClientTlsFiles(str(authority("servers").file), str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
     for source in (own, good):
         shutil.copyfile(source.certificate, tmp_path / "own.pem")
         shutil.copyfile(source.key, tmp_path / "own.key")
@@ -209,7 +209,7 @@ def test_a_locked_key_asks_nobody_for_its_password(
     locked = tmp_path / "locked.key"
     command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", own.key, "-out", locked]
     subprocess.run(command, check=True, capture_output=True)
-    agent = exporter(TlsFiles(str(authority("servers").file), str(own.certificate), str(locked)))
+    agent = exporter(ClientTlsFiles(str(authority("servers").file), str(own.certificate), str(locked)))
     agent.offer(batch(guarded.url))
     agent.wake()
     until(lambda: caplog.messages)

@@ -19,9 +19,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from stagelens.instrumentors.config import TlsFiles
+from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import Batch, Exporter, Outbox
+from stagelens.instrumentors.export.exporter import ExportBatch, Exporter, Outbox
 
 if TYPE_CHECKING:
     from conftest import Sink
@@ -57,7 +57,7 @@ def exporter(losses: Losses) -> Callable[..., Exporter]:
     def make(**changes: Any) -> Exporter:
         settings: dict[str, Any] = {
             "headers": {},
-            "trust": TlsFiles(),
+            "trust": ClientTlsFiles(),
             "timeout_seconds": 60.0,
             "buffer_bytes": 1000,
             **changes,
@@ -67,8 +67,8 @@ def exporter(losses: Losses) -> Callable[..., Exporter]:
     return make
 
 
-def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -> Batch:
-    return Batch(f"instance:{number}", f"{url}/v1/metrics", body, requests)
+def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -> ExportBatch:
+    return ExportBatch(f"instance:{number}", f"{url}/v1/metrics", body, requests)
 
 
 def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Make) -> None:
@@ -220,7 +220,7 @@ def test_traces_go_before_counts(losses: Losses, exporter: Make, caplog: pytest.
 def test_no_count_goes_that_had_room(sizes: list[tuple[int, int]]) -> None:
     """Whatever comes: never more waits than may, and a count goes only where all that waits are counts, newer than it."""
     outbox = Outbox(100)
-    waiting: list[Batch] = []
+    waiting: list[ExportBatch] = []
     for number, (size, requests) in enumerate(sizes):
         new = batch("", number, b"x" * size, requests)
         waiting.append(new)
@@ -230,7 +230,7 @@ def test_no_count_goes_that_had_room(sizes: list[tuple[int, int]]) -> None:
         assert sum(len(each.body) for each in waiting) <= 100
         assert all(size > 100 or each.requests == 0 or all(left.requests for left in waiting) for each in evicted)
         assert not evicted or size > 100 or sum(len(each.body) for each in [*waiting, evicted[-1]]) > 100
-    left: list[Batch] = []
+    left: list[ExportBatch] = []
     while (oldest := outbox.take()) is not None:
         left.append(oldest)
 

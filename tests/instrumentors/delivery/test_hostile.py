@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from stagelens.instrumentors.config import TlsFiles
+from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import Batch, Exporter
+from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
 from tests.instrumentors.delivery.conftest import Sink
 from tests.support.hostile_peer import PEERS, listening
 
@@ -27,17 +27,17 @@ def test_the_exporter_survives_a_hostile_collector(
     # Buffer for one batch: the next one replaces a waiting one.
     agent = Exporter(
         headers={},
-        trust=TlsFiles(),
+        trust=ClientTlsFiles(),
         timeout_seconds=5.0,
         buffer_bytes=4,
         lost=lambda *each: lost.append(each),
         rng=random.Random(1),
     )
     with listening(name) as url:
-        agent.offer(Batch("instance:1", f"{url}/v1/metrics", b"body", 1))
+        agent.offer(ExportBatch("instance:1", f"{url}/v1/metrics", b"body", 1))
         agent.drain(60)
     said = [record.getMessage() for record in caplog.records]
-    agent.offer(Batch("instance:2", f"{sink.url}/v1/metrics", b"body", 1))
+    agent.offer(ExportBatch("instance:2", f"{sink.url}/v1/metrics", b"body", 1))
 
     assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:2"]

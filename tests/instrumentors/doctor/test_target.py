@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.doctor.target import STARTERS, WRAPPERS, Target, find_target
+from stagelens.instrumentors.doctor.target import STARTERS, WRAPPERS, CommandTarget, find_target
 
 PROGRAM = ["python", "-X", "dev", "-m", "uvicorn", "serve:app", "--workers", "2"]
 
 
-def at(*words: str) -> Target:
+def at(*words: str) -> CommandTarget:
     return find_target(words, os.environ)
 
 

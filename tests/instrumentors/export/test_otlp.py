@@ -20,7 +20,7 @@ from stagelens.instrumentors.agent.aggregate import Delta, Dimensions
 from stagelens.instrumentors.agent.sample import Sampler
 from stagelens.instrumentors.agent.spans import Span, Trace, series_attributes
 from stagelens.instrumentors.config import SamplingLimits
-from stagelens.instrumentors.export.otlp import Encoder, Interval
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 
 texts = st.text(max_size=20)
 nanoseconds = st.integers(0, 2**62)
@@ -82,7 +82,7 @@ def test_every_backend_reads_the_numbers_that_were_counted(
     counted: dict[Dimensions, Delta], start: int, lost: dict[str, int]
 ) -> None:
     """Every point of every histogram is there once, with its series, its interval and its exact counts; so are losses."""
-    written = Encoder({"service.name": "shop"}, lambda: None).metrics(Interval(start, start + 7), counted, lost)
+    written = Encoder({"service.name": "shop"}, lambda: None).metrics(ExportInterval(start, start + 7), counted, lost)
     times = {"startTimeUnixNano": str(start), "timeUnixNano": str(start + 7)}
     metrics: list[dict[str, Any]] = []
     for name in names.METRICS:

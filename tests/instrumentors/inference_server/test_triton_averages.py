@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.instrumentors.libraries.tritonclient import statistics
-from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged, Known, Server, Totals, Window, spread
+from stagelens.instrumentors.libraries.tritonclient.statistics import (
+    Averaged,
+    CallWindow,
+    KnownModels,
+    Server,
+    Totals,
+    spread,
+)
 from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
 
 SERVER = Server("http", "planted:8000", {})
@@ -47,7 +54,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     planted = Planted()
     monkeypatch.setattr(statistics, "fetch_totals", planted.ask)
     monkeypatch.setattr(statistics, "clock", lambda: planted.now)
-    monkeypatch.setattr(statistics, "known", Known())
+    monkeypatch.setattr(statistics, "known", KnownModels())
     return planted
 
 
@@ -195,7 +202,7 @@ def test_the_servers_stages_lie_inside_the_call(
     count: int, parts: tuple[int, int, int, int], wall: int, mean: int
 ) -> None:
     """One after the other, whatever the server counted: an average may be longer than this call was."""
-    marks = spread(Window(Totals(count, *parts), mean), 1000, 1000 + wall)
+    marks = spread(CallWindow(Totals(count, *parts), mean), 1000, 1000 + wall)
     edges = [edge for at in range(0, len(marks), 3) for edge in marks[at + 1 : at + 3]]
 
     assert [1000, *edges, 1000 + wall] == sorted([1000, *edges, 1000 + wall])
@@ -204,7 +211,7 @@ def test_the_servers_stages_lie_inside_the_call(
 
 def test_steps_side_by_side_share_the_time_they_took() -> None:
     """An ensemble's steps may compute longer together than the ensemble ran."""
-    marks = spread(Window(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 200), 0, 200)
+    marks = spread(CallWindow(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 200), 0, 200)
 
     assert marks == ["h2d@averaged", 50, 60, "forward@averaged", 60, 150]
 
@@ -213,7 +220,7 @@ def test_steps_side_by_side_share_the_time_they_took() -> None:
 def test_all_calls_together_have_what_the_server_says(walls: list[int], share: float) -> None:
     """However different they were: cutting the average to the short ones would lose what the long ones had more."""
     whole = int(sum(walls) * share)
-    window = Window(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
+    window = CallWindow(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
     marks = [spread(window, 0, wall) for wall in walls]
     reported = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
 

@@ -407,7 +407,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
     assert secret not in repr(finished)
 
 
-@pytest.mark.parametrize("internal", ["record_request_head", "Exchange.hand_over", "Exchange._template"])
+@pytest.mark.parametrize("internal", ["record_request_head", "AiohttpExchange.hand_over", "AiohttpExchange._template"])
 def test_our_failure_is_logged_once_and_the_service_answers(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], internal: str
 ) -> None:

@@ -551,7 +551,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
         for path in ("/", "/broken", "/absent"):
             with contextlib.suppress(ValueError):
                 await drive(app, no_body, discard, path=path)
-        return sum(type(thing) is asgi.Exchange for thing in gc.get_objects())
+        return sum(type(thing) is asgi.AsgiExchange for thing in gc.get_objects())
 
     # What an exception of an earlier test still holds is not ours to count.
     gc.collect()
@@ -644,7 +644,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
 ) -> None:
     """Whatever breaks in our code, the client sees its answer."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
-    make_fail(asgi.Exchange, "_read_head")
+    make_fail(asgi.AsgiExchange, "_read_head")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [ask(app, "GET", "/").text for _ in range(3)]
 
@@ -659,7 +659,7 @@ def test_a_failure_while_sending_changes_nothing_either(
 ) -> None:
     """The record is still finished, by the end of the call."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
-    make_fail(asgi.Exchange, "_sent")
+    make_fail(asgi.AsgiExchange, "_sent")
 
     assert ask(app, "GET", "/").text == "fine"
     assert len(finished) == len(reported) == 1

@@ -398,7 +398,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
     gc.disable()
     try:
         Server().run(served(text))
-        left = sum(type(thing) in {wsgi.Exchange, wsgi.SizedBody, Server} for thing in gc.get_objects())
+        left = sum(type(thing) in {wsgi.WsgiExchange, wsgi.SizedBody, Server} for thing in gc.get_objects())
     finally:
         gc.enable()
 
@@ -408,7 +408,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
 
 @pytest.mark.parametrize(
     "internal",
-    ["wsgi.record_request_head", "wsgi._wrapped", "wsgi.Exchange.hand_over", "wsgi.Stream.facts"],
+    ["wsgi.record_request_head", "wsgi._wrapped", "wsgi.WsgiExchange.hand_over", "wsgi.ResponseStream.facts"],
 )
 def test_our_failure_is_logged_once_and_the_application_answers(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str

@@ -26,7 +26,7 @@ from stagelens.instrumentors.libraries.server_reports import (
     SERVER_TIMING,
     TO_FIRST,
     TOTAL,
-    Dialect,
+    ReportDialect,
     Wait,
 )
 from stagelens.instrumentors.request_marks import read_marks
@@ -153,7 +153,7 @@ def test_parts_of_a_stream_of_openai(parts: list[dict[str, Any]], kind: Any) -> 
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0.51, 0.99), fields=st.data(), up=st.booleans())
 def test_the_unit_next_to_the_true_one_is_not_believed(
-    dialect: Dialect, share: float, fields: st.DataObject, *, up: bool
+    dialect: ReportDialect, share: float, fields: st.DataObject, *, up: bool
 ) -> None:
     """Times that would fill most of the call, a thousand times too long or too short."""
     stages = [field for field in dialect.fields if field.stage not in {TOTAL, TO_FIRST}]
