@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...core.egress.addresses import EgressDeniedError, EgressPolicy
-from ...core.egress.transport import CheckedTransport, proxy_of
+from ...core.egress import EgressDeniedError, EgressPolicy
+from ...core.egress import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
-from ...core.settings.yaml_fields import Fields, Secrets
+from ...core.settings.yaml_config import Fields, Secrets
 from ..formatting import line
 from .message import Message
 

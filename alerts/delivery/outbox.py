@@ -26,7 +26,7 @@ from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...core.errors import ChannelError, StoreError
-from ...core.periodic_thread import RETRY_SECONDS, PeriodicThread
+from ...core.background_tasks import RETRY_SECONDS, PeriodicThread
 from ...store import Store
 from ...store.schema import storable
 from ..schema import outbox, transitions

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagelens.alerts import export
 from stagelens.alerts.serve import AlertMetrics
-from stagelens.collector.forward.state import DestinationStates
+from stagelens.collector.forward.forwarder import DestinationStates
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
 from stagelens.store.collectors import Backlog

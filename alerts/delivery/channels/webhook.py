@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ....core.settings.yaml_fields import Fields, Secrets
+from ....core.settings.yaml_config import Fields, Secrets
 from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
 from ..message import Burn, LatencyRegression, Message
 from ..message_text import cause_text, headline

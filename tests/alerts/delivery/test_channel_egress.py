@@ -12,7 +12,7 @@ from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery.channel import post_json
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
 from stagelens.alerts.delivery.channels.slack import api
-from stagelens.core.egress.addresses import ENV
+from stagelens.core.egress import ENV
 from stagelens.core.errors import ChannelError, ConfigError
 from tests.alerts.receiver import Moods, Receiver
 

@@ -20,9 +20,9 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import BinaryIO, Literal
 
-from .....core.egress.addresses import EgressDeniedError, EgressPolicy
+from .....core.egress import EgressDeniedError, EgressPolicy
 from .....core.errors import ChannelError
-from .....core.settings.yaml_fields import Fields, Secrets
+from .....core.settings.yaml_config import Fields, Secrets
 from ....config import MAX_PORT
 from ....formatting import line
 from ...channel import ChannelKind, OutcomeUnknownError, ParsedChannel, Refresh, redact

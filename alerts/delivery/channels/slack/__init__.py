@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .....core.errors import ChannelError
-from .....core.settings.yaml_fields import Fields, Secrets
+from .....core.settings.yaml_config import Fields, Secrets
 from ...channel import ChannelKind, OutcomeUnknownError, ParsedChannel, ReceiverResponse, Refresh, post_json
 from ...chart import message_chart
 from ...message import Message
