@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
+from ..analysis.burn_rate import AlertTier, is_reachable, policy_tiers, time_to_fire
+from ..analysis.policies import BurnRatePolicy, default_burn_rate_policy
 from ..core.errors import ConfigError, StoreError
 from ..core.settings.yaml_config import meant
 from ..store import Reader, Store
@@ -22,10 +24,8 @@ from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .config import DEFAULT_FILE
 from .evaluation.backtest import PastIncident, Preview, backtest
-from .evaluation.burn_rate import AlertTier, is_reachable, policy_tiers, time_to_fire
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions, read_slo_file
-from .policies import BurnRatePolicy, default_burn_rate_policy
 
 LOOK_BACK = timedelta(days=30)
 # Number of incidents shown, the worst first.

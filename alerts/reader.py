@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, select
 
 from ..analysis.comparison import StageGrowth
+from ..analysis.policies import BurnRatePolicy, default_burn_rate_policy
 from ..store import Store
 from .delivery.message import BudgetOverrun, Ending, Message
 from .delivery.message_text import headline, impact_text, worst_impact
@@ -19,7 +20,6 @@ from .incidents.lifecycle import IncidentRecord, get_incident, newest_incidents
 from .incidents.notification_rules import group_lead
 from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveFile
-from .policies import BurnRatePolicy, default_burn_rate_policy
 from .schema import outbox, transitions
 
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]

@@ -27,12 +27,12 @@ from costs.table import Table
 from numpy.typing import NDArray
 from promtool import firing_minutes, name_of
 
-from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import replay
-from stagelens.alerts.evaluation.burn_rate import AlertTier, Counts
 from stagelens.alerts.evaluation.slo_status import History
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policies import default_burn_rate_policy
+from stagelens.analysis import burn_rate
+from stagelens.analysis.burn_rate import AlertTier, Counts
+from stagelens.analysis.policies import default_burn_rate_policy
 
 Minutes = NDArray[np.float64]
 MONTH, HOUR, WEEK = timedelta(days=30), 60, 7 * 24 * 60

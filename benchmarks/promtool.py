@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 # The tests evaluate rules the same way.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stagelens.alerts.evaluation.burn_rate import AlertTier
+from stagelens.analysis.burn_rate import AlertTier
 from tests.alerts.export.rule_evaluation import firing
 
 

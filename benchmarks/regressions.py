@@ -32,7 +32,7 @@ from traffic.judging import Outcome, judge
 from traffic.report import report
 from traffic.service import rate_of
 
-from stagelens.alerts.regression.policy import default_tail_policy
+from stagelens.analysis.regression.policy import default_tail_policy
 
 SERIES, SEED, REGRESSIONS, CANARIES = 24, 2000, 8, 8
 

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...core.egress import EgressDeniedError, EgressPolicy
-from ...core.egress import CheckedTransport, proxy_of
+from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
 from ...core.errors import ChannelError
 from ...core.settings.yaml_config import Fields, Secrets
 from ..formatting import line

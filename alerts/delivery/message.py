@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...analysis.comparison import StageGrowth, dominant_growth
-from ..policies import Severity
+from ...analysis.policies import Severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...core.errors import ChannelError, StoreError
 from ...core.background_tasks import RETRY_SECONDS, PeriodicThread
+from ...core.errors import ChannelError, StoreError
 from ...store import Store
 from ...store.schema import storable
 from ..schema import outbox, transitions

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from ...analysis.burn_rate import AlertTier, Counts, ErrorBudget, Onset, find_onset
 from ...analysis.comparison import compare_failures
+from ...analysis.policies import BurnRatePolicy, NoData
 from ...store import Reader
 from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
 from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
-from ..policies import BurnRatePolicy, NoData
-from .burn_rate import AlertTier, Counts, ErrorBudget, Onset, find_onset
 from .evidence import (
     burn_rate_trend,
     counts_by_step,

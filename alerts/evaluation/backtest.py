@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from sqlalchemy import Connection
 
+from ...analysis.burn_rate import FAST, AlertTier, Counts, burn_rate, find_onset, firing_tiers, needed_windows
+from ...analysis.policies import BurnRatePolicy, Severity
 from ...store import Reader
 from .. import formatting
 from ..delivery.message import Burn, Finding
@@ -21,9 +23,7 @@ from ..incidents.journal import write_update
 from ..incidents.lifecycle import IncidentRecord, Step, next_step
 from ..incidents.notification_rules import IncidentUpdate
 from ..objectives.slo import Slo
-from ..policies import BurnRatePolicy, Severity
 from .alert_rules import cause_of_slo
-from .burn_rate import FAST, AlertTier, Counts, burn_rate, find_onset, firing_tiers, needed_windows
 from .evidence import dashboard_link, filters_of
 from .slo_status import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
 

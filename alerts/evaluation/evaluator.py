@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from ...analysis.policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
 from ...store import Store
 from .. import lease
 from ..delivery.message import Finding
@@ -34,7 +35,6 @@ from ..incidents.lifecycle import (
 from ..incidents.notification_rules import IncidentUpdate, decide_notifications
 from ..incidents.silences import active_silences, delete_old_silences, silence_reason
 from ..objectives.slo_file import Definitions
-from ..policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
 from .alert_rules import AbsenceRule, AlertRule, Verdict, cause_of_slo, evaluate_slo
 from .backtest import find_missed_incidents, write_missed_incident
 

@@ -11,13 +11,13 @@ from urllib.parse import quote, urlencode
 
 import pandas as pd
 
+from ...analysis.burn_rate import burn_rate
 from ...analysis.comparison import StageGrowth, rank_stage_growth
 from ...core.names import STATUS_ERROR
 from ...store import Reader
 from ...store.schema import storable_name
 from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
-from .burn_rate import burn_rate
 from .slo_status import as_requests
 
 # Time before the onset that the page shows.

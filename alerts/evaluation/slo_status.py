@@ -16,11 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...store import Reader, Selection, Tally
-from ..objectives.maintenance import ActiveMaintenance
-from ..objectives.slo import Slo
-from ..policies import BurnRatePolicy, MinimumBadRequests
-from .burn_rate import (
+from ...analysis.burn_rate import (
     FAST,
     RECENT,
     AlertTier,
@@ -35,6 +31,10 @@ from .burn_rate import (
     policy_tiers,
     remaining_budget,
 )
+from ...analysis.policies import BurnRatePolicy, MinimumBadRequests
+from ...store import Reader, Selection, Tally
+from ..objectives.maintenance import ActiveMaintenance
+from ..objectives.slo import Slo
 
 # Finest bucket of the store: the minimum time a service was seen.
 _BUCKET = timedelta(seconds=10)

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
+from ...analysis.policies import default_burn_rate_policy
 from ...core.errors import StagelensError
 from ..config import DEFAULT_FILE
 from ..objectives import slo_file
-from ..policies import default_burn_rate_policy
 from . import grafana, rules
 from .rules import HistogramExpressions
 

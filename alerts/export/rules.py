@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 
+from ...analysis.burn_rate import AlertTier, is_reachable, needed_windows, policy_tiers
+from ...analysis.policies import BurnRatePolicy
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
 from ...core.prometheus_names import DEFAULT_LABELS, FAMILIES, LABELS, LADDER, format_labels
 from ...core.stages import OVERHEAD, UNTIMED
 from ...store.selection import HISTOGRAMS
 from .. import formatting
-from ..evaluation.burn_rate import AlertTier, is_reachable, needed_windows, policy_tiers
 from ..evaluation.slo_status import tiers_of
 from ..objectives.slo import Slo
-from ..policies import BurnRatePolicy
 
 METRIC_NAMES = {family.source: family.name for family in FAMILIES}
 _UNITS = {

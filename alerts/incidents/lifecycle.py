@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
+from ...analysis.policies import Hysteresis
 from ...store.schema import storable
 from ..delivery.message import Ending, Finding
-from ..policies import Hysteresis
 from ..schema import incidents, transitions
 from ..schema import outbox as deliveries
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..policies import Fleet
+from ...analysis.policies import Fleet
 from .lifecycle import ChannelState, IncidentRecord, Step
 
 _GROUPED_PREFIX = "told with "

@@ -17,28 +17,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from sqlalchemy import Connection
 
-from ...store import Group, Reader, Store
-from ...store.schema import storable
-from .. import formatting
-from ..delivery.message import Finding
-from ..incidents.journal import IncidentError, notified_channels, person_name, require_incident, write_update
-from ..incidents.lifecycle import IncidentRecord, close_incident, find_open_incidents
-from ..incidents.notification_rules import IncidentUpdate, group_lead
-from . import series
-from .canary import canary_cause
-from .policy import TailPolicy, default_watch_policy
-from .scoring import total_histograms
-from .series import (
-    AcceptedLevel,
-    LearntBaseline,
-    WatchedSeries,
-    longest_window,
-    select_minutes,
-    stage_seconds,
-    to_minute_histograms,
-)
-from .stage_attribution import StageBaseline, rank_suspects
-from .statistic import (
+from ...analysis.regression.policy import TailPolicy, default_watch_policy
+from ...analysis.regression.scoring import total_histograms
+from ...analysis.regression.stage_attribution import StageBaseline, rank_suspects
+from ...analysis.regression.statistic import (
     Expectation,
     Floats,
     MinuteHistograms,
@@ -49,6 +31,24 @@ from .statistic import (
     count_beyond,
     model_features,
     rows_of,
+)
+from ...store import Group, Reader, Store
+from ...store.schema import storable
+from .. import formatting
+from ..delivery.message import Finding
+from ..incidents.journal import IncidentError, notified_channels, person_name, require_incident, write_update
+from ..incidents.lifecycle import IncidentRecord, close_incident, find_open_incidents
+from ..incidents.notification_rules import IncidentUpdate, group_lead
+from . import series
+from .canary import canary_cause
+from .series import (
+    AcceptedLevel,
+    LearntBaseline,
+    WatchedSeries,
+    longest_window,
+    select_minutes,
+    stage_seconds,
+    to_minute_histograms,
 )
 
 # Block length in which load and time of day hardly change. [minutes]

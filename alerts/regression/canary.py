@@ -12,12 +12,10 @@ from functools import cache
 
 import numpy as np
 
-from ...store import Group, MinuteCounts
-from .policy import TailPolicy, WatchPolicy, Window
-from .scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm, robust_spread
-from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
-from .stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_growth
-from .statistic import (
+from ...analysis.regression.policy import TailPolicy, WatchPolicy, Window
+from ...analysis.regression.scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm, robust_spread
+from ...analysis.regression.stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_growth
+from ...analysis.regression.statistic import (
     END_TO_END,
     HALF_REQUEST,
     Floats,
@@ -28,6 +26,8 @@ from .statistic import (
     TailCounts,
     trimmed_mean,
 )
+from ...store import Group, MinuteCounts
+from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
 
 DRAWS, SEED = 40_000, 1
 # Quantile that includes all requests, see `mean_stage_seconds`.

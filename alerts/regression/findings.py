@@ -9,6 +9,10 @@ from datetime import timedelta
 import numpy as np
 
 from ...analysis.comparison import StageGrowth, compare_means, compare_quantile, mean_latency
+from ...analysis.regression.policy import At, TailPolicy, WatchPolicy, Window
+from ...analysis.regression.scoring import TailScore, WindowScore
+from ...analysis.regression.stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
+from ...analysis.regression.statistic import MEAN, Expectation, PrefixSums, Row, TailCounts, block_excess
 from ...core.histogram import Estimate, Histogram
 from ...store import Group, Reader, Selection
 from .. import formatting
@@ -18,11 +22,7 @@ from ..evaluation.evidence import CALM_BEFORE, exemplar_of, filters_of
 from ..evaluation.evidence import dashboard_link as link_of
 from ..objectives.slo import Slo
 from .canary import VersionPair, rank_canary_suspects, version_group
-from .policy import At, TailPolicy, WatchPolicy, Window
-from .scoring import TailScore, WindowScore
 from .series import DAY, LearntBaseline, WatchedSeries, minute_start, select_minutes, stage_seconds
-from .stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
-from .statistic import MEAN, Expectation, PrefixSums, Row, TailCounts, block_excess
 from .traffic import (
     TrafficShift,
     all_shifts,

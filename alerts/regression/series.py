@@ -13,12 +13,20 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from ...analysis.regression.policy import TailPolicy
+from ...analysis.regression.scoring import (
+    AlarmRules,
+    AlarmState,
+    Reference,
+    TailScore,
+    TailScorer,
+    advance_alarm,
+    learn_reference_by_day,
+)
+from ...analysis.regression.stage_attribution import StageBaseline, learn_stage_baseline
+from ...analysis.regression.statistic import MinuteHistograms, Row, StageSeconds, TailCounts, count_beyond, join_tallies
 from ...store import Group, MinuteCounts, Reader, Selection
 from ..schema import tail_accepted, tail_progress, tail_references
-from .policy import TailPolicy
-from .scoring import AlarmRules, AlarmState, Reference, TailScore, TailScorer, advance_alarm, learn_reference_by_day
-from .stage_attribution import StageBaseline, learn_stage_baseline
-from .statistic import MinuteHistograms, Row, StageSeconds, TailCounts, count_beyond, join_tallies
 
 # Length of the column; longer causes end with a hash.
 _MAX_CAUSE = 255

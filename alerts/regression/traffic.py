@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...analysis.regression.policy import Confounders, TailPolicy
+from ...analysis.regression.statistic import Floats, bucket_middles
 from ...core.histogram import Histogram
 from ...store import Group, Reader, Selection
 from .. import formatting
-from .policy import Confounders, TailPolicy
 from .series import DAY, SPENT_STEP, select_minutes
-from .statistic import Floats, bucket_middles
 
 # Requests by dimension (route, model, status, device, batch, cold …) and value, as `Reader.dimensions` gives them.
 Traffic = Mapping[str, Mapping[str, float]]

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
+from ...analysis.policies import default_burn_rate_policy
+from ...analysis.regression.policy import TailPolicy, WatchPolicy, default_tail_policy, default_watch_policy
+from ...analysis.regression.scoring import AlarmState
 from ...store import Group, Store
 from ..delivery.message import Finding
 from ..evaluation.alert_rules import Verdict, maintenance_reason
 from ..objectives.slo_file import Definitions, RegressionSettings
-from ..policies import default_burn_rate_policy
 from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
 from .findings import RegressionContext, describe_canary, describe_regression
-from .policy import TailPolicy, WatchPolicy, default_tail_policy, default_watch_policy
-from .scoring import AlarmState
 from .series import (
     DAY,
     AcceptedLevel,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stagelens.alerts.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
+from stagelens.analysis.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
 
 from .service import DAY, Service, Weather, drift_of_a_replica, make_service, make_weather, with_blip, with_cold_start
 from .simulate import Change, simulate

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stagelens.alerts.regression.policy import TailPolicy
+from stagelens.analysis.regression.policy import TailPolicy
 
 from . import peers
 from .episodes import DAYS, REFERENCE_DAYS, Episode, World

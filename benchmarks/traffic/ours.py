@@ -6,11 +6,18 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from stagelens.alerts.regression import canary, scoring, stage_attribution
-from stagelens.alerts.regression import scoring as learning
-from stagelens.alerts.regression.policy import TailPolicy
-from stagelens.alerts.regression.scoring import Reference, TailScore, TailScorer
-from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds, TailCounts, count_beyond, join_tallies
+from stagelens.alerts.regression import canary
+from stagelens.analysis.regression import scoring, stage_attribution
+from stagelens.analysis.regression import scoring as learning
+from stagelens.analysis.regression.policy import TailPolicy
+from stagelens.analysis.regression.scoring import Reference, TailScore, TailScorer
+from stagelens.analysis.regression.statistic import (
+    MinuteHistograms,
+    StageSeconds,
+    TailCounts,
+    count_beyond,
+    join_tallies,
+)
 
 from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World
 from .service import DAY

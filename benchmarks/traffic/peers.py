@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.statistic import MinuteHistograms, bucket_middles
+from stagelens.analysis.regression.statistic import MinuteHistograms, bucket_middles
 
 from .service import DAY
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
+from stagelens.analysis.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
 
 from .service import ON_CPU, Service, Weather
 

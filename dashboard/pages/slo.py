@@ -10,10 +10,10 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.burn_rate import FAST, RECENT
 from ...alerts.evaluation.slo_status import SloStatus, counted_from, tally_over_time
 from ...alerts.objectives.slo import Slo
 from ...alerts.objectives.slo_file import EXAMPLE, why_unwatched
+from ...analysis.burn_rate import FAST, RECENT
 from ...core.stages import label
 from ..figures.budget import BurnLine, budget_figure, budget_left, budget_left_words, burn_figure, burn_rates
 from ..figures.time_axis import STEPS, TimeAxis, step_for

@@ -39,7 +39,7 @@ from tests.alerts.watch import Watch, events, lease_of, process_of
 PROCESSES = 3
 # [ratio of requests]
 FAILING = 0.5
-# More services that fail within minutes are grouped into one notification (alerts/policy/incidents.yaml).
+# More services that fail within minutes are grouped into one notification (analysis/policy/incidents.yaml).
 _AT_ONCE = 4
 # Pause between two failures; longest suspension; deadline for each step. [seconds]
 _CALM_SECONDS, _SUSPENDED_SECONDS, _PATIENCE_SECONDS = (0.05, 0.8), 5.0, 300.0

@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 
 from stagelens.alerts.regression.findings import make_verdict
-from stagelens.alerts.regression.scoring import WindowScore
-from stagelens.alerts.regression.statistic import END_TO_END, Row
 from stagelens.alerts.regression.traffic import merged_latency
+from stagelens.analysis.regression.scoring import WindowScore
+from stagelens.analysis.regression.statistic import END_TO_END, Row
 from stagelens.cli.compare_output import json_text, verdict
 from stagelens.cli.comparison import Side, compare_sides
 from stagelens.dashboard.config import DashboardConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.evaluation.burn_rate import AlertTier
 from stagelens.alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.alerts.reader import Incident
+from stagelens.analysis.burn_rate import AlertTier
 from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.regressions import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status

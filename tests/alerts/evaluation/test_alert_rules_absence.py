@@ -11,8 +11,8 @@ from stagelens.alerts.evaluation.alert_rules import absence_causes
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
-from stagelens.alerts.policies import default_incident_policy
 from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.analysis.policies import default_incident_policy
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 

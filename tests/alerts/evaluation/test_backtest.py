@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from stagelens.alerts import check
 from stagelens.alerts.delivery.message import Burn, Finding
-from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.backtest import backtest, replay
 from stagelens.alerts.evaluation.slo_status import History, load_history, measure_slo, tiers_of
 from stagelens.alerts.incidents import lifecycle
@@ -22,7 +21,8 @@ from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import read_slo_file
-from stagelens.alerts.policies import default_burn_rate_policy
+from stagelens.analysis import burn_rate
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.core.errors import StoreError
 from stagelens.store import Store
 

@@ -11,15 +11,15 @@ from sqlalchemy import select
 
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message_text import headline
-from stagelens.alerts.evaluation.burn_rate import Onset, find_onset
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
-from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
+from stagelens.analysis.burn_rate import Onset, find_onset
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 

@@ -12,8 +12,8 @@ from stagelens.alerts.evaluation.alert_rules import describe_burn
 from stagelens.alerts.evaluation.evidence import burn_rate_trend, dashboard_link, slow_requests
 from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.regression.findings import latency_trend as course_of_tail
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.store import Batch, Store
 from stagelens.store.records import KeptTrace
 from stagelens.store.series import Series

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.evaluation.burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget
 from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo, read_slo_status, status_of
 from stagelens.alerts.objectives.maintenance import ActiveMaintenance
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile
-from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.reader import AlertsReader
+from stagelens.analysis.burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 

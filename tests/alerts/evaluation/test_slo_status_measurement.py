@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.evaluation import burn_rate
 from stagelens.alerts.evaluation.slo_status import measure_slo, tally_over_time
 from stagelens.alerts.objectives.maintenance import ActiveMaintenance, MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policies import default_burn_rate_policy
+from stagelens.analysis import burn_rate
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 

@@ -19,8 +19,8 @@ from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.export import grafana, rules
 from stagelens.alerts.export.rules import METRIC_NAMES, HistogramExpressions
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.alerts.serve import AlertMetrics
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.collector.prometheus import counters
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names

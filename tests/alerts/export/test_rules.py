@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import yaml
 
-from stagelens.alerts.evaluation import burn_rate
-from stagelens.alerts.evaluation.burn_rate import AlertTier, Counts
 from stagelens.alerts.evaluation.slo_status import History, tiers_of
 from stagelens.alerts.export import rules
 from stagelens.alerts.export.rules import HistogramExpressions, prometheus_duration
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.policies import default_burn_rate_policy
+from stagelens.analysis import burn_rate
+from stagelens.analysis.burn_rate import AlertTier, Counts
+from stagelens.analysis.policies import default_burn_rate_policy
 from tests.alerts.export.rule_evaluation import firing
 from tests.support import prometheus_tool
 

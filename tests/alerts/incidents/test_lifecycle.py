@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents.journal import build_message
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, next_step
-from stagelens.alerts.policies import default_burn_rate_policy
 from stagelens.analysis.comparison import StageGrowth
+from stagelens.analysis.policies import default_burn_rate_policy
 
 PATIENCE = default_burn_rate_policy().patience
 MINUTE = 60.0

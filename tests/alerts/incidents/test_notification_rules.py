@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, close_incident, next_step
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, decide_notifications
-from stagelens.alerts.policies import Severity, default_burn_rate_policy, default_incident_policy
+from stagelens.analysis.policies import Severity, default_burn_rate_policy, default_incident_policy
 
 FLEET, PATIENCE = default_incident_policy().fleet, default_burn_rate_policy().patience
 START, MINUTE = 1_795_143_840.0, 60.0

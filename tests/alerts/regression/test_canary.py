@@ -6,11 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import canary, scoring
-from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.scoring import Reference, TailScore
-from stagelens.alerts.regression.stage_attribution import learn_stage_baseline
-from stagelens.alerts.regression.statistic import MinuteHistograms, StageSeconds, TailCounts, count_beyond, join_tallies
+from stagelens.alerts.regression import canary
+from stagelens.analysis.regression import scoring
+from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression.scoring import Reference, TailScore
+from stagelens.analysis.regression.stage_attribution import learn_stage_baseline
+from stagelens.analysis.regression.statistic import (
+    MinuteHistograms,
+    StageSeconds,
+    TailCounts,
+    count_beyond,
+    join_tallies,
+)
 
 POLICY = default_tail_policy()
 RULES = scoring.AlarmRules(POLICY.canary.windows, POLICY.fire, POLICY.stage_key.ease)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagelens.alerts.regression.findings import release_at_onset
-from stagelens.alerts.regression.policy import default_watch_policy
+from stagelens.analysis.regression.policy import default_watch_policy
 
 
 @pytest.mark.parametrize(

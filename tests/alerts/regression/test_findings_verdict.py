@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from stagelens.alerts.regression.findings import make_verdict
-from stagelens.alerts.regression.scoring import WindowScore
-from stagelens.alerts.regression.stage_attribution import Suspect
-from stagelens.alerts.regression.statistic import END_TO_END, MEAN, Row
 from stagelens.alerts.regression.traffic import TrafficShift
+from stagelens.analysis.regression.scoring import WindowScore
+from stagelens.analysis.regression.stage_attribution import Suspect
+from stagelens.analysis.regression.statistic import END_TO_END, MEAN, Row
 from stagelens.core.histogram import Histogram
 
 CELL = WindowScore(0, 8.5, 1.4, 0.6)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.policy import default_tail_policy
 from stagelens.alerts.regression.traffic import TrafficShift, load_shift, on_common_mix, traffic_shifts
+from stagelens.analysis.regression.policy import default_tail_policy
 from stagelens.core.histogram import Histogram
 
 POLICY = default_tail_policy().confounders

@@ -16,13 +16,13 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.alerts.regression import series as state_store
-from stagelens.alerts.regression.scoring import AlarmState, Reference
 from stagelens.alerts.regression.series import AcceptedLevel, LearntBaseline, WatchedSeries, make_cause
-from stagelens.alerts.regression.stage_attribution import StageBaseline
-from stagelens.alerts.regression.statistic import ExpectationModel, Row
 from stagelens.alerts.regression.traffic import same_hours_before
 from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import tail_references
+from stagelens.analysis.regression.scoring import AlarmState, Reference
+from stagelens.analysis.regression.stage_attribution import StageBaseline
+from stagelens.analysis.regression.statistic import ExpectationModel, Row
 from stagelens.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (
     MINUTE,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stagelens.alerts.regression.policy import StageEase, Window, default_tail_policy
+from stagelens.analysis.regression.policy import StageEase, Window, default_tail_policy
 
 POLICY = default_tail_policy()
 

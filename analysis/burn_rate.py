@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from ..policies import BurnRatePolicy, BurnRateRule, CalmRule, MinimumBadRequests, Severity
+from .policies import BurnRatePolicy, BurnRateRule, CalmRule, MinimumBadRequests, Severity
 
 FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
 # Ten years or more count as "never".

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.stage_attribution import (
+from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression.stage_attribution import (
     StageBaseline,
     learn_stage_baseline,
     mean_stage_seconds,
     rank_suspects,
 )
-from stagelens.alerts.regression.statistic import StageSeconds, bucket_middles
+from stagelens.analysis.regression.statistic import StageSeconds, bucket_middles
 
 POLICY = default_tail_policy()
 DAY = 1440

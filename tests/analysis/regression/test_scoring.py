@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import scoring
-from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.scoring import Reference, TailScore, TailScorer, learn_reference_by_day
-from stagelens.alerts.regression.stage_attribution import learn_stage_baseline, rank_suspects
-from stagelens.alerts.regression.statistic import END_TO_END, MinuteHistograms, count_beyond, join_tallies
+from stagelens.analysis.regression import scoring
+from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression.scoring import Reference, TailScore, TailScorer, learn_reference_by_day
+from stagelens.analysis.regression.stage_attribution import learn_stage_baseline, rank_suspects
+from stagelens.analysis.regression.statistic import END_TO_END, MinuteHistograms, count_beyond, join_tallies
 
 POLICY = default_tail_policy()
 RULES = scoring.AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm
+from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression.scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm
 
 POLICY = default_tail_policy()
 RULES = AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stagelens.alerts.regression.policy import default_tail_policy
-from stagelens.alerts.regression.scoring import total_histograms
-from stagelens.alerts.regression.statistic import (
+from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression.scoring import total_histograms
+from stagelens.analysis.regression.statistic import (
     END_TO_END,
     MEAN,
     MinuteHistograms,

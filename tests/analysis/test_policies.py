@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.alerts.policies import InMinutes, read_policy_fields
+from stagelens.analysis.policies import InMinutes, read_policy_fields
 from stagelens.core.errors import ConfigError
 
 

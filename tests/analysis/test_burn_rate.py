@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.evaluation import burn_rate
-from stagelens.alerts.evaluation.burn_rate import AlertTier, Counts
-from stagelens.alerts.policies import default_burn_rate_policy
+from stagelens.analysis import burn_rate
+from stagelens.analysis.burn_rate import AlertTier, Counts
+from stagelens.analysis.policies import default_burn_rate_policy
 
 MONTH = timedelta(days=30)
 POLICY = default_burn_rate_policy()

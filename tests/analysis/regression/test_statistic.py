@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.policy import Window, default_tail_policy
-from stagelens.alerts.regression.scoring import robust_spread, total_histograms
-from stagelens.alerts.regression.statistic import (
+from stagelens.analysis.regression.policy import Window, default_tail_policy
+from stagelens.analysis.regression.scoring import robust_spread, total_histograms
+from stagelens.analysis.regression.statistic import (
     Expectation,
     MinuteHistograms,
     PrefixSums,

@@ -1,0 +1,1 @@
+"""Search for latency regressions: statistics, scores, alarms and the stage that grew."""
