@@ -26,6 +26,9 @@ from .server.access_config import Access, read_access, tokens_from_env
 from .traces.rule_config import read_rules
 from .traces.rules import Rule
 
+_log = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 2.0
 # The ports the OpenTelemetry specification gives to OTLP/HTTP and OTLP/gRPC.
 DEFAULT_PORT, DEFAULT_GRPC_PORT = 4318, 4317
 MAX_PORT = 65_535
@@ -128,11 +131,6 @@ def _count(env: Mapping[str, str], key: str, otherwise: int, low: int, high: int
         msg = f"{key} is {text!r}; write a whole number from {low} to {high}, such as {otherwise}"
         raise ConfigError(msg)
     return int(text)
-
-
-_log = logging.getLogger(__name__)
-
-_CHECK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)

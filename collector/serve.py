@@ -43,6 +43,10 @@ from .server.http_server import HttpServer, open_listener
 from .traces.sampling import SamplingPolicy
 from .traces.span_reader import SpanReader
 
+__all__ = ["Collector", "CollectorConfig"]
+
+_log = logging.getLogger(__name__)
+
 PATHS: dict[str, Endpoint] = {
     "/v1/metrics": "metrics",
     "/v1/traces": "traces",
@@ -216,10 +220,6 @@ class Servers(HttpServer):
             if self._grpc is not None:
                 both.create_task(self._grpc.stop(_DRAIN_SECONDS))
 
-
-__all__ = ["Collector", "CollectorConfig"]
-
-_log = logging.getLogger(__name__)
 
 _PORT_FIX = (
     "Stop what uses that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
