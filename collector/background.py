@@ -28,6 +28,8 @@ from .self_metrics import Health, SelfMetrics
 from .traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from .traces.sampling import SamplingPolicy
 
+_log = logging.getLogger(__name__)
+
 MAINTENANCE_PART = "maintaining the store"
 
 
@@ -152,8 +154,6 @@ class SpanFolder(PeriodicThread):
         self._waiting_bytes = waiting.size_bytes
         self._metrics.waiting(waiting)
 
-
-_log = logging.getLogger(__name__)
 
 Samples = Mapping[tuple[str, tuple[str, ...]], float]
 

@@ -44,6 +44,8 @@ from .admission import ForwardQueue
 from .config import Destination, with_secrets
 from .transport import HttpTransport, Refused, Retry, Transport, open_grpc_transport
 
+_log = logging.getLogger(__name__)
+
 _PREFIX = "stagelens_collector_forward_"
 # Losses and failures of a destination are logged at most this often. [seconds]
 _SAY_EVERY = 60.0
@@ -372,8 +374,6 @@ class DestinationSender:
             await self._calls.aclose()
             self._calls = None
 
-
-_log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 2.0
 # Interval to look for backlogs without a destination, and their age when they are dropped. [seconds]

@@ -60,6 +60,8 @@ from .retained_traces import RetainedTraceReader
 from .validation import IngestResult, TimeWindow, printable_text
 from .writer import FullError, UncommittedError, UnwritableError, Writer
 
+_log = logging.getLogger(__name__)
+
 Signal: TypeAlias = Literal["metrics", "traces"]
 
 MAX_BATCH_NAME_CHARS = 200
@@ -234,8 +236,6 @@ def _count_json(body: bytes) -> int:
         for scope in objects(resource, "scopeLogs")
     )
 
-
-_log = logging.getLogger(__name__)
 
 D = TypeVar("D")
 T = TypeVar("T")

@@ -51,6 +51,8 @@ from .snapshot import (
     read_triton_statistics,
 )
 
+_log = logging.getLogger(__name__)
+
 _PREFIX = "stagelens_collector_scrape_"
 
 
@@ -263,8 +265,6 @@ def _token(target: ScrapeTarget, env: Mapping[str, str]) -> str:
         raise FetchError(msg)
     return env[target.token_env] if target.token_env else ""
 
-
-_log = logging.getLogger(__name__)
 
 # Missed scrapes after which another collector takes over a target.
 _MISSED = 3

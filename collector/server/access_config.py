@@ -40,6 +40,8 @@ from ...core.settings.live_file import stamp_of
 from ...core.settings.values import parse_size
 from ...core.settings.yaml_config import Document, Fields, Place, Problem, Secrets, spell
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
@@ -331,8 +333,6 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
     )
     raise ConfigError(msg)
 
-
-_log = logging.getLogger(__name__)
 
 # Key of the ASGI scope for the common name of the client's certificate.
 SCOPE_KEY = "stagelens.certificate"

@@ -41,6 +41,8 @@ from .columns import ROW, Rows, Spans, decode_rows, decode_spans, encode_spans, 
 from .requests import Requests, requests_of, split_by_stage
 from .sampling import SamplingPolicy, traces_of
 
+_log = logging.getLogger(__name__)
+
 Floats = NDArray[np.float64]
 
 _NS = 1_000_000_000
@@ -304,8 +306,6 @@ def counted_parcels(
         Parcel(delivery.now, counted=True, spans=encode_spans(each)) for each in concatenate_spans(merged).spans()
     ]
 
-
-_log = logging.getLogger(__name__)
 
 # Parcels from further in the future, after the clock was set back, are due. [seconds]
 _MAX_SKEW_SECONDS = 60
