@@ -50,9 +50,9 @@ def waterfall_table(found: KeptTrace) -> Table:
             )
     if len(found.spans) > len(longest):
         made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
-    overhead = found.stages_ns.get(OVERHEAD, 0)
-    if overhead:
-        made.add_row(styled("Overhead"), styled(duration(overhead / NS)), styled("between the stages", "dim"))
+    unattributed = found.stages_ns.get(OVERHEAD, 0)
+    if unattributed:
+        made.add_row(styled(label(OVERHEAD)), styled(duration(unattributed / NS)), styled("between the stages", "dim"))
     made.add_row(styled("Together", "bold"), styled(duration(scale.whole), "bold"))
     return made
 

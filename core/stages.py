@@ -42,7 +42,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("queue", "Queue", "waiting before work: proxy, thread pool, executor, batch, scheduler", waiting=True),
     Stage("load", "Cold start", "weights, session creation, compile, first-call warm-up", waiting=True),
     Stage("untimed", "Not timed", "requests of which the agent recorded no stages, to keep within its budget"),
-    Stage("overhead", "Overhead", "end to end minus all stages: what nobody claimed"),
+    Stage("overhead", "Unattributed", "end to end minus all stages: time that no stage covers"),
 )
 
 OVERHEAD = "overhead"
@@ -71,7 +71,7 @@ def label(key: str) -> str:
 
 
 def position(key: str) -> tuple[int, str]:
-    """Return the sort key of stage *key*: the fixed order; custom stages come just below overhead, by name.
+    """Return the sort key of stage *key*: the fixed order; custom stages come just below `overhead`, by name.
 
     >>> sorted(["overhead", "rerank", "queue", "forward"], key=position)
     ['forward', 'queue', 'rerank', 'overhead']

@@ -251,7 +251,7 @@ def _decode(facts: Facts, stage: str) -> tuple[str, str]:
     return "Decode faster under load", f"{shares}, but {tokens}: tokens themselves come slower in the tail."
 
 
-def _overhead(facts: Facts, stage: str) -> tuple[str, str]:
+def _unattributed(facts: Facts, stage: str) -> tuple[str, str]:
     why = f"{label(stage)} is {_shares(facts, stage)}: so much time between stages belongs to no stage."
     return "Name what happens between the stages", why
 
@@ -299,6 +299,6 @@ _WORDS: dict[str, Callable[[Facts, str], tuple[str, str]]] = {
     "cpu": _data_work,
     "decode": _decode,
     "dependency": _dependency,
-    "instrumentation": _overhead,
+    "instrumentation": _unattributed,
     "recording": _untimed,
 }

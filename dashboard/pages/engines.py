@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.histogram import Distribution
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
-from ...core.stages import OVERHEAD
+from ...core.stages import OVERHEAD, label
 from ...store.queries.replicas import EngineModel
 from ..ui.components import Node, card, empty, legend, stage_bar, stage_name, table
 from ..ui.format import SPACE, UNKNOWN, axis_duration, count, duration, percentile, several
@@ -125,7 +125,11 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
         for kind, words in ((TOKENS_IN, "in"), (TOKENS_OUT, "out"))
         if model.tokens.get(kind)
     ]
-    foot = "What the engine does not split is Overhead in the bar above." if OVERHEAD in _split(model) else None
+    foot = (
+        f"Time that the engine does not split is {label(OVERHEAD)} in the bar above."
+        if OVERHEAD in _split(model)
+        else None
+    )
     return card(name, table(head, rows, f"Times of {name}"), sub=", ".join(counts) or None, foot=foot, flush=True)
 
 

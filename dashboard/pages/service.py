@@ -63,7 +63,7 @@ _LOOKED_THROUGH = 400
 # Distance on the percentile axis, on both sides: a fifth of a nine.
 _NEAR = 8
 # Unattributed share from which a note is shown: time between stages is not instrumented. [ratio]
-_MUCH_OVERHEAD = 0.15
+_LARGE_UNATTRIBUTED_SHARE = 0.15
 # Lowest rank of a slow request. [ratio]
 _SLOW_RANK = 0.9
 
@@ -179,11 +179,11 @@ def _unattributed_note(context: Context, now: Measures) -> Component | None:
     """Return the note on a large unattributed share, where there is one."""
     total = sum(now.median_stages.values())
     share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
-    if share <= _MUCH_OVERHEAD or not has_enough_samples(now.requests, 0.5):
+    if share <= _LARGE_UNATTRIBUTED_SHARE or not has_enough_samples(now.requests, 0.5):
         return None
     where = link("What fits →", href=_advice(context), className="link")
     text = " of the median: time between stages is not instrumented. "
-    return html.Div([html.Span([html.B(f"Overhead is {percent(share)}"), text, where])], className="quiet")
+    return html.Div([html.Span([html.B(f"{label(OVERHEAD)} is {percent(share)}"), text, where])], className="quiet")
 
 
 def _budget_tile(context: Context) -> Component | None:

@@ -50,7 +50,7 @@ def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
         ("Rank", "r w-rank hide"),
     ]
     rows = [_lane(span, scale, found, setting) for span in spans_by_start(found)]
-    rows += _overhead_row(found, setting, scale)
+    rows += _unattributed_row(found, setting, scale)
     body = table(head, rows, "Stages of the request in time", css="wf")
     return card(
         "Timeline",
@@ -94,7 +94,7 @@ def _bar_note(said: str, left: float, width: float) -> Component:
     return html.Span(said, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
-def _overhead_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
+def _unattributed_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
     """Return the row of unattributed time, which has no interval."""
     seconds = found.stages_ns.get(OVERHEAD, 0) / NS
     if not seconds:

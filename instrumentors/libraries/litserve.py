@@ -46,7 +46,7 @@ class LitServeInstrumentor(Instrumentor):
     )
     facts = ("batch",)
     not_timed = (
-        "the way back from the worker, and `batch` and `unbatch`: `overhead`",
+        "the way back from the worker, and `batch` and `unbatch`: Unattributed",
         "`predict` and `encode_response` of a stream, which run as it is read: what is timed in them is there",
         "continuous batching, but for `queue`",
     )

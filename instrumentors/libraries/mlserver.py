@@ -33,9 +33,9 @@ class MLServerInstrumentor(Instrumentor):
     facts = ("batch",)
     not_timed = (
         "`predict` of a runtime itself, but libraries in it: `stagelens run --stage forward=your_module:YourRuntime.predict`",
-        "the way back from a worker, and merging and splitting a batch: `overhead`",
+        "the way back from a worker, and merging and splitting a batch: Unattributed",
         "gRPC and Kafka, for no server of theirs is instrumented",
-        "a worker with a Python of its own (`environment_tarball`): `overhead`",
+        "a worker with a Python of its own (`environment_tarball`): Unattributed",
     )
     tested = MappingProxyType({"mlserver": "1.7.1"})
 

@@ -37,9 +37,9 @@ class ProcessPoolInstrumentor(Instrumentor):
     )
     not_timed = (
         "libraries in a process that is not instrumented: `stagelens run`, or `stagelens.instrument()` at the top of the main module",
-        "the way back of the result: `overhead`",
+        "the way back of the result: Unattributed",
         "processes by another interpreter (`multiprocessing.set_executable`)",
-        "what an exception that pickles itself leaves behind: the time before it is `overhead`",
+        "what an exception that pickles itself leaves behind: the time before it is unattributed",
     )
 
     def hooks(self) -> Mapping[str, Hook]:

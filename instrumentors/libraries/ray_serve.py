@@ -49,7 +49,7 @@ class RayServeInstrumentor(Instrumentor):
     )
     facts = ("batch", "method")
     not_timed = (
-        "the proxy itself, and the way to the replica's user code and back: `overhead`",
+        "the proxy itself, and the way to the replica's user code and back: Unattributed",
         'a method of a deployment itself, but libraries in it: `stagelens.stage("forward")` around its body',
         "an answer that nobody waits for but a deployment it was handed on to (`second.remote(first.remote())`): it is that one's `queue`",
         "clocks of hosts that differ: a call that was sent in the future has no `queue`",

@@ -439,7 +439,7 @@ def test_a_stage_of_ones_own_has_a_pattern_and_waiting_another() -> None:
     frame = breakdown().rename(columns={"forward": "rerank"})
     families = {trace["name"]: trace["meta"]["family"] for trace in percentile_figure(frame)["data"] if "meta" in trace}
 
-    assert families == {"rerank": "own", "Queue": "wait", "Overhead": ""}
+    assert families == {"rerank": "own", "Queue": "wait", "Unattributed": ""}
 
 
 def test_the_strip_shows_requests_a_second() -> None:

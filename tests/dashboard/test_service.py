@@ -253,7 +253,7 @@ def test_a_stage_can_be_left_out(source: Source) -> None:
     percentiles, over, heat = (figure(source, name, address) for name in ("percentile", "over", "heat"))
     page = html_of(source, address)
 
-    assert stages_in(percentiles) == stages_in(over) == {"Forward", "Overhead"}
+    assert stages_in(percentiles) == stages_in(over) == {"Forward", "Unattributed"}
     assert "ms</b>" not in notes(percentiles)
     assert (
         percentiles["layout"]["yaxis"]["range"][1]
