@@ -56,7 +56,7 @@ def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iter
         StoreError: The store cannot be read.
     """
     if slo.service not in seen.services:
-        fix = meant(slo.service, seen.services) or f"; known are {', '.join(seen.services) or 'none yet'}"
+        fix = meant(slo.service, seen.services) or f"; known services: {', '.join(seen.services) or 'none yet'}"
         yield f"The store has never seen a service {slo.service!r}{fix}"
         return
     yield from _course(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
@@ -65,29 +65,29 @@ def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iter
 
 def _course(found: Preview, slo: Slo) -> Iterator[str]:
     if found.seen_from is None:
-        yield f"The store has nothing of {slo.service} that this counts in the last {formatting.duration(LOOK_BACK)}."
+        yield f"The store has no matching data of {slo.service} in the last {formatting.duration(LOOK_BACK)}."
         return
     since = max(found.since, found.seen_from)
     span = formatting.duration(found.until - since)
-    known = f"the last {span}" if since == found.since else f"the {span} that are known"
+    known = f"the last {span}" if since == found.since else f"the {span} of available data"
     left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget is left"
     yield f"Over {known} this would have {_count_incidents(found.incidents)}{left}."
     worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
     for each in sorted(worst, key=lambda each: each.opened_at):
         yield f"  {_incident(each, found.until)}"
     if len(found.incidents) > _SHOWN:
-        yield f"  and {len(found.incidents) - _SHOWN} more that spent less"
+        yield f"  and {len(found.incidents) - _SHOWN} more that spent less of the budget"
     if found.coarse_until is not None:
         yield f"  Before {_format_time(found.coarse_until)} only whole hours are kept: what was shorter may be missed there."
 
 
 def _count_incidents(incidents: tuple[PastIncident, ...]) -> str:
     if not incidents:
-        return "told nobody anything"
+        return "sent no alert"
     pages = sum(each.severity == "page" for each in incidents)
     tickets = len(incidents) - pages
-    paged = f"paged {_times(pages)}" if pages else "paged nobody"
-    return f"{paged} and made {tickets} {'ticket' if tickets == 1 else 'tickets'}" if tickets else paged
+    paged = f"paged {_times(pages)}" if pages else "sent no page"
+    return f"{paged} and opened {tickets} {'ticket' if tickets == 1 else 'tickets'}" if tickets else paged
 
 
 def _times(number: int) -> str:
@@ -112,7 +112,7 @@ def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
         return
     found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
     if len(found) > 1:
-        yield f"First tokens were found in several ways ({', '.join(sorted(found))}): choose one with `definition`."
+        yield f"First tokens have several definitions ({', '.join(sorted(found))}): select one with `definition`."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -123,8 +123,8 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="stagelens check",
-        description="Check an SLO file: exit 0 with what it promises, or 1 with every mistake in it. "
-        "With a store, also say when it would have paged in the last 30 days.",
+        description="Validate an SLO file: exit 0 with its objectives, or 1 with every error in it. "
+        "With a store, also list the alerts of the last 30 days.",
     )
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, help="the SLO file (default: %(default)s)")
     parser.add_argument("--store", metavar="URL", help=f"sqlite:///FILE or postgresql://… (default: {DEFAULT_STORE})")
@@ -185,17 +185,17 @@ def summary(
         yield ""
         yield from _describe_slo(slo)
         if seen is not None:
-            note(f"  looking at the last {formatting.duration(LOOK_BACK)} …")
+            note(f"  replaying the last {formatting.duration(LOOK_BACK)} …")
             lines = list(preview(seen, slo, default_burn_rate_policy(), _now()))
             note("")
             yield from (f"  {line}" for line in lines)
     yield ""
     if isinstance(store, str) and store:
-        yield f"Nothing is said of the past: {store}"
+        yield f"Past alerts were not evaluated: {store}"
     if not channels:
-        yield "No channels: incidents are kept and shown on the dashboard, and nobody is told."
+        yield "No channels: incidents are shown on the dashboard only; no notifications are sent."
     for entry in channels:
-        waiting = f" (messages wait: {entry.lacking} is not set here)" if entry.lacking else ""
+        waiting = f" (deliveries are paused: {entry.lacking} is not set)" if entry.lacking else ""
         yield f"Messages go to {entry.name}{'' if entry.name == entry.kind else f' ({entry.kind})'}{waiting}"
 
 
@@ -204,15 +204,15 @@ def _describe_slo(slo: Slo) -> Iterator[str]:
     yield f"  {_budget(slo)}"
     if slo.budgets:
         shares = ", ".join(f"{stage} {formatting.latency(length.total_seconds())}" for stage, length in slo.budgets)
-        yield f"  Of its time, stages may take: {shares}."
+        yield f"  Stage budgets: {shares}."
     now = _now()
     if slo.reset is not None:
         verb = "counts" if slo.reset <= now else "will count"
-        yield f"  Only what came since {formatting.moment(slo.reset)} {slo.reset.astimezone(UTC):%Y} {verb}."
+        yield f"  Only requests since {formatting.moment(slo.reset)} {slo.reset.astimezone(UTC):%Y} {verb}."
     planned = slo.maintenance.intervals(now, now + timedelta(days=14))
     if planned:
         low, high = planned[0]
-        yield f"  Next planned work: {formatting.moment(low)}, for {formatting.duration(high - low)}; it counts for nothing."
+        yield f"  Next maintenance window: {formatting.moment(low)}, for {formatting.duration(high - low)}; excluded from the SLO."
     for tier in policy_tiers(default_burn_rate_policy(), slo.window):
         yield f"  {_tier(tier, slo)}"
 
@@ -230,9 +230,9 @@ def _tier(tier: AlertTier, slo: Slo) -> str:
     rule = f"{tier.severity:<6} when the budget burns {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
     if not is_reachable(tier, slo.objective):
         highest = formatting.times(1 / slo.budget)
-        return f"{rule}: left out, it cannot burn faster than {highest} at this objective"
+        return f"{rule}: skipped, the burn rate cannot exceed {highest} at this objective"
     share = formatting.percent(min(1.0, tier.burn * slo.budget))
-    what = {"coverage": "time unexplained", "freshness": "the time stale"}.get(slo.kind, "requests bad")
+    what = {"coverage": "time unattributed", "freshness": "the time without fresh data"}.get(slo.kind, "requests bad")
     return f"{rule} ({share} of {what}{_soonest(tier, slo)})"
 
 
@@ -241,8 +241,8 @@ def _soonest(tier: AlertTier, slo: Slo) -> str:
     if outage is None or slo.kind == "coverage":
         return ""
     if slo.kind == "freshness":
-        return f"; {_span(outage + (slo.threshold or timedelta(0)))} into a silence"
-    return f"; {_span(outage)} into a total outage"
+        return f"; {_span(outage + (slo.threshold or timedelta(0)))} after the last data"
+    return f"; {_span(outage)} after a total outage begins"
 
 
 def _now() -> datetime:

@@ -42,7 +42,7 @@ _LONGEST = timedelta(days=395)
 def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
     """Return one line per incident; *everything* says whether resolved incidents are included."""
     if not found:
-        return "No incident yet." if everything else "No incident is open; --all shows those that are over."
+        return "No incident yet." if everything else "No incident is open; --all includes resolved incidents."
     rows = [
         (each.id, each.state, each.severity, _format_time(each.opened_at), _incident_owner(each), each.headline)
         for each in found
@@ -54,11 +54,11 @@ def format_incident(found: Incident) -> str:
     """Return one incident with its history and deliveries."""
     facts = [
         ("state", _incident_state(found)),
-        ("since", f"{formatting.moment(found.since)}, noticed {formatting.moment(found.opened_at)}"),
+        ("since", f"{formatting.moment(found.since)}, detected {formatting.moment(found.opened_at)}"),
         ("severity", found.severity),
         ("impact", found.impact),
-        ("looked after by", _acknowledgement(found)),
-        ("told", f"nobody: {found.muted}" if found.muted else "yes"),
+        ("acknowledged by", _acknowledgement(found)),
+        ("notified", f"no: {found.muted}" if found.muted else "yes"),
         ("see", found.link),
     ]
     happened = [(_format_time(each.at), each.event, _notified(each), each.headline) for each in found.transitions]
@@ -69,8 +69,8 @@ def format_incident(found: Incident) -> str:
     parts: list[Iterable[str]] = [
         [f"{found.id}: {found.headline}", ""],
         (f"  {name:<16}{value}" for name, value in facts if value),
-        ["", *format_table(("when (UTC)", "what happened", "told", "as"), happened)],
-        ["", *format_table(("channel", "message", "state", "tries", "when (UTC)", "answer"), sent)] if sent else [],
+        ["", *format_table(("when (UTC)", "event", "notified", "message"), happened)],
+        ["", *format_table(("channel", "message", "state", "tries", "when (UTC)", "response"), sent)] if sent else [],
     ]
     return "\n".join(line for part in parts for line in part)
 
@@ -172,7 +172,7 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("stagelens alerts", description="Look at incidents, acknowledge and silence them.")
+    parser = argparse.ArgumentParser("stagelens alerts", description="List, acknowledge and silence incidents.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listed = _add_command(commands, "list", "incidents that are open, the newest first", _list_incidents)
     listed.add_argument("--all", action="store_true", help="also those that are over")
@@ -184,10 +184,10 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     acked.add_argument("id", metavar="ID")
     _add_author_option(acked, environment)
-    normal = "take what became slower for the new normal; only what is slower still is told again"
+    normal = "accept as new baseline; notify again only if latency rises further"
     accepted = _add_command(commands, "accept", normal, _accept_regression)
     accepted.add_argument("id", metavar="ID")
-    accepted.add_argument("--why", metavar="TEXT", default="", help="why; channels are told")
+    accepted.add_argument("--why", metavar="TEXT", default="", help="reason, sent to the channels")
     _add_author_option(accepted, environment)
     _add_silence_options(
         _add_command(commands, "silence", "tell nobody of certain incidents for a while", _create_silence), environment
@@ -198,9 +198,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     tested = commands.add_parser(
         "test",
         help="send a sample incident to a channel",
-        description="Send a sample incident to a channel, and say what came back.",
+        description="Send a sample incident to a channel and print the result.",
     )
-    tested.add_argument("channel", metavar="NAME", help="the channel, as the SLO file calls it")
+    tested.add_argument("channel", metavar="NAME", help="name of the channel in the SLO file")
     file = "the SLO file (default slo.yaml) [STAGELENS_SLO_FILE]"
     tested.add_argument("--slo", dest="STAGELENS_SLO_FILE", metavar="X", help=file)
     return parser
@@ -212,9 +212,9 @@ def _add_command(
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
     )
-    where = "where everything is kept (default sqlite:///stagelens.db) [STAGELENS_DATABASE]"
+    where = "URL of the store (default sqlite:///stagelens.db) [STAGELENS_DATABASE]"
     command.add_argument("--database", dest="STAGELENS_DATABASE", metavar="X", help=where)
-    command.add_argument("--json", action="store_true", help="answer for programs")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(answer=answer)
     return command
 
@@ -222,21 +222,21 @@ def _add_command(
 def _add_silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     for key, meaning in MATCHERS.items():
         command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (default any)")
-    length = f"for how long, such as 30m (default {_LENGTH})"
+    length = f"duration, such as 30m (default {_LENGTH})"
     command.add_argument("--for", dest="length", metavar="TIME", default=_LENGTH, help=length)
-    command.add_argument("--from", dest="start", metavar="TIME", help="from when on, as ISO 8601 (default now)")
-    command.add_argument("--comment", metavar="TEXT", default="", help="why; people see it beside what is not told")
+    command.add_argument("--from", dest="start", metavar="TIME", help="start, as ISO 8601 (default now)")
+    command.add_argument("--comment", metavar="TEXT", default="", help="reason, shown with the silence")
     _add_author_option(command, environment)
 
 
 def _add_author_option(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     name = environment.get("USER") or environment.get("LOGNAME") or ""
-    command.add_argument("--by", metavar="NAME", default=name, help="who (default: who is logged in)")
+    command.add_argument("--by", metavar="NAME", default=name, help="name of the acting person (default: login name)")
 
 
 def _test_channel(name: str, config: AlertsConfig) -> int:
     if config.slo_file is None:
-        msg = "there is no slo.yaml here, which says what the channels are; name it with --slo or STAGELENS_SLO_FILE"
+        msg = "no slo.yaml in this directory; name the file that defines the channels with --slo or STAGELENS_SLO_FILE"
         raise ConfigError(msg)
     entries = {entry.name: entry for entry in read_slo_file(config.slo_file, config.env).channels}
     if name not in entries:
@@ -256,7 +256,7 @@ def _list_incidents(store: Store, options: argparse.Namespace, _now: datetime) -
 def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
     found = _reader(store).incident(options.id)
     if found is None:
-        msg = f"there is no incident {options.id!r}; `stagelens alerts list --all` names those there are"
+        msg = f"there is no incident {options.id!r}; `stagelens alerts list --all` lists all incidents"
         raise IncidentError(msg)
     return dataclasses.asdict(found), format_incident(found)
 
@@ -264,15 +264,15 @@ def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) ->
 def _acknowledge_incident(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = acknowledge(store, options.id, _author_name(options), now)
     answer = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
-    return answer, f"{found.acked_by} looks after {found.id}: {found.finding.name} of {found.finding.service}"
+    return answer, f"{found.acked_by} acknowledged {found.id}: {found.finding.name} of {found.finding.service}"
 
 
 def _accept_regression(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = accept_regression(store, options.id, _author_name(options), now, options.why)
     ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
     answer = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
-    normal = f"{found.acked_by} accepted {found.id} as the new normal of {found.finding.service}"
-    return answer, f"{normal}; it is told again if it gets slower still"
+    normal = f"{found.acked_by} accepted {found.id} as the new baseline of {found.finding.service}"
+    return answer, f"{normal}; a new notification is sent only if latency rises further"
 
 
 def _create_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
@@ -301,7 +301,7 @@ def _list_silences(store: Store, options: argparse.Namespace, now: datetime) -> 
 def _end_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     with store.transaction() as connection:
         ended = end_silence(connection, options.id, now)
-    return {"id": ended.id, "ended_at": now}, f"{ended.id} is over: {format_matchers(ended)} is told again"
+    return {"id": ended.id, "ended_at": now}, f"{ended.id} has ended: notifications for {format_matchers(ended)} resume"
 
 
 def _reader(store: Store) -> AlertsReader:
@@ -319,7 +319,7 @@ def _author_name(options: argparse.Namespace) -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:
-        msg = "nobody is logged in here; say who you are with --by NAME"
+        msg = "no login name found; name yourself with --by NAME"
         raise StagelensError(msg) from error
 
 
@@ -418,8 +418,8 @@ def _describe_outcome(reference: str, trouble: ChannelError | None) -> str:
     if trouble is None:
         return f"accepted{f' as {reference}' if reference else ''}"
     if isinstance(trouble, OutcomeUnknownError):
-        return f"not known: {trouble}"
-    again = "it would not be tried again" if trouble.permanent else "it would be tried again"
+        return f"unknown: {trouble}"
+    again = "it would not be retried" if trouble.permanent else "it would be retried"
     return f"not accepted ({again}): {trouble}"
 
 
@@ -430,7 +430,7 @@ def _check_heartbeat(entry: ChannelEntry, heartbeat: HeartbeatReceiver) -> Itera
     except ChannelError as error:
         yield _describe_failure(entry, error)
         return
-    yield f"ok: {entry.name} took it"
+    yield f"ok: {entry.name} accepted it"
 
 
 def _describe_failure(entry: ChannelEntry, trouble: ChannelError) -> str:

@@ -80,7 +80,7 @@ class Probes:
     def _livez(self) -> tuple[bool, str]:
         ended = [each.name for each in self._threads() if each.ident is not None and not each.is_alive()]
         if ended:
-            return False, f"ended, and should run: {', '.join(ended)}; restart the alerts, their log says more"
+            return False, f"threads stopped: {', '.join(ended)}; see the log and restart the alerts"
         return True, "ok"
 
     def _readyz(self) -> tuple[bool, str]:
@@ -88,13 +88,13 @@ class Probes:
         if not lives:
             return False, text
         if trouble := self._trouble():
-            return False, f"{trouble}; the log of the alerts says more"
+            return False, f"{trouble}; see the log of the alerts"
         try:
             with self._store.engine.connect() as connection:
                 holder = lease.holder_of(connection, LEASE, self._clock())
         except SQLAlchemyError as error:
             log.warning("alerts: not ready, the store cannot be read: %s", error)
-            return False, "the store cannot be read; the log of the alerts says more"
+            return False, "the store cannot be read; see the log of the alerts"
         return True, "ok" if holder in (None, self._holder) else "ok; standing by, another process evaluates"
 
 
@@ -174,19 +174,17 @@ def _probe_response(metrics: WSGIApplication, probes: Mapping[str, Probe]) -> WS
 
 
 def _read_metrics(connection: Connection, now: float, channels: Iterable[str]) -> Iterator[Metric]:
-    messages = GaugeMetricFamily(
-        _PREFIX + "messages", "Messages on record, by what became of them.", labels=("channel", "state")
-    )
+    messages = GaugeMetricFamily(_PREFIX + "messages", "Messages, by delivery state.", labels=("channel", "state"))
     for (channel, state), number in _messages(connection, channels).items():
         messages.add_metric((channel, state), number)
     yield messages
     since = outbox.oldest_waiting_page(connection)
     waits = 0.0 if since is None else max(0.0, now - since)
-    yield _gauge("oldest_page_wait_seconds", "How long the oldest page that nobody took waits; 0 for none.", waits)
+    yield _gauge("oldest_page_wait_seconds", "Age of the oldest undelivered page; 0 for none. [seconds]", waits)
     last = lease.done_at(connection, EVALUATED_LEASE) or 0.0
-    text = "When all objectives were last evaluated without an error; 0 for never."
+    text = "Time of the last evaluation of all objectives without an error; 0 for never."
     yield _gauge("last_evaluation_timestamp_seconds", text, last)
-    trouble = GaugeMetricFamily(_PREFIX + "open_incidents", "Incidents that are open.", labels=("severity",))
+    trouble = GaugeMetricFamily(_PREFIX + "open_incidents", "Open incidents.", labels=("severity",))
     for severity, number in _open_incidents(connection).items():
         trouble.add_metric((severity,), number)
     yield trouble
@@ -338,7 +336,7 @@ class Alerts:
         for entry in definitions.channels:
             if entry.lacking:
                 fix = "a file is read again when it changes, a variable when alerts start again"
-                log.error("alerts: channel %s waits: %s holds no secret; %s", entry.name, entry.lacking, fix)
+                log.error("alerts: channel %s sends nothing: %s has no secret; %s", entry.name, entry.lacking, fix)
             elif entry.name not in self._channel_threads:
                 self._channel_threads[entry.name] = (entry, self._start_threads(entry))
         with self._store.transaction() as connection:
@@ -373,7 +371,7 @@ class Alerts:
     def _evaluation_error(self) -> str:
         """Return why not everything is evaluated; "" if it is. A file that was never valid defines nothing."""
         if self.file.errors and self.file.current is None:
-            return "nothing is watched, the SLO file has mistakes"
+            return "no SLO is evaluated: the SLO file has errors"
         return self._trouble[0]
 
     def _running(self) -> list[threading.Thread]:
@@ -394,8 +392,8 @@ class Alerts:
         except (StoreError, SQLAlchemyError) as error:
             self._log_change("the store cannot be used", str(error))
         except Exception as error:
-            if self._log_change("the evaluation failed in a way nobody thought of", repr(error)):
-                log.exception("alerts: where it failed")
+            if self._log_change("the evaluation failed with an unexpected error", repr(error)):
+                log.exception("alerts: traceback of the failed evaluation")
         else:
             self._log_change("", "")
 
@@ -406,6 +404,6 @@ class Alerts:
         if trouble:
             log.error("alerts: %s: %s", trouble, reason)
         else:
-            log.info("alerts: the trouble is over, evaluating again")
+            log.info("alerts: recovered, evaluation continues")
         self._trouble = trouble, reason
         return True

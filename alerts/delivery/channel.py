@@ -30,13 +30,13 @@ from .message import Message
 # A part of an error message, and what to do about that error.
 Hint = tuple[str, str]
 COMMON_HINTS: Sequence[Hint] = (
-    ("Name or service not known", "The name of the host is not known here: check it, and the DNS of this machine."),
-    ("Temporary failure in name resolution", "Names cannot be looked up here: check the DNS of this machine."),
-    ("refused", "Nothing listens there: check host and port, and whether a firewall refuses."),
-    ("cannot be reached", "Check the address, and whether this machine may go out (firewall, proxy: HTTPS_PROXY)."),
-    ("answered 429", "The receiver wants fewer messages; the outbox waits as long as it asks."),
-    ("gave no answer", "The receiver took it and said nothing: see there whether it arrived."),
-    ("is not one", "Write the whole address, with https:// in front."),
+    ("Name or service not known", "The host name cannot be resolved: check the name and the DNS of this machine."),
+    ("Temporary failure in name resolution", "DNS lookups fail: check the DNS of this machine."),
+    ("refused", "Nothing listens at that address: check host, port and firewall."),
+    ("cannot be reached", "Check the address and outbound access of this machine (firewall, proxy: HTTPS_PROXY)."),
+    ("responded 429", "The receiver limits the rate of messages; the outbox retries after the requested delay."),
+    ("sent no response", "The receiver sent no response: check there whether the message arrived."),
+    ("is not valid", "Write the full URL, starting with https://."),
 )
 
 
@@ -139,7 +139,7 @@ class ChannelKind:
 def find_hint(error: str, hints: Sequence[Hint]) -> str:
     """Return what to do about *error*: the first of *hints*, or else of `COMMON_HINTS`, that applies; "" if none does.
 
-    >>> find_hint("PagerDuty answered 404", [("answered 404", "Set base_url.")])
+    >>> find_hint("PagerDuty responded 404", [("responded 404", "Set base_url.")])
     'Set base_url.'
     """
     return next((advice for part, advice in (*hints, *COMMON_HINTS) if part in error), "")
@@ -228,16 +228,16 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
         return _run_coroutine(_exchange(method, httpx.URL(url), body, headers, receiver))
     except EgressDeniedError as error:
         # Not permanent: the name may resolve differently, or the setting may be fixed.
-        msg = f"{receiver} is not called: {error}"
+        msg = f"{receiver} was not contacted: {error}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         msg = f"{receiver} cannot be reached: {_os_reason(error)}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        msg = f"{receiver}: the address is not one"
+        msg = f"{receiver}: the URL is not valid"
         raise ChannelError(msg, permanent=True) from error
     except httpx.HTTPError as error:
-        msg = f"{receiver} took the request and gave no answer: {type(error).__name__}"
+        msg = f"{receiver} received the request and sent no response: {type(error).__name__}"
         raise OutcomeUnknownError(msg) from error
 
 
@@ -246,7 +246,7 @@ def refusal_error(answer: ReceiverResponse, receiver: str, secrets: Sequence[str
     said = redact(answer.text, secrets)
     transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
     return ChannelError(
-        f"{receiver} answered {answer.status}" + (f": {said}" if said else ""),
+        f"{receiver} responded {answer.status}" + (f": {said}" if said else ""),
         permanent=not transient,
         retry_after_seconds=answer.retry_after_seconds,
     )
@@ -307,7 +307,7 @@ async def _exchange(
             return ReceiverResponse(response.status_code, response.headers, await _read_body(response, receiver))
     except TimeoutError as error:
         if "http11.send_request_headers.started" in steps:
-            msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"
+            msg = f"{receiver} received the request and sent no response within {DEADLINE_SECONDS:g} s"
             raise OutcomeUnknownError(msg) from error
         msg = f"{receiver} cannot be reached within {DEADLINE_SECONDS:g} s"
         raise ChannelError(msg, permanent=False) from error
@@ -319,7 +319,7 @@ async def _read_body(response: httpx.Response, receiver: str) -> bytes:
     async for piece in response.aiter_raw():
         body += piece
         if len(body) > MAX_ANSWER_BYTES:
-            msg = f"{receiver} took the request and its answer has no end"
+            msg = f"{receiver} received the request and its response does not end"
             raise OutcomeUnknownError(msg)
     return bytes(body)
 

@@ -184,7 +184,7 @@ def draw_chart(finding: Finding) -> bytes | None:
     try:
         return _png(_draw_image(finding, course, course.highest))
     except Exception:  # a page without its chart is still a page
-        log.exception("alerts: the chart of %s cannot be drawn", finding.name)
+        log.exception("alerts: %s: the chart cannot be drawn; messages are sent without it", finding.name)
         return None
 
 

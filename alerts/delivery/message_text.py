@@ -22,7 +22,7 @@ _SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
 # A share up to this value counts as all of the excess.
 _ALL = 1.05
-_UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "it is not watched any more"}
+_UNKNOWN_ENDINGS = {"no_data": "no more data", "removed": "its SLO was removed"}
 
 
 def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None = None) -> str:
@@ -165,7 +165,7 @@ def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
 def _budget_left(burn: Burn, unit: str) -> str:
     if burn.budget_left <= 0:
         return f"none; {formatting.count(-burn.bad_left)} {unit} over" if unit else "none"
-    room = f", room for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
+    room = f", enough for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
     return f"{formatting.percent(burn.budget_left)}{room}"
 
 
@@ -189,11 +189,11 @@ def absence_impact(absence: MissingTraffic) -> str:
     """Return the expected traffic as a sentence.
 
     >>> absence_impact(MissingTraffic(usual=1240, before_seconds=86400, window_seconds=900))
-    'No request in 15 minutes; 1,240 came in as long a time 1 day before. Nothing else about the service can be judged.'
+    'No request in 15 minutes; 1,240 arrived in the same period 1 day before. Nothing else about the service can be evaluated.'
     """
     missed, before = _format_seconds(absence.window_seconds), _format_seconds(absence.before_seconds)
-    there = f"{formatting.count(absence.usual)} came in as long a time {before} before"
-    return f"No request in {missed}; {there}. Nothing else about the service can be judged."
+    there = f"{formatting.count(absence.usual)} arrived in the same period {before} before"
+    return f"No request in {missed}; {there}. Nothing else about the service can be evaluated."
 
 
 def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
@@ -225,16 +225,16 @@ def title(message: Message) -> str:
     finding = message.finding
     what = f"{finding.service}: {_subject_of(finding)}"
     if message.ending in _UNKNOWN_ENDINGS:
-        return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed without knowing how it went on"
+        return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed, its outcome is unknown"
     if message.ending == "accepted":
-        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} accepts it as the new normal"
+        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} accepted it as the new baseline"
     lasted = formatting.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
     if message.resolved and message.first:
         return f"{what} {_past_state(finding)} for {lasted} and recovered"
     if message.resolved:
         return f"{what} is fine again after {lasted}"
     if message.transition == "acknowledged":
-        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} looks after it"
+        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} acknowledged it"
     again = " again" if message.transition == "reopened" else ""
     more = f", and {len(message.also)} more" if message.also else ""
     return f"{what} {_present_state(finding)}{again}{more}"
@@ -346,7 +346,7 @@ def chart_in_words(finding: Finding) -> str:
     shown = _trend_text(finding, course, course.highest)
     limit = f"; alerts from {formatting.times(finding.burn.threshold)}" if finding.burn else ""
     usual = f"; {formatting.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
-    return f"Chart: {shown}{limit}{usual}; the trouble began at {formatting.moment_of(finding.since)}"
+    return f"Chart: {shown}{limit}{usual}; the problem began at {formatting.moment_of(finding.since)}"
 
 
 def small_print(message: Message) -> list[str]:
@@ -354,7 +354,7 @@ def small_print(message: Message) -> list[str]:
     finding = message.finding
     lines = [f"{finding.name}: {finding.promise}"]
     if message.acked_by and not message.resolved:
-        lines.append(f"{message.acked_by} looks after it")
+        lines.append(f"{message.acked_by} acknowledged it")
     if message.note not in ("", message.acked_by):
         lines.append(f"Accepted by {message.note}")
     return lines

@@ -136,7 +136,7 @@ def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now
         return
     too_late = again - claimed.created_at > GIVE_UP_SECONDS[claimed.message.finding.severity]
     if error.permanent or too_late:
-        reason = said if error.permanent else f"given up after {claimed.attempts} attempts; last: {said}"
+        reason = said if error.permanent else f"dropped after {claimed.attempts} attempts; last: {said}"
         _write_outcome(connection, claimed, state="dead", changed_at=now, error=reason)
         _stop_older_reminders(connection, claimed)
         return
@@ -149,7 +149,7 @@ def abandon_removed_channels(connection: Connection, channels: Sequence[str], no
     connection.execute(
         update(outbox)
         .where(outbox.c.state == "waiting", outbox.c.channel.not_in(channels))
-        .values(state="dead", changed_at=now, error="the channel is not in the SLO file any more")
+        .values(state="dead", changed_at=now, error="the channel was removed from the SLO file")
     )
 
 
@@ -350,9 +350,9 @@ class DeliveryWorker(AlertsThread):
         except ChannelError as refused:
             error = refused
         except Exception as broken:  # a bug in a channel must not stop other messages
-            log.exception("alerts: the channel %s cannot make its message", self._channel.name)
+            log.exception("alerts: channel %s cannot format its message; it is not sent", self._channel.name)
             # Only its type: the text is shown to people and may contain a secret.
-            error = ChannelError(f"the message could not be made: {type(broken).__name__}", permanent=True)
+            error = ChannelError(f"the message could not be formatted: {type(broken).__name__}", permanent=True)
         if error is not None and error.retry_after_seconds is not None:
             self._paused_until = self._clock() + min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
         self._record_outcome(claimed, reference, error)
@@ -364,7 +364,9 @@ class DeliveryWorker(AlertsThread):
                 with self._store.transaction() as connection:
                     self._write_result(connection, claimed, reference, error)
             except (StoreError, SQLAlchemyError) as trouble:
-                log.warning("alerts: the outcome of %s cannot be written yet: %s", claimed.message.key, trouble)
+                log.warning(
+                    "alerts: the result of %s cannot be stored yet and is retried: %s", claimed.message.key, trouble
+                )
                 if self._stopping.wait(RETRY_SECONDS):
                     return
             else:

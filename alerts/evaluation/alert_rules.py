@@ -193,7 +193,7 @@ def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
     work = calendar.under_way(now)
     if work is None:
         return ""
-    return f"planned work: {work.why}" if work.why else "planned work"
+    return f"maintenance window: {work.why}" if work.why else "maintenance window"
 
 
 def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
@@ -252,7 +252,7 @@ class AbsenceRule:
         return Finding(
             name="traffic",
             service=slo.service,
-            promise="requests come, as they did at this time before",
+            promise="requests arrive, as before at this time of day",
             kind="no_data",
             severity=policy.severity,
             since=since.timestamp(),

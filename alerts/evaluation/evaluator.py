@@ -218,7 +218,7 @@ class Evaluator:
 
 
 def _log(turn: IncidentUpdate, at: float) -> None:
-    said = f" (nobody is told: {turn.note})" if turn.note and not turn.told else ""
+    said = f" (no notification: {turn.note})" if turn.note and not turn.told else ""
     log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(message_for(turn, at)), said)
 
 

@@ -63,21 +63,21 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
 def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stagelens export",
-        description="Write rules for Prometheus, or a dashboard for Grafana, over what the collector tells on /metrics.",
+        description="Write rules for Prometheus or a Grafana dashboard, based on the collector's /metrics.",
     )
     kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     made = kinds.add_parser("rules", help="recording and alerting rules made from an SLO file")
     path = Path(env.get("STAGELENS_SLO_FILE") or DEFAULT_FILE)
     made.add_argument("--slo", type=Path, default=path, metavar="FILE", help="the SLO file (default %(default)s)")
-    dashboard = kinds.add_parser("grafana", help="a dashboard as JSON, to be imported")
+    dashboard = kinds.add_parser("grafana", help="a dashboard as JSON, for import")
     about = kinds.add_parser("itself", help="alerting rules about Stagelens itself")
-    where = "where the runbook is, for links (default %(default)s)"
+    where = "URL of the runbook (default %(default)s)"
     about.add_argument("--runbook", default=RUNBOOK, metavar="URL", help=where)
     for command in kinds.choices.values():
-        command.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to (default: the output)")
+        command.add_argument("-o", "--output", type=Path, metavar="FILE", help="output file (default: standard output)")
     for command in (made, dashboard):
         command.add_argument(
-            "--native", action="store_true", help="read native histograms, which Prometheus has to be told to keep"
+            "--native", action="store_true", help="use native histograms; they must be enabled in Prometheus"
         )
     return parser
 

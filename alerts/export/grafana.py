@@ -65,11 +65,11 @@ def _requests(histograms: HistogramExpressions) -> list[Panel]:
     return [
         Panel(
             "Latency",
-            "Of all requests of the chosen services together.",
+            "All requests of the selected services.",
             _quantiles(histograms, REQUEST_DURATION, 0.5, 0.9, 0.99, 0.999),
             "s",
         ),
-        Panel("Requests", "A second, by service.", {"{{service_name}}": rate}, "reqps", width=6),
+        Panel("Requests", "Per second, by service.", {"{{service_name}}": rate}, "reqps", width=6),
         Panel(
             "Errors",
             "The share of requests that failed, by service.",
@@ -88,14 +88,14 @@ def _stages(histograms: HistogramExpressions) -> list[Panel]:
     return [
         Panel(
             "Mean request by stage",
-            "The stages of a request add up to it, so this is the mean latency. Of slow requests Stagelens' own pages say it.",
+            "The stages of a request add up to it, so this is the mean latency. For slow requests use the pages of Stagelens.",
             {"{{stage}}": f"{spent} / {requests}"},
             "s",
             stacked=True,
         ),
         Panel(
             "Share of each stage",
-            "Of the time of all requests.",
+            "Share of the time of all requests.",
             {"{{stage}}": f"{spent} / {whole}"},
             "percentunit",
             stacked=True,
@@ -105,10 +105,12 @@ def _stages(histograms: HistogramExpressions) -> list[Panel]:
 
 def _tokens(histograms: HistogramExpressions) -> list[Panel]:
     return [
-        Panel(title, f"{text} Times by two definitions do not compare.", _by_definition(histograms, source), "s")
+        Panel(
+            title, f"{text} Times of different definitions are not comparable.", _by_definition(histograms, source), "s"
+        )
         for title, text, source in (
-            ("Time to first token", "Of requests that answer bit by bit, by how it is found.", FIRST_TOKEN),
-            ("Time per output token", "The mean of each request, by how it is measured.", OUTPUT_TOKEN),
+            ("Time to first token", "Streamed requests, by definition.", FIRST_TOKEN),
+            ("Time per output token", "Mean of each request, by definition.", OUTPUT_TOKEN),
         )
     ]
 
@@ -119,8 +121,8 @@ def _recording(histograms: HistogramExpressions) -> Panel:
         for ask in (histograms.summed, histograms.counted)
     )
     return Panel(
-        "What recording costs",
-        "A request, by how much agents record of it within their budget.",
+        "Agent overhead",
+        "Per request, by the recording level of the agents.",
         {"{{level}}": f"{spent} / {requests}"},
         "s",
         width=6,
@@ -129,8 +131,8 @@ def _recording(histograms: HistogramExpressions) -> Panel:
 
 def _suspects(histograms: HistogramExpressions) -> Panel:
     return Panel(
-        "Servers not believed",
-        "Calls a second whose server says of its own time what cannot be true: they count as a dependency as a whole.",
+        "Rejected server timings",
+        "Calls per second with invalid server timings: the whole call counts as dependency.",
         {"{{dialect}}": f"sum by (dialect) ({histograms.counted(METRIC_NAMES[SUSPECT_REPORT], _CHOSEN, _WINDOW)})"},
         "reqps",
         width=6,
@@ -174,7 +176,7 @@ _ITSELF = (
     ),
     Panel(
         "Exports refused",
-        "A second, by signal and answer.",
+        "Per second, by signal and response code.",
         {
             "{{signal}} {{code}}": "sum by (signal, code) "
             f'(rate(stagelens_collector_requests_total{{code!~"2.."}}[{_WINDOW}]))'
@@ -184,7 +186,7 @@ _ITSELF = (
     ),
     Panel(
         "Commits, p99",
-        "How long a transaction takes, which senders wait for.",
+        "Duration of a transaction; senders wait for it.",
         {
             "{{instance}}": "histogram_quantile(0.99, sum by (le, instance) "
             f"(rate(stagelens_collector_commit_seconds_bucket[{_WINDOW}])))"
@@ -194,14 +196,14 @@ _ITSELF = (
     ),
     Panel(
         "Store",
-        "Its room, and how much it may take.",
+        "Its size and its budget.",
         {"used": "max(stagelens_collector_store_bytes)", "budget": "max(stagelens_collector_store_budget_bytes) > 0"},
         "bytes",
         width=6,
     ),
     Panel(
         "Waiting",
-        "What was received and is not in the store yet.",
+        "Received data that is not stored yet.",
         {
             "batches": "sum(stagelens_collector_queue_bytes)",
             "spans": "max(stagelens_collector_spans_waiting_bytes)",
@@ -211,14 +213,14 @@ _ITSELF = (
     ),
     Panel(
         "Lost by agents",
-        "Requests a second that agents could not count.",
+        "Requests per second that agents could not count.",
         {"requests": f"sum(rate(stagelens_collector_agent_dropped_requests_total[{_WINDOW}]))"},
         "reqps",
         width=6,
     ),
     Panel(
         "Alerts",
-        "How long the oldest page waits, and how long ago objectives were evaluated.",
+        "Age of the oldest undelivered page, and time since the last evaluation.",
         {
             "oldest page": "max(stagelens_alerts_oldest_page_wait_seconds)",
             "last evaluation": "time() - (max(stagelens_alerts_last_evaluation_timestamp_seconds) > 0)",
@@ -228,7 +230,7 @@ _ITSELF = (
     ),
     Panel(
         "Latency histograms",
-        "On /metrics, and how many there may be; past it the rest is told as one.",
+        "Series on /metrics and their limit; above it, the rest is aggregated.",
         {"used": "max(stagelens_collector_histograms)", "limit": "max(stagelens_collector_histograms_limit)"},
         width=6,
     ),

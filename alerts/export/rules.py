@@ -182,13 +182,13 @@ def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpr
     if buckets or set(labels) > set(DEFAULT_LABELS):
         yield "#"
         yield "# They are right only if the collector's file has had this section for as long as an alert's short window:"
-        yield "# without a label there are no requests, and without a bucket every one is bad."
+        yield "# without a label no requests match, and without a bucket every request is bad."
         yield f"#   prometheus: {{labels: [{', '.join(labels)}], buckets: {buckets}}}"
     keep, quiet = formatting.percent(policy.patience.keep), prometheus_duration(policy.patience.quiet)
     yield "#"
-    yield "# What Stagelens' own alerts do besides, and rules cannot:"
+    yield "# Features of Stagelens' own alerts that rules do not have:"
     yield "# - of a service that was seen for less than a tier's short window, the rest of the window counts as good;"
-    yield f"# - what fires goes on down to {keep} of its burn rate, and ends after {quiet} of quiet (here: keep_firing_for: {quiet});"
+    yield f"# - an alert keeps firing down to {keep} of its burn rate, and ends after {quiet} of quiet (here: keep_firing_for: {quiet});"
     yield "# - while the collector does not work, nothing is opened or ended (here: alert on absent(up) of its job);"
     yield "# - a message names the stage to blame, and the requests that show it;"
     yield "# - the budget that is left: over 30 days it would need more than Prometheus keeps by default."
@@ -197,17 +197,17 @@ def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpr
 def _comments(slo: Slo, policy: BurnRatePolicy) -> Iterator[str]:
     yield " ".join(f"{slo.name}: {slo.in_words()}.".split())
     if slo.kind == "freshness":
-        yield "Left out: minutes without new data cannot be counted by a rule. Leave it to Stagelens."
+        yield "Skipped: a rule cannot count minutes without new data. Use Stagelens' own alerts."
         return
     for tier in policy_tiers(policy, slo.window):
         if not is_reachable(tier, slo.objective):
-            yield f"Left out: {tier.severity} over {prometheus_duration(tier.long)}, for it cannot burn {formatting.times(tier.burn)} at this objective."
+            yield f"Skipped: {tier.severity} over {prometheus_duration(tier.long)}: the burn rate cannot reach {formatting.times(tier.burn)} at this objective."
     if slo.maintenance.planned:
-        yield "Planned work of the file is not known here: mute its times in Alertmanager (mute_time_intervals)."
+        yield "Maintenance windows are not included: add them to Alertmanager (mute_time_intervals)."
     if slo.reset is not None:
-        yield f"Its reset at {slo.reset.isoformat()} is not known here: what was before counts, where a window reaches it."
+        yield f"Its reset at {slo.reset.isoformat()} is not included: earlier requests count while a window covers them."
     if slo.budgets:
-        yield "The budgets of its stages are not known here."
+        yield "Stage budgets are not included."
 
 
 def _group(slo: Slo, policy: BurnRatePolicy, histograms: HistogramExpressions) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def acknowledge(store: Store, name: str, by: str, now: datetime) -> IncidentReco
     with store.transaction() as connection:
         found = require_incident(connection, name)
         if found.resolved_at is not None:
-            msg = f"{name} is over since {formatting.moment_of(found.resolved_at)}; there is nothing to look after"
+            msg = f"{name} was resolved at {formatting.moment_of(found.resolved_at)}; it cannot be acknowledged"
             raise IncidentError(msg)
         if found.acked_by == who:
             return found
@@ -124,7 +124,7 @@ def require_incident(connection: Connection, name: str) -> IncidentRecord:
     """
     found = get_incident(connection, name)
     if found is None:
-        msg = f"there is no incident {name!r}; `stagelens alerts list` names those there are"
+        msg = f"there is no incident {name!r}; `stagelens alerts list` lists open incidents"
         raise IncidentError(msg)
     return found
 

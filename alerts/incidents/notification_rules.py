@@ -114,7 +114,7 @@ def grouped_reason(lead: str) -> str:
 def group_lead(reason: str) -> str:
     """Return the leading incident named by *reason*, or "".
 
-    >>> group_lead(grouped_reason("sl-1")), group_lead("planned work")
+    >>> group_lead(grouped_reason("sl-1")), group_lead("maintenance window")
     ('sl-1', '')
     """
     return reason.removeprefix(_GROUPED_PREFIX) if reason.startswith(_GROUPED_PREFIX) else ""

@@ -121,7 +121,7 @@ def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
     """
     row = connection.execute(select(silences).where(silences.c.id == storable(name))).first()
     if row is None:
-        msg = f"there is no silence {name!r}; `stagelens alerts silences` names those there are"
+        msg = f"there is no silence {name!r}; `stagelens alerts silences` lists all silences"
         raise IncidentError(msg)
     silence = _from_row(row)
     if silence.ends_at <= now:
@@ -154,10 +154,10 @@ def delete_old_silences(connection: Connection, before: datetime) -> None:
 def _check_silence(matchers: Mapping[str, str], starts_at: datetime, ends_at: datetime) -> None:
     unknown = [key for key in matchers if key not in MATCHERS]
     if unknown:
-        msg = f"a silence knows no {unknown[0]!r}; write one of {', '.join(MATCHERS)}"
+        msg = f"a silence has no field {unknown[0]!r}; write one of {', '.join(MATCHERS)}"
         raise IncidentError(msg)
     if not matchers:
-        msg = f"a silence needs something to go by: at least one of {', '.join(MATCHERS)}; service {ANY} is everything"
+        msg = f"a silence needs at least one of {', '.join(MATCHERS)}; service {ANY} is everything"
         raise IncidentError(msg)
     if matchers.get("severity", ANY) not in ("page", "ticket", ANY):
         msg = f"severity is {matchers['severity']!r}; write page or ticket"

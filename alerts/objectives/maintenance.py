@@ -251,7 +251,7 @@ def _zone(fields: Fields) -> ZoneInfo | None:
     except (ValueError, OSError, ZoneInfoNotFoundError):
         zones = available_timezones()
         fix = f"write one such as Europe/Berlin or UTC{meant(name, zones)}" if zones else "install the package tzdata"
-        fields.complain(f"{fields.name('zone')} is {name!r}, which is no time zone here; {fix}", "zone")
+        fields.complain(f"{fields.name('zone')} is {name!r}, which is not a known time zone; {fix}", "zone")
         return None
 
 
@@ -259,6 +259,6 @@ def _known(fields: Fields, key: str, known: Collection[str], what: str) -> froze
     found = fields.texts(key)
     for word in found:
         if word not in known:
-            fix = meant(word, known) or f"; known are {', '.join(sorted(known))}"
+            fix = meant(word, known) or f"; known values: {', '.join(sorted(known))}"
             fields.complain(f"{fields.name(key)} has {word!r}, which is no {what} in this file{fix}", key)
     return frozenset(found)

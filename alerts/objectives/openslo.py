@@ -130,7 +130,7 @@ class _IndicatorReader:
         for key in ("raw", "rawType"):
             if ratio.has(key):
                 ratio.value(key)
-                ratio.complain(f"{ratio.name(key)} is not supported: requests are counted; write good and total", key)
+                ratio.complain(f"{ratio.name(key)} is not supported; write good and total", key)
         good, bad = (ratio.mapping(key, example="metricSource: …") for key in ("good", "bad"))
         total = ratio.mapping("total", example="metricSource: …")
         ratio.finish()
@@ -144,7 +144,7 @@ class _IndicatorReader:
         if slo is None or among is None:
             return None
         if _filters(slo) != _filters(among):
-            ratio.complain(f"{ratio.name('total')} counts other requests; give it the same filters", "total")
+            ratio.complain(f"{ratio.name('total')} has other filters; use the same filters", "total")
         return OpenSloIndicator(slo, by_value=False)
 
     def _source(self, metric: Fields, role: Literal["value", "share", "total"]) -> Slo | None:

@@ -270,9 +270,9 @@ class LiveFile(live_file.LiveFile[Definitions]):
         for line in self.errors:
             log.error("alerts: %s", line)
         if self.current is None:
-            log.error("alerts: nothing is watched until the SLO file is mended; it is read again when it changes")
+            log.error("alerts: no SLO is evaluated until the SLO file is fixed; it is read again when it changes")
         else:
-            log.error("alerts: the SLOs read before stay in force until the file is mended")
+            log.error("alerts: the previous SLOs stay in force until the SLO file is fixed")
 
 
 def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:
@@ -289,7 +289,7 @@ def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple
     if file.errors:
         return (
             f"{file.path} cannot be read",
-            f"`stagelens check {file.path}` says why; it is read again when it changes",
+            f"`stagelens check {file.path}` shows the errors; the file is read again when it changes",
         )
     return f"{file.path} has no SLO", f"Add one{such} and it is read again"
 
@@ -297,4 +297,4 @@ def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple
 def unwatched_line(file: LiveFile | None) -> str:
     """Return `why_unwatched` as one line for a terminal; empty if an SLO is in force."""
     why, fix = why_unwatched(file)
-    return f"nobody is watched: {why}. {fix}" if why else ""
+    return f"no SLO is evaluated: {why}. {fix}" if why else ""

@@ -136,17 +136,17 @@ def accept_regression(store: Store, name: str, by: str, now: datetime, why: str 
 def _require_acceptable(found: IncidentRecord) -> None:
     finding = found.finding
     if found.resolved_at is not None:
-        msg = f"{found.id} is over since {formatting.moment_of(found.resolved_at)}; there is nothing to accept"
+        msg = f"{found.id} was resolved at {formatting.moment_of(found.resolved_at)}; it cannot be accepted"
         raise IncidentError(msg)
     silence = f"silence it (`stagelens alerts silence --service {finding.service} --slo {finding.name} --for 8h`)"
     if finding.burn is not None:
         msg = (
-            f"{found.id} is about the objective {finding.name}, and what was promised is not the less so; "
-            f"write another objective or threshold into the SLO file, or {silence}"
+            f"{found.id} is about the objective {finding.name}, and an objective is "
+            f"not a baseline; write another objective or threshold into the SLO file, or {silence}"
         )
         raise IncidentError(msg)
     if finding.absence is not None:
-        msg = f"{found.id} is about requests that do not come, and only a slower tail can be accepted; {silence}"
+        msg = f"{found.id} is about missing traffic; only latency regressions can be accepted; {silence}"
         raise IncidentError(msg)
 
 

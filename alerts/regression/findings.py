@@ -350,7 +350,7 @@ def _finding(
         return None
     quantile = _SHOWN_AT if slower.at == MEAN else float(slower.at)
     about = pseudo_slo(group, quantile)
-    usual = f"with version {against} beside it" if against else "in the same hours of the days before"
+    usual = f"with version {against} at the same time" if against else "in the same hours of the days before"
     return Finding(
         name="canary" if against else "tail",
         service=group.service,

@@ -52,7 +52,7 @@ def ask(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask
 
 
 def test_open_incidents_are_listed(ask: Ask) -> None:
-    """One line: id, how urgent, since when, who looks after it, what."""
+    """One line: id, how urgent, since when, who acknowledged it, what."""
     head, line = ask("list").splitlines()
 
     assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "who", "what"]
@@ -65,7 +65,7 @@ def test_one_incident_is_shown_whole(ask: Ask) -> None:
     text = ask("show", NAME)
 
     assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
-    assert "  looked after by nobody" in text
+    assert "  acknowledged by nobody" in text
     assert "2026-11-20 03:04:00   opened          1 channel" in text
     assert "slack     opened    waiting   0       2026-11-20 03:04:00" in text
     assert json.loads(ask("show", NAME, "--json"))["deliveries"][0]["channel"] == "slack"
@@ -76,7 +76,7 @@ def test_an_incident_is_acknowledged(ask: Ask) -> None:
     said = ask("ack", NAME)
     ask("ack", NAME, "--by", "bob")
 
-    assert said == f"ann looks after {NAME}: magika-latency of magika-demo\n"
+    assert said == f"ann acknowledged {NAME}: magika-latency of magika-demo\n"
     assert "   bob   " in ask("list")
     assert "by ann" in ask("show", NAME)
     assert "by bob" in ask("show", NAME)
@@ -95,7 +95,10 @@ def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, no
     said = ask("accept", name, "--why", "the new model")
     shown = ask("show", name)
 
-    assert said == f"ann accepted {name} as the new normal of magika-demo; it is told again if it gets slower still\n"
+    assert (
+        said
+        == f"ann accepted {name} as the new baseline of magika-demo; a new notification is sent only if latency rises further\n"
+    )
     assert ask("accept", name, "--by", "bob") == said
     assert f"  {'state':<16}accepted by ann at 03:05 UTC on 20 November\n" in shown
     assert re.search(r"accepted +by ann: the new model", shown)
@@ -117,7 +120,7 @@ def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
         f"{name}: service=magika-demo, severity=ticket is silenced by ann until 04:35 UTC on 20 November: moving disks\n"
     )
     assert line.split()[:3] == [name, "in", "force"]
-    assert ended == f"{name} is over: service=magika-demo, severity=ticket is told again\n"
+    assert ended == f"{name} has ended: notifications for service=magika-demo, severity=ticket resume\n"
     assert ask("silences", later=timedelta(minutes=3)) == "Nothing is silenced.\n"
     assert "over" in ask("silences", "--all", later=timedelta(minutes=3))
 
@@ -125,16 +128,16 @@ def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("show", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list --all` names those there are"),
-        (("accept", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` names those there are"),
-        (("ack", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` names those there are"),
-        (("silence",), "a silence needs something to go by: at least one of service, slo, environment"),
+        (("show", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list --all` lists all incidents"),
+        (("accept", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` lists open incidents"),
+        (("ack", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` lists open incidents"),
+        (("silence",), "a silence needs at least one of service, slo, environment"),
         (("silence", "--service", "x", "--for", "soon"), "--for is 'soon'; write a number and a unit"),
         (("silence", "--service", "x", "--for", "0s"), "which is not after its start; write a later end"),
         (("silence", "--service", "x", "--for", "1000d"), "--for is '1000d'; the longest silence is 395d"),
         (("silence", "--severity", "loud"), "severity is 'loud'; write page or ticket"),
         (("silence", "--service", "x", "--from", "monday"), "--from is 'monday'; write a time such as"),
-        (("unsilence", "si-1"), "there is no silence 'si-1'; `stagelens alerts silences` names those there are"),
+        (("unsilence", "si-1"), "there is no silence 'si-1'; `stagelens alerts silences` lists all silences"),
     ],
 )
 def test_a_mistake_says_its_cure(

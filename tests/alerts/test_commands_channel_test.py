@@ -47,7 +47,11 @@ def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
     said = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url))
 
     assert said[0].startswith("to pagerduty (pagerduty): stagelens-test: latency SLO burning 6.2")
-    assert said[1:] == ["opened: accepted", "resolved: accepted", "ok: pagerduty took both; see there how they look"]
+    assert said[1:] == [
+        "opened: accepted",
+        "resolved: accepted",
+        "ok: pagerduty accepted both; check there how they are displayed",
+    ]
     assert list(service.created.values()) == list(service.resolved.values()) == [1]
 
 
@@ -61,13 +65,13 @@ def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
 
 
 def test_a_usual_mistake_comes_with_its_cure(open_one: Open) -> None:
-    """Slack's word, whether it would be tried again, and what to do."""
+    """Slack's word, whether it would be retried, and what to do."""
     workspace = open_one(SlackWorkspace(WILLING))
     workspace.refuse_once = ["not_in_channel"]
     said = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
     assert said[1:] == [
-        "opened: not accepted (it would not be tried again): Slack answered not_in_channel to chat.postMessage",
+        "opened: not accepted (it would not be retried): Slack responded not_in_channel to chat.postMessage",
         "failed: The bot is not in the channel: write /invite @<its name> there.",
     ]
 
@@ -80,7 +84,7 @@ def test_what_may_have_arrived_is_closed_all_the_same(open_one: Open) -> None:
     )
 
     assert [line.partition(":")[0] for line in said[1:]] == ["opened", "resolved", "failed"]
-    assert said[3] == "failed: The receiver took it and said nothing: see there whether it arrived."
+    assert said[3] == "failed: The receiver sent no response: check there whether the message arrived."
 
 
 def test_a_receiver_that_is_not_there() -> None:
@@ -88,9 +92,7 @@ def test_a_receiver_that_is_not_there() -> None:
     hook = SlackHook(WILLING)
     hook.close()
 
-    assert lines("slack", SlackWebhook("slack", f"{hook.url}/services/x"))[-1].startswith(
-        "failed: Nothing listens there"
-    )
+    assert lines("slack", SlackWebhook("slack", f"{hook.url}/services/x"))[-1].startswith("failed: Nothing listens at")
 
 
 def test_a_heartbeat_is_pinged_once() -> None:
@@ -98,7 +100,7 @@ def test_a_heartbeat_is_pinged_once() -> None:
     entry = ChannelEntry("pulse", "heartbeat", None, heartbeat=Heartbeat("pulse", "http://127.0.0.1:9/x"))
 
     assert next(check_channel(entry)) == "to pulse (heartbeat): one ping"
-    assert list(check_channel(entry))[1].startswith("failed: Nothing listens there")
+    assert list(check_channel(entry))[1].startswith("failed: Nothing listens at")
 
 
 def test_a_secret_that_is_missing_is_named() -> None:

@@ -173,7 +173,7 @@ def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixtur
         alerts.start()
         alerts.stop()
 
-    assert "nobody is watched: there is no slo.yaml" in caplog.text
+    assert "no SLO is evaluated: there is no slo.yaml" in caplog.text
     assert alerts.reader.slos() == []
 
 
@@ -251,7 +251,7 @@ def test_a_store_that_fails_is_waited_for(
         alerts.start()
         said.wait_for("the disk is full")
         broken.clear()
-        said.wait_for("the trouble is over")
+        said.wait_for("alerts: recovered")
         alerts.stop()
 
     assert caplog.text.count("the disk is full") == 1
@@ -332,7 +332,7 @@ def test_an_evaluation_that_fails_is_no_heartbeat(
     monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.0)
     alerts = Alerts(AlertsConfig(beating, timedelta(milliseconds=20)), store)
     alerts.start()
-    said.wait_for("no heartbeat to heartbeat: the last evaluation without an error is too old")
+    said.wait_for("no heartbeat to heartbeat: no evaluation succeeded recently")
     alerts.stop()
 
     assert inbox.pings == []

@@ -210,7 +210,7 @@ def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path:
     alerts.stop()
 
     assert (living.status_code, ready.status_code) == (200, 503)
-    assert "the SLO file has mistakes" in ready.text
+    assert "the SLO file has errors" in ready.text
 
 
 def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monke
 
     for answer in found:
         assert answer.status_code == 503
-        assert answer.text == ("ended, and should run: stagelens-alerts; restart the alerts, their log says more\n")
+        assert answer.text == ("threads stopped: stagelens-alerts; see the log and restart the alerts\n")
 
 
 def test_alerts_that_send_no_more_say_that_they_are_dead(
@@ -242,7 +242,7 @@ def test_alerts_that_send_no_more_say_that_they_are_dead(
     alerts.stop()
 
     assert found.status_code == 503
-    assert "should run: stagelens-alerts-webhook" in found.text
+    assert "threads stopped: stagelens-alerts-webhook" in found.text
 
 
 def test_who_stands_by_is_ready_and_says_so(store: Store, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_probes_tell_nobody_where_the_database_is(store: Store, caplog: pytest.L
 
     assert (found.status_code, found.text) == (
         503,
-        "the store cannot be read; the log of the alerts says more\n",
+        "the store cannot be read; see the log of the alerts\n",
     )
     assert "leases" in caplog.text
 

@@ -451,7 +451,7 @@ def test_versions_are_compared_by_what_they_served_last(store: str, capsys: pyte
 def test_versions_that_served_at_the_same_time_are_compared_over_that_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The canary is over since an hour, the other version goes on and got slow since; both times are printed."""
+    """The canary was resolved at an hour, the other version goes on and got slow since; both times are printed."""
     url, now = f"sqlite:///{tmp_path / 'store.db'}", NOW - NOW % 10
     with closing(Store.open(url)) as made:
         points: list[Point] = []

@@ -79,11 +79,11 @@ def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
 
 
 def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
-    """Since when, who looks after it, what happened, what was sent to whom."""
+    """Since when, who acknowledged it, what happened, what was sent to whom."""
     said = shown(source, f"/incidents/{notified_store.OPEN}")
     over = shown(source, f"/incidents/{notified_store.OVER}")
 
-    assert "nobody looks after it" in said
+    assert "nobody acknowledged it" in said
     assert "I look after it" in said
     assert "2 channels" in said
     assert "pagerduty" in said
@@ -97,7 +97,7 @@ def test_an_incident_that_never_was_has_a_page_that_says_so(source: Source) -> N
 
 
 def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """The page says who looks after it, and the channels are to be told."""
+    """The page says who acknowledged it, and the channels are to be told."""
     answer = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
     found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
@@ -129,11 +129,11 @@ def test_a_slower_tail_is_accepted_from_its_page(
     found = source.incident_actions.incident(slower)
     assert found is not None
 
-    assert "Accept as normal" in before
+    assert "Accept as baseline" in before
     assert (answer.status_code, json.loads(answer.text)["acked_by"]) == (200, "somebody at the dashboard")
     assert "somebody at the dashboard accepted it as the new normal" in page
     assert "by somebody at the dashboard: the new model" in page
-    assert "Accept as normal" not in page
+    assert "Accept as baseline" not in page
     assert "Accepted" in every
     assert (found.state, found.ending) == ("resolved", "accepted")
     assert [row.transition for row in found.deliveries] == ["opened", "resolved"]
@@ -144,7 +144,7 @@ def test_a_broken_promise_cannot_be_accepted(source: Source, client: FlaskClient
     paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
     answers = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
 
-    assert "Accept as normal" not in shown(source, f"/incidents/{notified_store.OPEN}")
+    assert "Accept as baseline" not in shown(source, f"/incidents/{notified_store.OPEN}")
     assert [each.status_code for each in answers] == [409, 409, 404]
     assert "another objective or threshold" in json.loads(answers[0].text)["cure"]
 
@@ -267,7 +267,7 @@ def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None
 
 
 def test_an_acknowledgement_in_pagerduty_is_ours_too(source: Source, client: FlaskClient) -> None:
-    """Whoever acknowledges there looks after it here."""
+    """Whoever acknowledges there acknowledged it here."""
     event = {
         "event_type": "incident.acknowledged",
         "agent": {"type": "user_reference", "summary": "Bob"},

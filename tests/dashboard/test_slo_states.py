@@ -246,7 +246,7 @@ class Told:
 ENDINGS: Mapping[str, tuple[str, str]] = {
     "recovered": ("Resolved", "over"),
     "removed": ("Closed", "not watched any more"),
-    "no_data": ("Closed", "no data any more"),
+    "no_data": ("Closed", "no more data"),
 }
 
 

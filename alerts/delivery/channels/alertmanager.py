@@ -29,11 +29,11 @@ MAX_ANNOTATION_CHARS = 2000
 # What the receiver answers, and what to do about it.
 HINTS = (
     (
-        "answered 404",
-        "Give Alertmanager's own address, as http://alertmanager:9093, with its route prefix if it has one.",
+        "responded 404",
+        "Set the URL of Alertmanager, such as http://alertmanager:9093, with its route prefix if it has one.",
     ),
-    ("answered 401", "A proxy in front asks for a password: put it into the address, https://user:password@host."),
-    ("answered 410", "This Alertmanager knows API v1 only: 0.16 is the oldest that works."),
+    ("responded 401", "A proxy requires a password: add it to the URL, https://user:password@host."),
+    ("responded 410", "This Alertmanager supports API v1 only: use 0.16 or later."),
 )
 
 

@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 60.0
 # A page unsent for longer stops the heartbeat. [seconds]
 MAX_PAGE_WAIT_SECONDS = 120.0
 # What the receiver answers, and what to do about it.
-HINTS = (("answered 404", "Nobody expects pings at that address: copy it again from the service that watches."),)
+HINTS = (("responded 404", "No check exists at that URL: copy the URL again from the monitoring service."),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class HeartbeatPinger(AlertsThread):
         """Return why no heartbeat may be sent; "" if alerts work."""
         with self._store.engine.connect() as connection:
             if lease.holder_of(connection, EVALUATED_LEASE, now) is None:
-                return "the last evaluation without an error is too old"
+                return "no evaluation succeeded recently"
             waiting = outbox.oldest_waiting_page(connection)
         if waiting is not None and now - waiting > MAX_PAGE_WAIT_SECONDS:
-            return "a page waits in the outbox, and nobody takes it"
+            return "a page in the outbox cannot be delivered"
         return ""
 
     def _say(self, trouble: str) -> None:

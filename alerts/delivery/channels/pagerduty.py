@@ -64,14 +64,14 @@ _SEVERITIES = {"page": "critical", "ticket": "warning"}
 # What the receiver answers, and what to do about it.
 HINTS = (
     (
-        "answered 400",
-        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
+        "responded 400",
+        "PagerDuty does not know the routing key: use the Integration Key of an Events API v2 integration.",
     ),
     (
-        "answered 403",
-        "PagerDuty does not know the routing key: take the Integration Key of an Events API v2 integration.",
+        "responded 403",
+        "PagerDuty does not know the routing key: use the Integration Key of an Events API v2 integration.",
     ),
-    ("answered 404", "Accounts in the EU set base_url: https://events.eu.pagerduty.com"),
+    ("responded 404", "Accounts in the EU set base_url: https://events.eu.pagerduty.com"),
 )
 
 
@@ -233,7 +233,7 @@ class PagerDutyChannel:
         url = f"{self.base_url.rstrip('/')}{path}"
         answer = post_json(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
         if answer.status != ACCEPTED:
-            msg = f"PagerDuty answered {answer.status} and not {ACCEPTED}; is something else at that address?"
+            msg = f"PagerDuty responded {answer.status} and not {ACCEPTED}; check the URL"
             raise ChannelError(msg, permanent=False)
 
 

@@ -28,10 +28,10 @@ KEY_HEADER = "Idempotency-Key"
 FORMAT = 1
 # What the receiver answers, and what to do about it.
 HINTS = (
-    ("answered 401", "The receiver does not accept the signature: set the same secret on both sides."),
-    ("answered 403", "The receiver does not accept the signature: set the same secret on both sides."),
-    ("answered 404", "There is nothing at that address: check its path."),
-    ("answered 405", "The address takes no POST: check its path."),
+    ("responded 401", "The receiver does not accept the signature: set the same secret on both sides."),
+    ("responded 403", "The receiver does not accept the signature: set the same secret on both sides."),
+    ("responded 404", "Not found: check the path of the URL."),
+    ("responded 405", "The URL does not accept POST: check its path."),
 )
 
 

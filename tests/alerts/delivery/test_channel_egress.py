@@ -42,7 +42,7 @@ def evil() -> Iterator[Slack]:
 def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> None:
     """It is refused before anything is connected to, waits to be mended, and no secret is told."""
     with pytest.raises(
-        ChannelError, match=r"^the webhook is not called: 169.254.169.254 is an address at which"
+        ChannelError, match=r"^the webhook was not contacted: 169.254.169.254 is an address at which"
     ) as told:
         post_json(METADATA + "s3cret-role", b"{}", {}, receiver="the webhook")
     with pytest.raises(ChannelError, match="not called"):
@@ -54,7 +54,7 @@ def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> No
 
 def test_an_address_in_an_answer_that_leads_to_metadata_is_not_called(evil: Slack) -> None:
     """Slack says where a picture is to be uploaded to; whoever answers in its place says nothing we follow."""
-    with pytest.raises(ChannelError, match=r"Slack is not called: 169.254.169.254"):
+    with pytest.raises(ChannelError, match=r"Slack was not contacted: 169.254.169.254"):
         api.upload_file(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
 
 

@@ -176,4 +176,4 @@ def test_slack_is_told_that_it_may_hear_it_twice(store: Store, message: Message)
         wait_until(lambda: all(row.state == "sent" for row in deliveries(store)))
 
     assert slack.accepted == ["sl-cut:1", "sl-cut:1"]
-    assert ["may be a repeat" in body for body in slack.bodies] == [False, True]
+    assert ["may be a duplicate" in body for body in slack.bodies] == [False, True]

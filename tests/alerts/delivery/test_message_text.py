@@ -55,7 +55,7 @@ def resolved(message: Message) -> Message:
 
 
 def acknowledged(message: Message) -> Message:
-    """Return the message that says that somebody looks after it, two minutes later."""
+    """Return the message that says that somebody acknowledged it, two minutes later."""
     return replace(message, sequence=2, transition="acknowledged", at=message.at + 120, acked_by="Ana", first=False)
 
 
@@ -116,7 +116,7 @@ def test_an_unknown_end_is_not_called_good(message: Message, ending: Any) -> Non
     """No data is its own state, never a recovery."""
     over = replace(resolved(message), ending=ending)
 
-    assert "without knowing" in headline(over)
+    assert "its outcome is unknown" in headline(over)
     assert slack.webhook_payload(over)["text"].startswith("⚪")
 
 
@@ -266,7 +266,7 @@ def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Messa
     over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
 
     assert headline(over) == (
-        "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %), ann accepts it as the new normal"
+        "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %), ann accepted it as the new baseline"
         " — preprocess grew +180 ms (92 % of the excess) since version 2"
     )
     assert icon(over) == "⚪"

@@ -23,7 +23,7 @@ from stagelens.store import Store
 AT = 1_795_143_840.0
 HOUR = 3600.0
 RNG = random.Random(7)
-TRANSIENT = ChannelError("Slack answered 503", permanent=False)
+TRANSIENT = ChannelError("Slack responded 503", permanent=False)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_refusal_is_tried_again_later(store: Store, first: Message) -> None:
     assert row.next_attempt is not None
     again = claim(store, row.next_attempt.timestamp() + 0.001)
 
-    assert (row.state, row.attempts, row.error) == ("waiting", 1, "Slack answered 503")
+    assert (row.state, row.attempts, row.error) == ("waiting", 1, "Slack responded 503")
     assert again is not None
     assert again.message == first
 
@@ -139,12 +139,12 @@ def test_no_answer_makes_the_next_one_a_repeat(store: Store, first: Message) -> 
 
 def test_a_permanent_refusal_is_dead_and_shown(store: Store, first: Message) -> None:
     """It is not tried again, and people see why; later transitions are."""
-    fail(store, claim(store, AT), ChannelError("Slack answered 404: no_service", permanent=True), AT)
+    fail(store, claim(store, AT), ChannelError("Slack responded 404: no_service", permanent=True), AT)
     row = slack_rows(store)[0]
     add(store, replace(first, sequence=2, transition="resolved"))
     following = claim(store, AT + 1)
 
-    assert (row.state, row.error, row.next_attempt) == ("dead", "Slack answered 404: no_service", None)
+    assert (row.state, row.error, row.next_attempt) == ("dead", "Slack responded 404: no_service", None)
     assert following is not None
     assert (following.message.sequence, following.message.first) == (2, True)
 
@@ -158,7 +158,7 @@ def test_yesterdays_alert_is_given_up(store: Store, first: Message, severity: st
     fail(store, replace(claimed, message=late, attempts=99), TRANSIENT, AT + hours * HOUR)
     row = slack_rows(store)[0]
 
-    assert (row.state, row.error) == ("dead", "given up after 99 attempts; last: Slack answered 503")
+    assert (row.state, row.error) == ("dead", "dropped after 99 attempts; last: Slack responded 503")
 
 
 def test_the_newest_transition_supersedes_what_was_not_sent(store: Store, first: Message) -> None:
@@ -204,7 +204,7 @@ def test_a_channel_that_is_gone_keeps_nothing_waiting(store: Store, first: Messa
         outbox.abandon_removed_channels(connection, ["pagerduty"], AT)
 
     assert [(row.state, row.error) for row in slack_rows(store)] == [
-        ("dead", "the channel is not in the SLO file any more")
+        ("dead", "the channel was removed from the SLO file")
     ]
     assert claim(store, AT, channel="pagerduty") is not None
     assert first.key
@@ -237,7 +237,7 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_an_answer_that_is_no_text_is_kept(store: Store, first: Message) -> None:
     """What a receiver answers may hold anything; the row waits for its next try all the same."""
-    fail(store, claim(store, AT), ChannelError("Slack answered \0\ud800", permanent=False), AT)
+    fail(store, claim(store, AT), ChannelError("Slack responded \0\ud800", permanent=False), AT)
 
     assert [row.state for row in slack_rows(store)] == ["waiting"]
     assert first.key

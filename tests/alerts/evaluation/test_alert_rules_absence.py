@@ -46,7 +46,7 @@ def test_requests_that_stop_are_told_and_told_to_be_back(
 
     assert (begun, over) == (["opened"], ["resolved"])
     assert found.headline == "magika-demo: traffic stopped — no request in 15 minutes"
-    assert found.impact.startswith("No request in 15 minutes; 180 came in as long a time 1 day before.")
+    assert found.impact.startswith("No request in 15 minutes; 180 arrived in the same period 1 day before.")
     assert (found.kind, found.severity, found.since) == ("no_data", "ticket", now - 20 * MINUTE - timedelta(seconds=10))
 
 

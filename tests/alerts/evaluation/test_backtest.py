@@ -250,7 +250,7 @@ def test_check_looks_back_on_the_store(
     monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
     said = "\n".join(check.summary(path, read_slo_file(path, {}), store))
 
-    assert "Over the 3 hours that are known this would have paged once; 97.7 % of the budget is left." in said
+    assert "Over the 3 hours of available data this would have paged once; 97.7 % of the budget is left." in said
     assert "page   20 Nov 02:" in said
     assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in said
 
@@ -260,7 +260,7 @@ def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None
     slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
     said: list[str] = []
     said.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, said.append))
-    note = said.index("  looking at the last 30 days …")
+    note = said.index("  replaying the last 30 days …")
 
     assert said[note - 1].startswith("  ticket when the budget burns")
     assert said[note + 1] == ""
@@ -280,4 +280,4 @@ def test_check_says_why_there_is_no_look_back(
         check.main(["--store", "sqlite:///none.db"])
 
     assert status == 0
-    assert "Nothing is said of the past: there is no store in" in capsys.readouterr().out
+    assert "Past alerts were not evaluated: there is no store in" in capsys.readouterr().out

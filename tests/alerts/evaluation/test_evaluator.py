@@ -182,7 +182,7 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
     found = read(store)[0]
 
     assert (told, found.state) == (["resolved"], "resolved")
-    assert "it is not watched any more; closed without knowing how it went on" in found.headline
+    assert "its SLO was removed; closed, its outcome is unknown" in found.headline
 
 
 def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:

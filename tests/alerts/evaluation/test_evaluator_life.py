@@ -103,7 +103,7 @@ def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Eva
     evaluator.tick(replace(DEFINITIONS, slos=(replace(LATENCY, maintenance=work),)), now + 2 * TICK)
     found = read(store)[0]
 
-    assert found.muted == "planned work: moving disks"
+    assert found.muted == "maintenance window: moving disks"
     assert history(found) == [("opened", 1), ("muted", 0)]
 
 
@@ -123,7 +123,7 @@ def test_an_acknowledgement_is_told_and_kept(
     assert told(found) == ["opened", "acknowledged"]
     assert [row.note for row in found.transitions] == ["", "ann"]
     assert told(read(store)[0]) == ["opened", "acknowledged", "resolved"]
-    with pytest.raises(IncidentError, match="is over since"):
+    with pytest.raises(IncidentError, match="was resolved at"):
         acknowledge(store, name, "bob", now + HOUR)
     with pytest.raises(IncidentError, match="there is no incident 'sl-nothing'"):
         acknowledge(store, "sl-nothing", "bob", now)
@@ -132,7 +132,7 @@ def test_an_acknowledgement_is_told_and_kept(
 def test_an_unheard_incident_is_acknowledged_unheard(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Channels that know nothing of it are not told that somebody looks after it."""
+    """Channels that know nothing of it are not told that somebody acknowledged it."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     silence(store, now, HOUR, service="magika-demo")
     evaluator.tick(DEFINITIONS, now)
@@ -190,7 +190,7 @@ def test_what_came_and_went_while_nobody_looked_is_written_down(
     assert now + HOUR <= found[0].opened_at <= now + HOUR + 10 * MINUTE
     assert found[0].resolved_at is not None
     assert found[0].resolved_at <= now + 3 * HOUR
-    assert found[0].muted.startswith("found afterwards: nothing was evaluated from 03:04 UTC")
+    assert found[0].muted.startswith("found later: no evaluation ran from 03:04 UTC")
 
 
 def test_what_still_burns_after_an_absence_is_told_once(

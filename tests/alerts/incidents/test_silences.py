@@ -100,5 +100,5 @@ def test_texts_that_no_database_takes_are_kept_without_them(store: Store, now: d
 
 def test_an_unknown_matcher_is_refused(store: Store, now: datetime) -> None:
     """It would silence more than was meant."""
-    with store.transaction() as connection, pytest.raises(IncidentError, match="a silence knows no 'team'"):
+    with store.transaction() as connection, pytest.raises(IncidentError, match="a silence has no field 'team'"):
         silences.create_silence(connection, {"team": "x"}, starts_at=now, ends_at=now + HOUR, author="ann")

@@ -164,7 +164,7 @@ def test_a_reference_to_nothing_is_told(problems: Problems) -> None:
     [
         (
             "{raw: {}, rawType: success}",
-            "spec.indicator.spec.ratioMetric.raw is not supported: requests are counted; write good and total",
+            "spec.indicator.spec.ratioMetric.raw is not supported; write good and total",
         ),
         (
             "{good: {metricSource: {type: stagelens}}}",
@@ -176,7 +176,7 @@ def test_a_reference_to_nothing_is_told(problems: Problems) -> None:
         ),
         (
             "{good: {metricSource: {type: stagelens, spec: {route: /a}}}, total: {metricSource: {type: stagelens}}}",
-            "spec.indicator.spec.ratioMetric.total counts other requests; give it the same filters",
+            "spec.indicator.spec.ratioMetric.total has other filters; use the same filters",
         ),
     ],
 )

@@ -174,8 +174,8 @@ def test_check_tells_what_is_promised_and_who_is_told(slo_yaml: Path, capsys: py
 
     assert status == 0
     assert "magika-latency: 99 % of requests to magika-demo succeed within 250 ms, over 30 days" in said
-    assert "left out, it cannot burn faster than 10" in said
-    assert "Messages go to slack (messages wait: NOT_SET_ANYWHERE is not set here)" in said
+    assert "skipped, the burn rate cannot exceed 10" in said
+    assert "Messages go to slack (deliveries are paused: NOT_SET_ANYWHERE is not set)" in said
 
 
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:

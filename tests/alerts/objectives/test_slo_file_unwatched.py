@@ -78,9 +78,9 @@ def test_the_start_says_it_in_one_line(tmp_path: Path, caplog: pytest.LogCapture
             alerts.stop()
     store.close()
 
-    assert [record.message for record in caplog.records if "nobody is watched" in record.message] == [
+    assert [record.message for record in caplog.records if "no SLO is evaluated" in record.message] == [
         f"alerts: {without.place}"
     ]
-    assert without.place.startswith("nobody is watched: there is no slo.yaml. ")
+    assert without.place.startswith("no SLO is evaluated: there is no slo.yaml. ")
     assert "\n" not in without.place
     assert watched.place == str(path)

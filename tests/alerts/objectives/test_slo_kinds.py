@@ -224,7 +224,7 @@ maintenance:
         ('{every: sunday, from: "02:00", to: "04:00"}', "maintenance[0].zone is missing; add `zone: Europe/Berlin`"),
         (
             '{every: sunday, from: "02:00", to: "04:00", zone: Europe/Berln}',
-            "maintenance[0].zone is 'Europe/Berln', which is no time zone here; write one such as Europe/Berlin or UTC; did you mean Europe/Berlin?",
+            "maintenance[0].zone is 'Europe/Berln', which is not a known time zone; write one such as Europe/Berlin or UTC; did you mean Europe/Berlin?",
         ),
         (
             '{every: sunday, from: "02:00", to: "02:00", zone: UTC}',

@@ -76,7 +76,7 @@ def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simula
     assert (quiet, slow.events) == (["opened"], ["opened", "opened"])
     assert [(each.transition, each.ending) for each in (over, again)] == [("resolved", "accepted"), ("opened", "")]
     assert headline(over).startswith("shop: p")
-    assert "ann accepts it as the new normal — preprocess grew +" in headline(over)
+    assert "ann accepted it as the new baseline — preprocess grew +" in headline(over)
     assert (icon(over), small_print(over)[-1]) == ("⚪", "Accepted by ann: the new tokenizer")
     assert again.incident != first.incident
     assert again.finding.shift.before_seconds > 1.1 * first.finding.shift.before_seconds
@@ -222,7 +222,7 @@ def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
     before = endings(store)
     with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; write another objective or threshold"):
         accept_regression(store, "burns", "ann", now)
-    with pytest.raises(IncidentError, match=r"requests that do not come, .*; silence it \(`stagelens alerts silence "):
+    with pytest.raises(IncidentError, match=r"missing traffic; .*; silence it \(`stagelens alerts silence "):
         accept_regression(store, "silent", "ann", now)
 
     assert endings(store) == before
@@ -236,7 +236,7 @@ def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: d
         found = lifecycle.get_incident(connection, "sl-1")
         assert found is not None
         lifecycle.save_incident(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
-    with pytest.raises(IncidentError, match=r"sl-1 is over since 03:04 UTC on 20 November; there is nothing to accept"):
+    with pytest.raises(IncidentError, match=r"sl-1 was resolved at 03:04 UTC on 20 November; it cannot be accepted"):
         accept_regression(store, "sl-1", "ann", now)
     with pytest.raises(IncidentError, match="there is no incident 'sl-2'"):
         accept_regression(store, "sl-2", "ann", now)

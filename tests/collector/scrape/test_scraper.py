@@ -218,7 +218,7 @@ def test_a_commit_nobody_knows_of_is_not_made_twice(rig: Rig, monkeypatch: pytes
 def test_a_slow_target_costs_the_others_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """It is given up after its time; the other was read long before."""
+    """It is dropped after its time; the other was read long before."""
     with serving() as quick:
         quick.counts(0.3)
         slow, fast = rig.target, replace(rig.target, url=quick.url)

@@ -88,7 +88,7 @@ class CheckedSmtp(smtplib.SMTP):
         try:
             found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         except UnicodeError as error:
-            msg = f"{host} is no name of a host"
+            msg = f"{host} is not a host name"
             raise OSError(msg) from error
         egress_policy.check(host, found)
         for address in found[:-1]:
@@ -212,7 +212,7 @@ class EmailChannel:
             yield
         except EgressDeniedError as error:
             # Not permanent: the name may resolve differently, or the setting may be fixed.
-            msg = f"the mail server is not called: {error}"
+            msg = f"the mail server was not contacted: {error}"
             raise ChannelError(msg, permanent=False) from error
         except smtplib.SMTPRecipientsRefused as error:
             answers = [(code, said) for code, said in error.recipients.values()]
@@ -221,14 +221,14 @@ class EmailChannel:
             said = error.smtp_error
             raise self._refused((error.smtp_code, said if isinstance(said, bytes) else str(said).encode())) from error
         except smtplib.SMTPNotSupportedError as error:
-            msg = f"the mail server cannot do what is asked of it: {error}"
+            msg = f"the mail server does not support a required command: {error}"
             raise ChannelError(msg, permanent=True) from error
         except ssl.SSLCertVerificationError as error:
-            msg = f"the mail server's certificate is not good: {error.verify_message}"
+            msg = f"the mail server's certificate is not valid: {error.verify_message}"
             raise ChannelError(msg, permanent=False) from error
         except (smtplib.SMTPException, OSError) as error:
             if sent:
-                msg = f"the mail server took the message and gave no answer: {type(error).__name__}"
+                msg = f"the mail server received the message and sent no response: {type(error).__name__}"
                 raise OutcomeUnknownError(msg) from error
             msg = f"the mail server cannot be reached: {redact(str(error), [self.password])}"
             raise ChannelError(msg, permanent=False) from error
@@ -236,7 +236,7 @@ class EmailChannel:
     def _refused(self, answer: tuple[int, bytes]) -> ChannelError:
         code, said = answer
         text = redact(said.decode(errors="replace"), [self.password])
-        return ChannelError(f"the mail server answered {code}: {text}", permanent=code >= _PERMANENT)
+        return ChannelError(f"the mail server responded {code}: {text}", permanent=code >= _PERMANENT)
 
 
 def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
@@ -291,17 +291,17 @@ def is_address(text: str) -> bool:
 
 # What the receiver answers, and what to do about it.
 HINTS = (
-    ("answered 535", "User or password are not right; Gmail and others want an app password."),
-    ("answered 530", "The server wants a sign-in: set user and password_env."),
-    ("answered 550", "The server does not take mail for that recipient, or from that sender."),
-    ("answered 553", "The server does not let this user send from that address: set from to the user's own."),
-    ("answered 554", "The server does not relay for this machine: sign in with user and password_env."),
+    ("responded 535", "Wrong user or password; Gmail and others require an app password."),
+    ("responded 530", "The server requires authentication: set user and password_env."),
+    ("responded 550", "The server rejects that recipient or sender."),
+    ("responded 553", "The user must not send from that address: set `from` to the address of the user."),
+    ("responded 554", "The server does not relay for this machine: set user and password_env."),
     (
         "STARTTLS",
-        "The server offers no STARTTLS: set security to tls (port 465), or to none in a network of your own.",
+        "The server offers no STARTTLS: set security to tls (port 465), or to none in a trusted network.",
     ),
-    ("WRONG_VERSION", "The port speaks no TLS from the start: set security to starttls (port 587)."),
-    ("certificate", "Name the server as its certificate does; one of your own goes into SSL_CERT_FILE."),
+    ("WRONG_VERSION", "The port does not start with TLS: set security to starttls (port 587)."),
+    ("certificate", "Use the host name of the certificate; add a private CA with SSL_CERT_FILE."),
 )
 
 
@@ -320,8 +320,8 @@ def read_email_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedCh
     user = fields.text("user")
     password = secrets.take("password", example="SMTP_PASSWORD" if user else "")
     if not (user + password).isascii():
-        fix = "signing in to a mail server can carry ASCII alone; set another one there"
-        fields.complain(f"{fields.name('user')} or its password has a letter such as ü; {fix}", "user")
+        fix = "SMTP authentication supports only ASCII; choose another password"
+        fields.complain(f"{fields.name('user')} or its password has a non-ASCII letter; {fix}", "user")
     mail = EmailChannel(
         name,
         host=fields.text("host", example="smtp.example.com"),

@@ -43,10 +43,10 @@ def mail_text(message: Message) -> str:
         parts.append(["Also:", *(f"  {_line(each)}" for each in message.also)])
     if finding.growth and not message.resolved:
         rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in stage_table(finding)]
-        parts.append([f"What takes longer, {_line(comparison_basis(finding))}:", *rows])
+        parts.append([f"Stages that grew, {_line(comparison_basis(finding))}:", *rows])
     if finding.exemplars and not message.resolved:
         rows = [f"  {_line(what)} {link}".rstrip() for what, link in slow_requests(finding)]
-        parts.append(["Slow requests to look at:", *rows])
+        parts.append(["Slow requests:", *rows])
     parts.append([f"{name}: {href}" for name, href in _links(message)])
     parts.append([*(_line(each) for each in small_print(message)), f"Incident {_line(message.incident)}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"

@@ -56,7 +56,7 @@ class SlackWebhook:
                 raise
             answer = self._post({"text": plain_text(message)})
         if answer.text.strip() != "ok":
-            msg = f"Slack answered {answer.status} without its ok; is the address that of an incoming webhook?"
+            msg = f"Slack responded {answer.status} without its ok; check that the URL is an incoming webhook"
             raise ChannelError(msg, permanent=False)
         return ""
 

@@ -19,7 +19,7 @@ from ...channel import OutcomeUnknownError, find_hint, post_json, redact
 BASE_URL = "https://slack.com/api"
 # What the receiver answers, and what to do about it.
 HINTS = (
-    ("invalid_auth", "The token is not one of this workspace: copy the Bot User OAuth Token (xoxb-…) of the app."),
+    ("invalid_auth", "The token belongs to another workspace: copy the Bot User OAuth Token (xoxb-…) of the app."),
     ("not_authed", "The token is empty: set the variable that token_env names."),
     ("token_revoked", "The token was revoked: reinstall the app and copy its Bot User OAuth Token (xoxb-…)."),
     ("account_inactive", "The token was revoked: reinstall the app and copy its Bot User OAuth Token (xoxb-…)."),
@@ -27,13 +27,13 @@ HINTS = (
     ("not_in_channel", "The bot is not in the channel: write /invite @<its name> there."),
     (
         "channel_not_found",
-        "There is no such channel for the bot: give the channel's id, and invite the bot if it is private.",
+        "The bot does not see this channel: use the channel's ID, and invite the bot if it is private.",
     ),
-    ("is_archived", "The channel is archived: take another one."),
+    ("is_archived", "The channel is archived: use another channel."),
     ("no_service", "The webhook was deleted: add a new one to the app, under Incoming Webhooks."),
-    ("no_team", "The address of the webhook is not whole: copy it again, under Incoming Webhooks."),
-    ("invalid_token", "The address of the webhook is not whole: copy it again, under Incoming Webhooks."),
-    ("without its ok", "Something else than Slack is at that address: copy it again, under Incoming Webhooks."),
+    ("no_team", "The webhook URL is incomplete: copy it again, under Incoming Webhooks."),
+    ("invalid_token", "The webhook URL is incomplete: copy it again, under Incoming Webhooks."),
+    ("without its ok", "The server at that URL is not Slack: copy the URL again, under Incoming Webhooks."),
 )
 # https://docs.slack.dev/reference/methods/chat.postMessage#errors: temporary errors; all others are permanent.
 TRANSIENT_ERRORS = frozenset(
@@ -95,11 +95,11 @@ def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, A
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("ok"), bool):
-        msg = f"Slack answered {answer.status} with something that is not an answer of its API: {redact(answer.text, [token])}"
+        msg = f"Slack responded {answer.status} with a body that is not a Slack API response: {redact(answer.text, [token])}"
         raise OutcomeUnknownError(msg)
     if not said["ok"]:
         word = redact(str(said.get("error", "no reason")), [token])
-        raise SlackError(word, f"Slack answered {word} to {method}{_needed(said, token)}")
+        raise SlackError(word, f"Slack responded {word} to {method}{_needed(said, token)}")
     return said
 
 
@@ -146,7 +146,7 @@ class ChartUploads:
             self._rests_until = self._clock() + (trouble.retry_after_seconds or REST_SECONDS)
             if not self._is_troubled:
                 said = f"{trouble}. {find_hint(str(trouble), HINTS)}".strip()
-                log.warning("alerts: %s: messages go without their picture: %s", channel, said)
+                log.warning("alerts: %s: messages are sent without their chart: %s", channel, said)
             self._is_troubled = True
             return ""
         self._is_troubled = False

@@ -43,7 +43,9 @@ MAX_BLOCKS_BYTES = 10_000
 MAX_STORY_CHARS = 1200
 MAX_ALSO = 5
 ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
-_REPEAT_NOTE = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
+_REPEAT_NOTE = (
+    "This may be a duplicate: an earlier attempt was interrupted, and Slack could not confirm whether it arrived."
+)
 # Blocks dropped first from a long message; headline, cause and link always stay.
 _DROP_ORDER = ("promise", "examples", "stages", "also", "numbers")
 
@@ -176,7 +178,7 @@ def _stage_table(message: Message) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{stage:<{widths[0]}}  {growth:>{widths[1]}}  {share:>{widths[2]}}" for stage, growth, share in rows]
     body = cut(escape_entities("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
-    return f"What takes longer, {escape_mrkdwn(comparison_basis(message.finding))}:\n```{body}```"
+    return f"Stages that grew, {escape_mrkdwn(comparison_basis(message.finding))}:\n```{body}```"
 
 
 def _examples(message: Message) -> str:
@@ -186,7 +188,7 @@ def _examples(message: Message) -> str:
         f"• <{escape_entities(link)}|{escape_mrkdwn(what)}>" if link else f"• {escape_mrkdwn(what)}"
         for what, link in slow_requests(message.finding)
     ]
-    return "\n".join(["Slow requests to look at:", *rows]) if rows else ""
+    return "\n".join(["Slow requests:", *rows]) if rows else ""
 
 
 def _links(message: Message) -> str:
@@ -210,7 +212,7 @@ def _buttons(message: Message) -> dict[str, Any]:
     if not message.resolved:
         elements.append(_button(SILENCE, "Silence 1 h", message))
         if finding.shift is not None:
-            elements.append(_button(ACCEPT, "Accept as normal", message))
+            elements.append(_button(ACCEPT, "Accept as baseline", message))
         if not message.acked_by:
             elements.insert(0, {**_button(ACKNOWLEDGE, "Acknowledge", message), "style": "primary"})
     shown = [element for element in elements if element]

@@ -154,7 +154,7 @@ def test_4xx_is_tried_again_and_5xx_is_not(
 
 def test_a_server_that_hangs_up_may_have_taken_it(server: Open, message: Message) -> None:
     """After the text was sent, silence is an unknown outcome; before a connection there was nothing to take."""
-    with pytest.raises(OutcomeUnknownError, match="gave no answer"):
+    with pytest.raises(OutcomeUnknownError, match="sent no response"):
         mail(server(answers={".": ""})).send(message)
     closed = server()
     closed.close()
@@ -173,7 +173,7 @@ def test_who_must_sign_in_does(server: Open, message: Message) -> None:
         wrong.send(message)
 
     assert len(one.taken) == 1
-    assert (str(refused.value), refused.value.permanent) == ("the mail server answered 535: … is wrong", True)
+    assert (str(refused.value), refused.value.permanent) == ("the mail server responded 535: … is wrong", True)
     assert WRONG not in repr(wrong)
 
 
@@ -191,11 +191,11 @@ def test_a_certificate_nobody_vouches_for_is_refused(
 ) -> None:
     """Until it is among those that are trusted, by the name of the server; then the mail goes out encrypted."""
     one = server(context=context_of(certificate), implicit=security == "tls")
-    with pytest.raises(ChannelError, match="certificate is not good"):
+    with pytest.raises(ChannelError, match="certificate is not valid"):
         mail(one, security=security).send(message)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     mail(one, security=security).send(message)
-    with pytest.raises(ChannelError, match="certificate is not good"):
+    with pytest.raises(ChannelError, match="certificate is not valid"):
         replace(mail(one, security=security), host="127.0.0.1").send(message)
 
     assert len(one.taken) == 1
@@ -213,10 +213,10 @@ def test_a_mail_server_that_may_not_be_called_is_not(
         socket, "getaddrinfo", lambda host, *rest, **more: found if host == "mx.example" else real(host, *rest, **more)
     )
     with pytest.raises(
-        ChannelError, match=r"^the mail server is not called: mx.example \(169.254.169.254\)"
+        ChannelError, match=r"^the mail server was not contacted: mx.example \(169.254.169.254\)"
     ) as refused:
         replace(one, host="mx.example").send(message)
-    with pytest.raises(ChannelError, match=r"not called: 169\.254\.169\.254 is an address"):
+    with pytest.raises(ChannelError, match=r"not contacted: 169\.254\.169\.254 is an address"):
         replace(one, host="169.254.169.254").send(message)
     monkeypatch.setenv(ENV, "public, mx.example")
     with pytest.raises(ChannelError, match=r"localhost \(.*\) is this machine itself, which is not called"):
@@ -231,7 +231,7 @@ def test_the_next_address_of_a_mail_server_is_tried(
     """One that answers is enough; a name that is none is a server that cannot be reached."""
     one = server()
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, one.port)) for each in ("127.0.0.2", "127.0.0.1")]
-    with pytest.raises(ChannelError, match=r"cannot be reached: mail\.\.example is no name of a host"):
+    with pytest.raises(ChannelError, match=r"cannot be reached: mail\.\.example is not a host name"):
         replace(mail(one), host="mail..example").send(message)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     mail(one).send(message)

@@ -139,7 +139,7 @@ def test_only_who_waits_for_an_evaluation_for_long_says_so(
         beating.step()
 
     assert at_start == []
-    assert caplog.messages == ["alerts: no heartbeat to heartbeat: the last evaluation without an error is too old"]
+    assert caplog.messages == ["alerts: no heartbeat to heartbeat: no evaluation succeeded recently"]
 
 
 def test_a_watcher_that_is_not_content_is_said_once(
@@ -155,7 +155,7 @@ def test_a_watcher_that_is_not_content_is_said_once(
         beating.step()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "alerts: no heartbeat to heartbeat: the heartbeat's receiver answered 404: no … here"
+        "alerts: no heartbeat to heartbeat: the heartbeat's receiver responded 404: no … here"
     ]
 
 

@@ -77,7 +77,7 @@ def test_only_some_answers_are_worth_another_try(answer: Answer, message: Messag
     error = refusal(SlackWebhook("slack", answer.url), message)
 
     assert error.permanent is (status in {302, 400, 403, 404, 410})
-    assert str(error) == f"Slack answered {status}: no_service"
+    assert str(error) == f"Slack responded {status}: no_service"
 
 
 def test_a_wait_that_was_asked_for_is_passed_on(answer: Answer, message: Message) -> None:
@@ -143,8 +143,8 @@ def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, mes
     answer.status, answer.body = 400, b"routing_key " + b"K" * 32 + b" is invalid"
     key = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
 
-    assert str(hook) == "Slack answered 404: Cannot POST … (…)"
-    assert str(key) == "PagerDuty answered 400: routing_key … is invalid"
+    assert str(hook) == "Slack responded 404: Cannot POST … (…)"
+    assert str(key) == "PagerDuty responded 400: routing_key … is invalid"
 
 
 def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> None:
@@ -165,7 +165,7 @@ def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Mes
 
     assert (error.permanent, str(error)) == (
         False,
-        "PagerDuty answered 200 and not 202; is something else at that address?",
+        "PagerDuty responded 200 and not 202; check the URL",
     )
 
 
@@ -176,7 +176,7 @@ def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, mon
     error = refusal(WebhookChannel("webhook", answer.url), message)
 
     assert isinstance(error, OutcomeUnknownError)
-    assert "has no end" in str(error)
+    assert "does not end" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_an_answer_that_trickles_does_not_hold_the_channel(
         error = refusal(WebhookChannel("webhook", f"http://127.0.0.1:{port}"), message)
 
     assert isinstance(error, OutcomeUnknownError)
-    assert "no answer within 0.3 s" in str(error)
+    assert "no response within 0.3 s" in str(error)
 
 
 def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, message: Message) -> None:

@@ -125,7 +125,7 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacki
         ),
         (
             "kind: email, host: h, from: a@b.example, to: a@b.example, user: u, password_env: UMLAUT",
-            "channels[0].user or its password has a letter such as ü; signing in",
+            "channels[0].user or its password has a non-ASCII letter; SMTP",
         ),
         ("kind: alertmanager, url: 'alertmanager:9093'", "channels[0].url is not a web address"),
         ("kind: heartbeat", "channels[0].url_env is missing; add `url_env: HEARTBEAT_URL`"),

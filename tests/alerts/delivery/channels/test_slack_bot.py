@@ -87,10 +87,10 @@ def test_a_repeat_is_looked_for_before_it_is_sent(slack: SlackWorkspace, message
 
 
 def test_a_repeat_that_never_arrived_is_sent(slack: SlackWorkspace, message: Message) -> None:
-    """Looked for, not found, sent, and it need not say that it may be a repeat."""
+    """Looked for, not found, sent, and it need not say that it may be a duplicate."""
     bot(slack).send(replace(message, repeat=True))
 
-    assert "may be a repeat" not in str(slack.parents[0]["said"])
+    assert "may be a duplicate" not in str(slack.parents[0]["said"])
 
 
 def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message) -> None:
@@ -100,9 +100,9 @@ def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message
     bot(slack).send(replace(message, repeat=True))
     bot(slack).send(replace(later(message, "resolved", reference), repeat=True))
 
-    assert ["may be a repeat" in str(parent["said"][0]) for parent in slack.parents] == [False, True]
-    assert "may be a repeat" in str(slack.replies)
-    assert "may be a repeat" not in str(slack.parents[0]["said"])
+    assert ["may be a duplicate" in str(parent["said"][0]) for parent in slack.parents] == [False, True]
+    assert "may be a duplicate" in str(slack.replies)
+    assert "may be a duplicate" not in str(slack.parents[0]["said"])
 
 
 def test_a_later_turn_finds_the_message_nobody_heard_back_from(slack: SlackWorkspace, message: Message) -> None:
@@ -163,7 +163,7 @@ def test_a_refusal_within_a_200_is_one(slack: SlackWorkspace, message: Message, 
 def test_an_answer_that_is_not_slacks_leaves_it_open(message: Message) -> None:
     """A login page with a 200 may stand before or behind Slack: the next try looks first."""
     workspace = Says(200, b"[1, 2]")
-    with pytest.raises(OutcomeUnknownError, match="not an answer of its API"):
+    with pytest.raises(OutcomeUnknownError, match="not a Slack API response"):
         bot(workspace).send(message)
     workspace.close()
 
@@ -175,5 +175,5 @@ def test_the_token_is_never_shown(message: Message) -> None:
         bot(workspace).send(message)
     workspace.close()
 
-    assert str(refused.value) == "Slack answered 403: bad token …"
+    assert str(refused.value) == "Slack responded 403: bad token …"
     assert TOKEN not in repr(bot(workspace))

@@ -90,7 +90,7 @@ def test_the_message_is_there_before_its_chart_is(slack: SlackWorkspace, bot: Sl
     [
         (UPLOAD[0], "", "missing_scope to files.getUploadURLExternal (needs files:write). The app lacks a scope"),
         (UPLOAD[0], "file_uploads_disabled", "file_uploads_disabled"),
-        (UPLOAD[1], "500", "Slack answered 500"),
+        (UPLOAD[1], "500", "Slack responded 500"),
         (UPLOAD[2], "file_not_found", "file_not_found"),
         ("chat.update", "ratelimited", "ratelimited"),
     ],
@@ -168,7 +168,7 @@ def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
     pictures = ChartUploads(clock=watch.clock, sleep=watch.sleep)
 
     def refused() -> str:
-        msg = "Slack answered 429"
+        msg = "Slack responded 429"
         raise ChannelError(msg, permanent=False, retry_after_seconds=30.0)
 
     pictures.put("slack", refused, print)
@@ -180,7 +180,7 @@ def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
 
 
 def test_a_new_chart_where_the_trouble_is_new(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """Not for a name: who looks after it sees the chart there is. An update has its own; what is over has none."""
+    """Not for a name: who acknowledged it sees the chart there is. An update has its own; what is over has none."""
     reference = bot.send(message)
     for transition in ("acknowledged", "updated", "resolved"):
         reference = bot.send(later(message, transition, reference))
