@@ -131,7 +131,7 @@ def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
         The curve, or why there is none: too few steps, rates too much alike, or no better than a constant.
     """
     if len(rate) < MIN_STEPS:
-        return Refusal(f"{len(rate)} steps of time tell of it, and a curve needs {MIN_STEPS}")
+        return Refusal(f"{len(rate)} steps of time have data, and a curve needs {MIN_STEPS}")
     low, high = float(rate.min()), float(rate.max())
     if low <= 0 or high < MIN_RATE_RANGE * low:
         return Refusal(f"the rate hardly changed: the highest is {high / max(low, 1e-12):.2f} times the lowest, and a curve needs {MIN_RATE_RANGE:g} times")  # fmt: skip
@@ -139,7 +139,7 @@ def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
     found, error, constant = _best_fit(rate, latency, once)
     n = len(rate)
     if (constant[0] - error[0]) / 2 < _MIN_F * max(error[0], 1e-30) / (n - _PARAMETERS):
-        return Refusal("latency does not grow with the rate here: a curve explains no more than a constant does")
+        return Refusal("not enough load variation: latency does not grow with the rate")
     random = np.random.default_rng(n)
     drawn = random.multinomial(n, np.full(n, 1 / n), size=_RESAMPLED).astype(float)
     draws, _, _ = _best_fit(rate, latency, drawn)

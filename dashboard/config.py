@@ -52,23 +52,23 @@ class DashboardConfig:
             raise ConfigError(msg)
         if self.proxy_header and not self.trusted_proxies:
             msg = (
-                f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but anybody can send that header.\n"
+                f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but any client can send that header.\n"
                 "    Name the proxy in STAGELENS_DASHBOARD_TRUSTED_PROXIES, such as 10.0.0.5 or 10.0.0.0/24."
             )
             raise ConfigError(msg)
         if self.token and len(self.token) < MIN_TOKEN_CHARS and not is_loopback(self.host):
             msg = (
-                f"STAGELENS_DASHBOARD_TOKEN has {len(self.token)} characters, which can be guessed where others reach {self.host}.\n"
+                f"STAGELENS_DASHBOARD_TOKEN has {len(self.token)} characters, too few for a dashboard that others reach on {self.host}.\n"
                 f"    It needs at least {MIN_TOKEN_CHARS}: `openssl rand -hex 32` makes one."
             )
             raise ConfigError(msg)
         if not (is_loopback(self.host) or self.signs_in or self.behind_proxy):
             msg = (
-                f"the dashboard would listen on {self.host}, where others can reach it, and asks nobody who they are.\n"
+                f"the dashboard would listen on {self.host}, where others can reach it, without authentication.\n"
                 "    Set STAGELENS_DASHBOARD_TOKEN to a long secret that all readers share,\n"
                 "    or STAGELENS_DASHBOARD_USERS to a file of names and passwords (stagelens dashboard --add-user NAME),\n"
                 "    or STAGELENS_DASHBOARD_PROXY_HEADER to the header in which a proxy says who has signed in (OIDC),\n"
-                "    or STAGELENS_DASHBOARD_BEHIND_PROXY=1 if nobody but such a proxy can reach it,\n"
+                "    or STAGELENS_DASHBOARD_BEHIND_PROXY=1 if only such a proxy can reach it,\n"
                 "    or listen on 127.0.0.1."
             )
             raise ConfigError(msg)

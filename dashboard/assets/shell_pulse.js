@@ -73,8 +73,8 @@
     [pace, passed] = [1, 0];
     stay();
     const time = lostAt.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-    const why = navigator.onLine ? "The dashboard does not answer" : "This browser has no network";
-    told(...words(`Offline since ${time}, last data kept.`, `${why}; it is tried again by itself.`, "probe", "Try now"));
+    const why = navigator.onLine ? "The dashboard does not respond" : "This browser has no network";
+    told(...words(`Offline since ${time}, last data shown.`, `${why}; retrying automatically.`, "probe", "Try now"));
   }
 
   // The address stays that of the page that is shown; where the reader wanted to go is gone to once there is an answer.
@@ -83,7 +83,7 @@
     if (!shown || shown === location.pathname) return;
     wanted = location.pathname + location.search;
     history.replaceState(history.state, "", shownAt);
-    app.said(`Offline: ${decodeURIComponent(wanted.split("?")[0])} is opened when the dashboard answers again`);
+    app.said(`Offline: ${decodeURIComponent(wanted.split("?")[0])} opens when the dashboard responds again`);
   }
 
   // What was asked for meanwhile is shown, whether or not there is new data.
@@ -134,7 +134,7 @@
     if (/_dash-update-component/.test(address.url || address)) waiting(answer);
     if (/\/_dash-update-component|\/figures\//.test(address.url || address)) {
       answer.then((response) => {
-        if (response.status === 401) told(...words("You are signed out.", "The last data is kept.", "reload", "Sign in"));
+        if (response.status === 401) told(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
         else if (WENT.includes(response.status)) away();
         else found();
       }, away);

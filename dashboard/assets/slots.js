@@ -85,7 +85,7 @@
         specs[name] = spec;
         draw(name);
       })
-      .catch(() => app.said("This chart could not be made anew. Try again."));
+      .catch(() => app.said("This chart could not be rendered. Try again."));
   };
 
   function listen(name, plot) {

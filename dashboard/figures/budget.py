@@ -218,7 +218,7 @@ def burn_figure(
 
 
 def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
-    """Return the thresholds with room for their name, the highest first."""
+    """Return the thresholds with space for their name, the highest first."""
     named: list[BurnLine] = []
     for each in sorted(lines, key=lambda line: -line.burn):
         if all(other.burn - each.burn >= _NAME_HEIGHT * top for other in named):

@@ -79,9 +79,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
             )
         )
     if not found:
-        cards.append(
-            empty_page_card("Nothing would help by 3 % or more", "No stage takes enough of what this is ranked by.")
-        )
+        cards.append(empty_page_card("No change would help by 3 % or more", "Every stage is below that limit."))
     return [*above, *cards, _hidden_note(context, found)]
 
 
@@ -89,7 +87,7 @@ def _summary(found: Sequence[Advice], rank: str) -> Component:
     """Return one sentence about the stage with the largest gain."""
     top = found[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
-    rest = f"{len(found)} stages are worth working on" if len(found) > 1 else "no other stage is worth working on"
+    rest = f"{len(found)} stages are worth changing" if len(found) > 1 else "no other stage is worth changing"
     if rank != "cost" and top.reach is not None and top.reach.is_uneven:
         said = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
     else:
@@ -102,7 +100,7 @@ def _of_all(context: Context) -> list[Node]:
     if not measures_in_window(context):
         return [
             _head(context, ""),
-            empty_page_card("No request in this window", "Advice comes from what was measured in it."),
+            empty_page_card("No request in this window", "Advice is based on the requests of the window."),
         ]
     found, candidates = advice_for_fleet(context, rank)
     cards: list[Node] = [
@@ -116,7 +114,7 @@ def _of_all(context: Context) -> list[Node]:
         cards.append(
             empty_page_card(
                 "Nothing stands out",
-                f"No stage takes a fifth of {_rank_words(rank)} anywhere. A service's own page lists what is smaller.",
+                f"No stage takes a fifth of {_rank_words(rank)} anywhere. Smaller findings are on the page of each service.",
             )
         )
     sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
@@ -138,7 +136,7 @@ def _rank_words(rank: str) -> str:
 
 
 def _head(context: Context, sub: str) -> Component:
-    title = html.Div([html.H1("Advice"), html.P(sub or "What would help most, at best", className="sub")])
+    title = html.Div([html.H1("Advice"), html.P(sub or "Largest gains, at best", className="sub")])
     return html.Div([title, html.Span(className="grow"), _rank_tabs(context)], className="phead")
 
 
@@ -176,7 +174,7 @@ def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
         said.append(html.Span([f"{text}. ", link(words, href=href, className="link")]))
     for service, key, mark in done:
         href = before_and_after(view, service, mark)
-        said.append(html.Span([f"Done, and no longer found: {key.partition(':')[2]} of {service}. ", link("Compare before and after →", href=href, className="link")]))  # fmt: skip
+        said.append(html.Span([f"Done and resolved: {key.partition(':')[2]} of {service}. ", link("Compare before and after →", href=href, className="link")]))  # fmt: skip
     return html.Div(said, className="quiet stack") if said else None
 
 
@@ -229,7 +227,7 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
         return None
     whole = view.link(service_path(context.service or "", "advice"), **view.part)
     more = link("All advice →", href=whole, className="link")
-    return card("What would help", html.Ul(shown, className="helps"), sub="p99 could reach", tools=more, size=size)
+    return card("Ways to fix this", html.Ul(shown, className="helps"), sub="p99 could reach", tools=more, size=size)
 
 
 def _advice_line(context: Context, advice: Advice) -> Component:
@@ -261,7 +259,7 @@ def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
     """Return the percentile if the stage never exceeds its median, and the ceiling."""
     without = f"if {label(stage)} took no time"
     ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
-    said = f"{MINUS}{percent(reach.gain)} if none took more than the median"
+    said = f"{MINUS}{percent(reach.gain)} if no request exceeded the median"
     if not reach.is_uneven:
         said, ceiling = f"{MINUS}{percent(reach.ceiling)}: a ceiling, {without}", None
     to = html.B(duration(reach.usual if reach.is_uneven else reach.without))

@@ -291,11 +291,11 @@ class Advice:
     mark: Mark | None
 
     def gain(self, rank: str) -> float:
-        """Return how much can be gained of what *rank* names, as a ratio."""
+        """Return the expected gain for *rank* as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
 
     def ceiling(self, rank: str) -> float:
-        """Return the most that can be gained of it."""
+        """Return the upper bound of the gain for *rank* as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
 
     def order(self, rank: str) -> tuple[bool, float]:

@@ -33,11 +33,11 @@ _ALIKE = 1.35
 RANKS = ("p99", "p50", "cost")
 _TITLES = {
     "forward": "Make the model itself faster",
-    "prefill": "Read prompts once, and in pieces",
-    "h2d": "Copy less to the device, or beside compute",
-    "d2h": "Copy less from the device, or beside compute",
-    "serialize": "Write answers faster, or shorter ones",
-    "network": "Send fewer bytes, over a shorter way",
+    "prefill": "Cache prompt prefixes, and prefill in chunks",
+    "h2d": "Copy less to the device, or overlap copies with compute",
+    "d2h": "Copy less from the device, or overlap copies with compute",
+    "serialize": "Serialize faster, or return smaller responses",
+    "network": "Send fewer bytes, over a shorter route",
 }
 
 
@@ -152,7 +152,7 @@ class Finding:
 
     @property
     def added(self) -> float:
-        """Share of p99 that the stage takes in addition to its time at p50 [ratio]."""
+        """Share of p99 that the stage adds to its time at p50 [ratio]."""
         p99 = self.facts.measures.p99
         return max(self.facts.tail(self.stage) - self.facts.median(self.stage), 0.0) / p99 if p99 else 0.0
 
@@ -204,25 +204,25 @@ def _uneven(facts: Facts, stage: str) -> float | None:
 def _queue(facts: Facts, stage: str) -> tuple[str, str]:
     shares = _shares(facts, stage)
     if _rare(facts, stage):
-        why = f"{label(stage)} is {shares}: bursts come faster than they are served, while in between nobody waits."
-        return "Let bursts share a batch, or a replica more", why
+        why = f"{label(stage)} is {shares}: bursts arrive faster than they are served; between bursts no request waits."
+        return "Batch bursts, or add a replica", why
     return (
         "Add capacity, or batch more: even the median waits",
-        f"{label(stage)} is {shares}: most requests wait, not those of a burst alone.",
+        f"{label(stage)} is {shares}: most requests wait, not only those of a burst.",
     )
 
 
 def _load(facts: Facts, stage: str) -> tuple[str, str]:
     shares = _shares(facts, stage)
     if _rare(facts, stage):
-        return "Keep the model warm", f"{label(stage)} is {shares}: some requests pay for a start, most do not."
-    return "Load once, before traffic", f"{label(stage)} is {shares}: requests pay for it again and again."
+        return "Keep the model warm", f"{label(stage)} is {shares}: some requests include a cold start, most do not."
+    return "Load once, before traffic", f"{label(stage)} is {shares}: requests load it repeatedly."
 
 
 def _data_work(facts: Facts, stage: str) -> tuple[str, str]:
     name, shares, ratio = label(stage), _shares(facts, stage), _uneven(facts, stage)
     if ratio is not None:
-        why = f"{name} is {shares}: {times(ratio)} as long, so some inputs are far larger than the rest, or wait for a core."
+        why = f"{name} is {shares}: {times(ratio)} as long, so some inputs are far larger than others, or wait for a core."
         return f"Bound what {name.lower()} has to do, or give it cores", why
     if _rare(facts, stage):
         return (
@@ -235,8 +235,11 @@ def _data_work(facts: Facts, stage: str) -> tuple[str, str]:
 def _dependency(facts: Facts, stage: str) -> tuple[str, str]:
     failed = f" {count(facts.failed_calls)} calls failed in the window." if facts.failed_calls else ""
     ratio = _uneven(facts, stage)
-    slow = f": now and then a call takes {times(ratio)} as long" if ratio is not None else ""
-    return "Ask others less, at once, or again", f"{label(stage)} is {_shares(facts, stage)}{slow}.{failed}"
+    slow = f": some calls take {times(ratio)} as long" if ratio is not None else ""
+    return (
+        "Cache, parallelize or retry calls to dependencies",
+        f"{label(stage)} is {_shares(facts, stage)}{slow}.{failed}",
+    )
 
 
 def _decode(facts: Facts, stage: str) -> tuple[str, str]:
@@ -245,26 +248,26 @@ def _decode(facts: Facts, stage: str) -> tuple[str, str]:
     if lengths is None or not median or not lengths[0]:
         return "Decode faster", f"{shares}."
     longer, slower = lengths[1] / lengths[0], facts.tail(stage) / median
-    tokens = f"answers have {count(lengths[0])} tokens at p50 and {count(lengths[1])} at p99"
+    tokens = f"responses have {count(lengths[0])} tokens at p50 and {count(lengths[1])} at p99"
     if slower <= longer * _ALIKE:
-        return "Bound long answers, or decode faster", f"{shares}, and {tokens}: the tail is longer answers, not slower tokens."  # fmt: skip
-    return "Decode faster under load", f"{shares}, but {tokens}: tokens themselves come slower in the tail."
+        return "Limit response length, or decode faster", f"{shares}, and {tokens}: the tail has longer responses, not slower tokens."  # fmt: skip
+    return "Decode faster under load", f"{shares}, but {tokens}: tokens are slower in the tail."
 
 
 def _unattributed(facts: Facts, stage: str) -> tuple[str, str]:
-    why = f"{label(stage)} is {_shares(facts, stage)}: so much time between stages belongs to no stage."
-    return "Name what happens between the stages", why
+    why = f"{label(stage)} is {_shares(facts, stage)}: this time is between stages and belongs to no stage."
+    return "Add stages for the time between stages", why
 
 
 def _untimed(facts: Facts, stage: str) -> tuple[str, str]:
-    why = f"{label(stage)} is {_shares(facts, stage)}: agents kept to their budget and recorded no stages of these requests."
+    why = f"{label(stage)} is {_shares(facts, stage)}: agents reached their budget and recorded no stages of these requests."
     return "Let agents record stages again", why
 
 
 def _work(facts: Facts, stage: str) -> tuple[str, str]:
     """Return the words for a stage that works for every request: model, copies, bytes."""
     ratio = _uneven(facts, stage)
-    for_some = f", {times(ratio)} as long for some" if ratio is not None else ", much alike for every request"
+    for_some = f", {times(ratio)} as long for some" if ratio is not None else ", similar for every request"
     return _TITLES[stage], f"{label(stage)} is {_shares(facts, stage)}{for_some}."
 
 

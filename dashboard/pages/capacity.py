@@ -79,12 +79,12 @@ def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
         return _verdict_banner(first, " ".join(_capacity_details(now, rates)))
     if isinstance(now.curve, Curve):
         return _verdict_banner(
-            "How much fits inside an objective is not known: this service has none about latency.",
+            "The capacity inside an objective is not known: this service has no latency objective.",
             f"The curve bends at {count(now.curve.knee)}/s: beyond it latency grows faster than throughput."
             if now.curve.knee_is_sure
-            else "Where the curve bends is not known either: no step came near it.",
+            else "The bend of the curve is not known: no step came near it.",
         )
-    return _verdict_banner("How much load fits cannot be told yet.", f"No curve: {why_none(now, loads.quantile)}")
+    return _verdict_banner("Not enough data to estimate capacity.", f"No curve: {why_none(now, loads.quantile)}")
 
 
 def _scope_note(context: Context) -> Component | None:
@@ -92,7 +92,7 @@ def _scope_note(context: Context) -> Component | None:
     part = part_words(context.view, ("m", "r"))
     if not part:
         return None
-    return html.Div(f"Only {part}: what else the service serves keeps its replicas busy too.", className="quiet")
+    return html.Div(f"Only {part}: its other requests keep the replicas busy too.", className="quiet")
 
 
 def _capacity_details(load: Load, rates: list[float]) -> list[str]:
@@ -102,7 +102,7 @@ def _capacity_details(load: Load, rates: list[float]) -> list[str]:
     said = [_room_sentence(rates[-1], room.rate)] if rates else []
     if room.beyond:
         highest = count(load.curve.highest_rate)
-        said.append(f"That is beyond anything seen: the highest rate so far is {highest}/s, so it is an extrapolation.")
+        said.append(f"Extrapolated: the highest measured rate is {highest}/s.")
     return [*said, f"The knee of the curve is at {count(load.curve.knee)}/s."] if load.curve.knee_is_sure else said
 
 
@@ -110,7 +110,7 @@ def _room_sentence(now: float, room: float) -> str:
     if room <= 0:
         return ""
     if now > room:
-        return f"It serves {count(now)}/s now, {percent(now / room - 1)} more than fits."
+        return f"It serves {count(now)}/s now, {percent(now / room - 1)} above its capacity."
     return f"It serves {count(now)}/s now: {percent(1 - now / room)} headroom."
 
 
@@ -155,7 +155,7 @@ def _capacity_tile(loads: Loads) -> Component:
             f"was {count(before.rate)} /s on {loads.before.version}", className="bad" if worse else "good"
         )
     if room.beyond:
-        below = html.Span("beyond anything seen", className="warn")
+        below = html.Span("extrapolated", className="warn")
     return tile(name, count(room.rate), "/s", below)
 
 
@@ -167,7 +167,7 @@ def _headroom_tile(loads: Loads, now: float | None) -> Component:
         return tile(name, "0", "%", html.Span("over the SLO at any load", className="bad"))
     left = 1 - now / room.rate
     before = loads.before.capacity if loads.before else None
-    below: Node = html.Span("more than fits", className="bad") if left < 0 else f"at {count(now)} /s"
+    below: Node = html.Span("above capacity", className="bad") if left < 0 else f"at {count(now)} /s"
     if before is not None and before.rate > 0:
         change = left - (1 - now / before.rate)
         mark, kind = ("▲", "down") if change > 0 else ("▼", "up")
@@ -181,9 +181,7 @@ def _load_card(context: Context, loads: Loads) -> Component:
     sub = f"{loads.name} of each {span(now.step)}; line = fitted queueing curve"
     if not len(now.steps):
         longer = [link("Last 24 h", href=context.view.here(from_="now-24h", to=None), className="btn")]
-        return card(
-            title, empty("No step of time tells of it", why_none(now, loads.quantile), actions=longer), size="c8"
-        )
+        return card(title, empty("No step of time has data", why_none(now, loads.quantile), actions=longer), size="c8")
     sides = [_version_load(each) for each in (now, loads.before) if each is not None]
     figure = load_figure(sides[0], sides[1] if len(sides) > 1 else None, loads.threshold_seconds, loads.name)
     curve = now.curve
@@ -193,7 +191,7 @@ def _load_card(context: Context, loads: Loads) -> Component:
             html.Span(["without waiting ", html.B(duration(curve.base))]),
             html.Span(["full at ", html.B(f"{count(curve.saturation)}/s")]),
             html.Span(["steps lie ", html.B(percent(curve.residual)), " from the curve"]),
-            html.Span("dotted where no load was seen yet", className="muted"),
+            html.Span("dotted where no load was measured", className="muted"),
         ]
     return card(
         title,
@@ -220,7 +218,7 @@ def _load_words(loads: Loads) -> str:
     rate, latency = load_arrays(loads.now)
     seen = f"{len(rate)} steps of {loads.now.version} between {count(float(rate.min()))} and {count(float(rate.max()))} requests a second"
     room = loads.now.capacity
-    fits = f", and {count(room.rate)} a second fit inside the objective" if room else ""
+    fits = f", and {count(room.rate)} a second are inside the objective" if room else ""
     return f"{seen}, {loads.name} from {duration(float(latency.min()))} to {duration(float(latency.max()))}{fits}."
 
 
@@ -391,13 +389,13 @@ def batch_tile(context: Context) -> Component:
     """Return the mean batch size of a request's run, with its error bounds."""
     bands = bands_of(context)
     if not bands:
-        return tile("Batch size", UNKNOWN, "", "no request told one")
+        return tile("Batch size", UNKNOWN, "", "no request reported a batch size")
     total = sum(each.runs.count for each in bands)
     mean, low, high = (
         sum(weigh(each) * each.runs.count for each in bands) / total
         for weigh in (lambda band: band.size, lambda band: band.smallest, lambda band: band.largest)
     )
-    below = f"{count(low)} to {count(high)}, kept in bands" if high > low else f"{count(total)} requests"
+    below = f"{count(low)} to {count(high)}, in buckets" if high > low else f"{count(total)} requests"
     return tile("Batch size", count(mean), f"up to {bands[-1].largest}", below)
 
 
@@ -405,7 +403,7 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
     """Return the batch size with the least model time a request that stays within the objective."""
     name, bands = "Best batch in SLO", bands_of(context)
     if not bands:
-        return tile(name, UNKNOWN, "", "no request told a size")
+        return tile(name, UNKNOWN, "", "no request reported a size")
     if loads.threshold_seconds is None:
         return tile(name, UNKNOWN, "", "needs an objective")
     room = _model_time_limit(context, loads.threshold_seconds)
@@ -413,7 +411,7 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
         return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
     fitting = [each for each in bands if (slow := _slow_run_seconds(each, loads.quantile)) is not None and slow <= room]
     if not fitting:
-        return tile(name, UNKNOWN, "", "none that ran fits")
+        return tile(name, UNKNOWN, "", "no measured size")
     best = min(fitting, key=lambda each: each.each_seconds)
     usual = sum(each.runs.sum / each.size for each in bands) / sum(each.runs.count for each in bands)
     saved = 1 - best.each_seconds / usual
@@ -424,7 +422,7 @@ def batch_card(context: Context, size: str) -> Component:
     """Return run time by batch size, above time a request, or its cost where a price is set."""
     bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
     if not bands:
-        why = "Shown when the model says how many items it ran at once."
+        why = "Shown when the model reports its batch size."
         return card("Batch size", empty("No batch size known", why), size=size)
     hourly, currency = _replica_hour(context)
     run = {each.name: each.mean_seconds for each in bands}
@@ -446,11 +444,7 @@ def batch_card(context: Context, size: str) -> Component:
         }
     )
     spoken = f"A batch of {bands[0].name} runs {duration(bands[0].mean_seconds)}, one of {bands[-1].name} {duration(bands[-1].mean_seconds)}; for one request that is {written[0]} and {written[-1]}."
-    foot = (
-        None
-        if hourly is not None
-        else "With per_replica_hour and replicas in the file of prices, this shows what it costs."
-    )
+    foot = None if hourly is not None else "Set per_replica_hour and replicas in the price file to see the cost."
     return card(
         "Batch size", chart("batch", figure, spoken, 400, frame=frame), sub=f"{label(stage)} by size", foot=foot and html.Span(foot), size=size
     )  # fmt: skip

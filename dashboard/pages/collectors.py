@@ -29,49 +29,49 @@ LONG_WAIT = timedelta(minutes=10)
 CLOCK_AHEAD = timedelta(seconds=10)
 # Reasons for rejected requests by HTTP status, with the fix.
 _REFUSALS = {
-    "401": "they show no token or certificate, or a wrong one: compare the agents' settings with the collector's",
+    "401": "their token or certificate is missing or wrong: compare the settings of agents and collector",
     "403": "their certificate is not on the list: add it under access.certificates",
-    "429": "a client is past its rate, or the queue is full: raise the limit, or start another collector",
-    "503": "the store does not commit in time: look at the database; or too much waits to be sent on",
-    "508": "they were sent on from here and have come back: change one of the forward: sections on their way",
+    "429": "a client exceeds its rate, or the queue is full: raise the limit, or start another collector",
+    "503": "the store does not commit in time: check the database; or too much data waits to be forwarded",
+    "508": "forwarded data came back: change one of the forward: sections on its route",
     "413": "requests are too large: send smaller batches, or raise STAGELENS_MAX_BODY",
-    "400": "requests cannot be read: the senders' logs say why",
+    "400": "requests cannot be parsed: see the logs of the senders",
 }
-_OTHER_REFUSAL = "the senders' logs say why"
+_OTHER_REFUSAL = "see the logs of the senders"
 PLACE = "/collectors"
 _LOOKS: dict[State, tuple[str, str]] = {
     "silent": ("Silent", "stale"),
     "failing": ("Failing", "bad"),
-    "look": ("Look", "warn"),
+    "look": ("Degraded", "warn"),
     "ok": ("OK", "good"),
 }
 # Numbers of a collector: title, meaning, and critical values.
 _MEANINGS = (
     (
         "State",
-        "OK, Look (it works, and something is to be mended), Failing, or Silent",
+        "OK, Degraded (it works, and something must be fixed), Failing, or Silent",
         "Failing or Silent for minutes",
     ),
     (
         "Exports/s",
-        "requests with metrics, traces and logs that were taken, over the last minute",
+        "accepted requests with metrics, traces and logs, over the last minute",
         "none, while agents run",
     ),
     (
         "Refused/s",
-        "requests that were answered with an error; senders try again where that helps",
-        "it stays above none",
+        "requests rejected with an error; senders retry where that helps",
+        "it stays above zero",
     ),
-    ("Queue", "what was received and waits to be committed", "it grows: the store is slower than what comes"),
-    ("Commit p99", "nearly all transactions took no longer", "above a second: agents begin to wait"),
+    ("Queue", "received data that waits to be committed", "it grows: the store is slower than the senders"),
+    ("Commit p99", "upper limit for nearly all transactions", "above a second: agents begin to wait"),
     ("Memory, CPU", "of the process; bounded by STAGELENS_QUEUE_SIZE and a constant", "CPU near one core for long"),
-    ("Targets", "engines whose own metrics are read: those that answer, of all", "one is down for minutes"),
+    ("Targets", "engines whose metrics are scraped: responding, of all", "one is down for minutes"),
     (
         "Spans waiting",
-        "of foreign programs, until their requests are whole; shared by all collectors",
+        "of other programs, until their requests are complete; shared by all collectors",
         "older than minutes",
     ),
-    ("Rejected", "data points and spans that make no sense, since the start, by reason", "a reason that grows"),
+    ("Rejected", "invalid data points and spans since the start, by reason", "a reason that grows"),
 )
 
 
@@ -86,9 +86,9 @@ def render(context: Context) -> Page:
     body: list[Node] = [_head(found), panel("Collectors", lambda: _list(context, found))]
     if found:
         body += [
-            panel("To look at", lambda: _problems(context, found)) if any(each.troubles for each in found) else None,
+            panel("To check", lambda: _problems(context, found)) if any(each.troubles for each in found) else None,
             panel("Store", lambda: _shared(found)),
-            panel("What the numbers mean", _meanings),
+            panel("Meaning of the numbers", _meanings),
         ]
     return Page("Collectors · Stagelens", [("Collectors", None)], body, PLACE)
 
@@ -105,13 +105,15 @@ def _head(found: Sequence[CollectorStatus]) -> Component:
 
 def _list(context: Context, found: Sequence[CollectorStatus]) -> Component:
     if not found:
-        text = "One that writes into this store shows here within ten seconds of its start."
+        text = "A collector that writes to this store appears here within ten seconds of its start."
         code = html.Pre("stagelens collector", className="code mono", tabIndex=0)
         return card(None, empty("No collector has reported", text, code))
     heads = ("State", "Collector", "Exports/s", "Refused/s", "Queue", "Commit p99", "Memory", "CPU", "Targets")
     head = [(name, "" if place < 2 else "r") for place, name in enumerate(heads)]  # noqa: PLR2004 - what is no number
     rows = [_row(context, each) for each in found]
-    return card("Collectors", table(head, rows, "Collectors"), sub="each says every ten seconds how it is", flush=True)
+    return card(
+        "Collectors", table(head, rows, "Collectors"), sub="each reports its state every ten seconds", flush=True
+    )
 
 
 def _row(context: Context, found: CollectorStatus) -> Component:
@@ -172,7 +174,7 @@ def _problems(context: Context, found: Sequence[CollectorStatus]) -> Component:
         for each in found
         for trouble in each.troubles
     ]
-    return card("To look at", table((("What", ""), ("Since", "r")), rows, "What to look at"), flush=True)
+    return card("To check", table((("What", ""), ("Since", "r")), rows, "What to check"), flush=True)
 
 
 def _shared(found: Sequence[CollectorStatus]) -> Component:
@@ -201,8 +203,8 @@ def _meanings() -> Component:
         html.Tr([html.Th(name, scope="row"), html.Td(what, className="wraps"), html.Td(worry, className="wraps")])
         for name, what, worry in _MEANINGS
     ]
-    head = (("Number", ""), ("What it is", ""), ("Worry when", ""))
-    return card("What the numbers mean", table(head, rows, "What the numbers mean"), flush=True)
+    head = (("Number", ""), ("Meaning", ""), ("Alert if", ""))
+    return card("Meaning of the numbers", table(head, rows, "Meaning of the numbers"), flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +241,16 @@ def collector_status(report: Report, now: datetime) -> CollectorStatus:
     """Return the status of the collector of *report*."""
     seen = _moment(report.seen)
     if (now - seen).total_seconds() > SILENT_AFTER:
-        text = f"No word for {span(now - seen)}"
+        text = f"No report for {span(now - seen)}"
         fix = (
-            "it was killed, its machine is gone, or it cannot write to the database; its log says which. "
-            "Agents keep what they cannot send and try again"
+            "it was killed, its machine is gone, or it cannot write to the database; see its log. Agents "
+            "buffer unsent data and retry"
         )
         return CollectorStatus(report, "silent", (Problem(text, fix, seen),))
     failing = tuple(
         Problem(
             f"{part[:1].upper()}{part[1:]} fails{f': {why}' if why else ''}",
-            "it goes on trying; its log says more",
+            "it retries; see its log",
             _moment(since),
         )
         for part, why, since in report.vitals.failing
@@ -259,33 +261,33 @@ def collector_status(report: Report, now: datetime) -> CollectorStatus:
 
 def _clock(ahead: timedelta) -> Iterator[Problem]:
     if ahead > CLOCK_AHEAD:
-        yield Problem(f"Its clock is {span(ahead)} ahead of this machine's", "let both follow NTP")
+        yield Problem(f"Its clock is {span(ahead)} ahead of this machine's", "synchronize both with NTP")
 
 
 def _find_problems(vitals: Vitals) -> Iterator[Problem]:
     if vitals.file_errors:
-        fix = "what was read before stays in force; mend the file, it is read again by itself"
-        yield Problem(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", fix)
+        fix = "the previous version stays in force; fix the file, it is read again automatically"
+        yield Problem(f"Its file has errors: {'; '.join(vitals.file_errors)}", fix)
     for sender in vitals.greedy:
         fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
         yield Problem(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
     for code, rate in sorted(vitals.refused_per_second.items()):
-        yield Problem(f"{count(rate)} requests/s are answered with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
+        yield Problem(f"{count(rate)} requests/s are rejected with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
     if vitals.commit_p99_seconds is not None and vitals.commit_p99_seconds > SLOW_COMMIT_SECONDS:
         text = f"One transaction in a hundred takes about {vitals.commit_p99_seconds:g} s"
-        yield Problem(text, "look at the database's disk and at what else it does")
+        yield Problem(text, "check the disk and the load of the database")
     for url, why in vitals.targets_down.items():
-        yield Problem(f"{url} cannot be scraped{f': {why}' if why else ''}", "what it counts meanwhile is read later")
+        yield Problem(f"{url} cannot be scraped{f': {why}' if why else ''}", "its counters are read later")
     for name, why in vitals.destinations_down.items():
-        fix = "what is received waits for it, up to the most_waiting of the collector's file"
-        yield Problem(f"Nothing can be sent on to {name}: {why}", fix)
+        fix = "received data waits for it, up to most_waiting of the collector's file"
+        yield Problem(f"Nothing can be forwarded to {name}: {why}", fix)
     for name, bodies in vitals.destinations_lost.items():
-        fix = "the collector's log has its words; stagelens_collector_forward_dropped_total counts on"
+        fix = "see the collector's log; stagelens_collector_forward_dropped_total counts them"
         yield Problem(f"{name} did not get {count(bodies)} of the requests that were received", fix)
     if timedelta(seconds=vitals.spans_waiting_seconds) > LONG_WAIT:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"
-        yield Problem(text, "more come than are folded: start another collector")
+        yield Problem(text, "more spans arrive than are processed: start another collector")
 
 
 def service_quota_line(context: Context) -> Component | None:

@@ -116,7 +116,7 @@ def _text(context: Context, judged: Comparison) -> Component:
 def _unknown(context: Context) -> Component:
     return empty_page_card(
         f"No service called {context.service}",
-        "Nothing of that name was received, or it is older than what is kept.",
+        "No data of that name was received, or it is older than the retention.",
         actions=[link("All services", href=context.view.link("/"), className="btn pri")],
     )
 
@@ -124,7 +124,7 @@ def _unknown(context: Context) -> Component:
 def _no_requests(context: Context) -> Component:
     view = context.view
     keys = list(view.part_of_each_version)
-    text = "Neither side has one. Without the filter, or with another one, there may be some."
+    text = "Neither side has one. Change or remove the filter."
     return empty_page_card(
         f"No request of {part_words(view, keys)} in A or B", text, actions=remove_filter_links(view, keys)
     )
@@ -138,11 +138,11 @@ def _no_pair(context: Context) -> Component:
     usual = link("Newest with the one before", href=newest, className="btn pri")
     if unknown:
         known = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
-        text = f"{known} a version of {service} that is kept, or a window such as {EXAMPLE} (start in UTC, length)."
+        text = f"{known} a version of {service} that is retained, or a window such as {EXAMPLE} (start in UTC, length)."
         return empty_page_card(
             "One side is unknown" if len(unknown) == 1 else "Both sides are unknown", text, actions=[usual]
         )
-    only = ", ".join(str(each) for each in context.versions["version"] if each) or "none with a name"
+    only = ", ".join(str(each) for each in context.versions["version"] if each) or "no named version"
     text = f"Seen of {service}: {only}. Without a second version two windows can be compared."
     return empty_page_card("Only one version so far", text, actions=window_links(context))
 
@@ -157,9 +157,7 @@ def _service_list(context: Context) -> Page:
         for name in [*judged, *(each for each in names if each not in judged)]
     ]
     title = html.Div([html.H1("Compare"), html.P("Two versions, or two windows, of one service", className="sub")])
-    body: Node = empty_page_card(
-        "Nothing to compare yet", "A service shows here once a request of it has been received."
-    )
+    body: Node = empty_page_card("Nothing to compare yet", "A service appears here after its first request.")
     if rows:
         titles = (("Service", ""), ("Newest release", ""), ("Latency", "r hide"), ("Verdict", "r"))
         body = card("Which service?", table(titles, rows, "Services"), flush=True)
@@ -189,7 +187,7 @@ def _service_choice(context: Context, service: str, release: Release | None) -> 
 
 def delta_card(context: Context, pair: Pair) -> Component:
     """Return what B adds to A at each percentile, by stage."""
-    title, sub = "What B adds, by percentile", "B minus A, split by stage; parts sum to the line"
+    title, sub = "What B adds, by percentile", "B minus A, by stage; the parts add up to the line"
     frames = _frames(context, pair)
     if frames is None:
         return card(title, _too_few_requests(context, pair), size="c7")
@@ -319,7 +317,7 @@ def _summary(context: Context, side: str, name: str, compared: Selection | None)
     """Return the closed menu: the side and its compared time."""
     chosen = compared or (selection(context, name) if name else None)
     title, when = (
-        side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not kept" if name else "")
+        side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not retained" if name else "")
     )
     parts: list[Node] = [html.Span(side, className="kbd"), html.B(title, className="t", title=name)]
     parts += [html.Span(when, className="muted hide") if when else None, html.I(className="ic ic-down")]

@@ -27,7 +27,7 @@ _FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0
 _HEAD = (("Signal", ""), ("A", "r"), ("B", "r"), ("Change", "r"))
 _DIMENSIONS = {"route": "Route", "model": "Model", "device": "Device", "batch": "Batch of"}
 _LITTLE = "Requests inside the service at once, on average: their rate times their mean latency (Little's law)."
-_MIXED = "The value whose share of the requests differs most."
+_MIXED = "Value with the largest difference in its share of requests."
 # Value in the address to quantile; p90 is offered where fewer requests suffice for no more.
 QUANTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 _OFFERED = ("50", "95", "99", "99.9")
@@ -206,7 +206,7 @@ def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
     a, b = token_histograms(context, pair)
     return [
         _relative(text, [median_value(a.get(kind)), median_value(b.get(kind))])
-        for kind, text in ((TOKENS_IN, "Prompt tokens, p50"), (TOKENS_OUT, "Answer tokens, p50"))
+        for kind, text in ((TOKENS_IN, "Prompt tokens, p50"), (TOKENS_OUT, "Response tokens, p50"))
         if kind in a or kind in b
     ]
 

@@ -31,7 +31,7 @@ _SCRAPE = """scrape:
     - url: http://llm:8000/metrics
       service: chat"""
 _WHY = (
-    "Percentiles are intervals: an engine counts its requests in fixed buckets, and where in its bucket a request was, nobody knows. "
+    "Percentiles are intervals: an engine counts its requests in fixed buckets, and the position inside a bucket is not known. "
     "Means are exact. For exact percentiles, and the stages of the slowest requests, send the engine's traces or run the agent."
 )
 
@@ -60,8 +60,8 @@ def _head(context: Context, found: Sequence[EngineModel]) -> Component:
 def _no_engines() -> Component:
     return empty(
         "No engine is read in this window",
-        "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML tell of themselves on "
-        "/metrics. Name their addresses in the collector's file, STAGELENS_COLLECTOR_CONFIG:",
+        "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML export metrics on "
+        "/metrics. Add their addresses in the collector's file, STAGELENS_COLLECTOR_CONFIG:",
         html.Pre(_SCRAPE, className="code mono", tabIndex=0),
     )
 
@@ -82,7 +82,7 @@ def _models(context: Context, found: Sequence[EngineModel]) -> Component:
     shown = {stage for each in found for stage in _split(each)}
     foot = html.Span(_WHY)
     return card(
-        "Models", table(head, rows, "Models"), sub="by their own metrics", tools=legend(shown), foot=foot, flush=True
+        "Models", table(head, rows, "Models"), sub="from their own metrics", tools=legend(shown), foot=foot, flush=True
     )
 
 
@@ -134,7 +134,7 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
 
 
 def _time(what: Node, found: Distribution, *, only_mean: bool = False) -> Component:
-    unknown = html.Td(UNKNOWN, className="r muted", title="Only number and sum are told")
+    unknown = html.Td(UNKNOWN, className="r muted", title="Only count and sum are reported")
     cells = [
         html.Td(what),
         html.Td(count(found.count), className="r"),
@@ -154,9 +154,9 @@ def _between(found: Distribution, quantile: float) -> Component:
     interval = found.quantile(quantile)
     if interval is None or not has_enough_samples(found.count, quantile):
         why = f"{name} needs {several(samples_needed(quantile), 'request')}"
-        return html.Td(UNKNOWN, className="r muted", title=why if found.count else "Not told by this engine")
+        return html.Td(UNKNOWN, className="r muted", title=why if found.count else "Not reported by this engine")
     if interval.low == 0 and math.isinf(interval.high):
-        return html.Td(UNKNOWN, className="r muted", title="Only number and sum are told, no distribution")
+        return html.Td(UNKNOWN, className="r muted", title="Only count and sum are reported, no distribution")
     low = axis_duration(roundest(interval.low, interval.low * _BUCKET)) if interval.low else ""
     if math.isinf(interval.high):
         return html.Td(f"above{SPACE}{low}", className="r", title=f"{name} is above {low}, the last bucket's edge")

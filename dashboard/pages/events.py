@@ -31,9 +31,9 @@ KINDS = {
 }
 # Endings other than resolved: title, badge, shape.
 _ENDINGS = {
-    "removed": ("not watched any more", "Closed", "out"),
-    "no_data": ("no data any more", "Closed", "out"),
-    "accepted": ("accepted as the new normal", "Accepted", "out"),
+    "removed": ("SLO removed", "Closed", "out"),
+    "no_data": ("no more data", "Closed", "out"),
+    "accepted": ("accepted as new baseline", "Accepted", "out"),
 }
 _PLACE = "/events"
 # Limit of listed events; a shorter window or a filter shows the rest.
@@ -94,7 +94,7 @@ def _no_events(context: Context) -> Component:
     longer = link("Last 30 days", href=view.here(from_="now-30d", to=None), className="btn")
     return empty(
         "Nothing happened in this window",
-        "New versions and alerts show here by themselves. Pipelines tell of the rest:",
+        "New versions and alerts appear automatically. Report other events from your pipelines:",
         html.Pre(_TELL, className="code mono", tabIndex=0),
         actions=[*actions, longer],
     )

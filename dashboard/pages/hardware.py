@@ -48,7 +48,7 @@ _TORCH: _Columns = {
 }
 # Measures that may delay requests of an idle service, with the words before and after their shares.
 _OTHERS = {
-    measures.HOST_CPU: ("Then the CPUs of the whole machine were", "busy"),
+    measures.HOST_CPU: ("CPUs of the whole machine", "busy"),
     measures.THROTTLED: ("Then the container was stopped at its CPU limit in", "of the scheduler's periods"),
 }
 
@@ -82,9 +82,9 @@ def hardware_card(context: Context) -> Component:
 
 def _no_hardware() -> Component:
     return empty(
-        "Nothing told of the machines in this window",
-        "Agents tell of their process every ten seconds, from their first request on; those of an older version do not. "
-        "Of GPUs they tell where nvidia-ml-py is installed beside the service:",
+        "No host metrics in this window",
+        "Agents report their process every ten seconds after the first request; older versions "
+        "do not. They report GPUs if nvidia-ml-py is installed next to the service:",
         html.Pre("pip install 'stagelens[gpu]'", className="code mono", tabIndex=0),
     )
 
@@ -104,13 +104,11 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
 def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
     """Return whether the machines were busier while requests were slow, as text."""
     if shares.empty:
-        return "How busy the GPUs were is not told: a slice of one (MIG) has no utilization of its own."
+        return "GPU utilization is not available: a MIG slice has no utilization of its own."
     found = compare_slow_steps(shares, tail)
     mean = f"{kind}s busy {percent(float(shares['share'].mean()))} of the time"
     if found is None:
-        return (
-            f"{mean}; too few steps of time tell {tail_name} to say whether they were busier when requests were slow."
-        )
+        return f"{mean}; too few steps of time report {tail_name} to compare them with slow requests."
     when = f"In the slowest tenth of the time ({tail_name} above {duration(found.threshold_seconds)}) {kind}s were"
     return " ".join([f"{when} {_comparison_words(found)}.", *_other_causes(frame, tail)])
 
@@ -147,7 +145,7 @@ def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | Non
     places = sorted({str(each) for each in own["place"]}, key=lambda each: (-float(means.get(each, 0.0)), each))
     head: list[tuple[Node, str]] = [(what, ""), ("", "hide"), *((name, "r") for name, _, _ in shown.values())]
     rows = [_row(own[own["place"] == place], place, first, shown) for place in places[:_MOST_ROWS]]
-    more = f"{len(places) - _MOST_ROWS} more, which did less, are left out." if len(places) > _MOST_ROWS else None
+    more = f"{len(places) - _MOST_ROWS} less busy ones are omitted." if len(places) > _MOST_ROWS else None
     return html.Div([table(head, rows, what), html.P(more, className="muted") if more else None])
 
 
@@ -168,10 +166,10 @@ def _row(own: pd.DataFrame, place: str, first: str, columns: _Columns) -> Compon
 
 def _footnotes(frame: pd.DataFrame, kind: str) -> str:
     host = frame[frame["measure"] == measures.HOST_CPU.key]["mean"]
-    whole = f"All CPUs of the machines, whoever used them: {percent(float(host.mean()))} busy. " if len(host) else ""
+    whole = f"All CPUs of the machines, for all processes: {percent(float(host.mean()))} busy. " if len(host) else ""
     if kind == "GPU":
         return f"{whole}A GPU is busy while a kernel runs on it, however small: busy is not full."
-    return f"{whole}No GPU is told of; with one, pip install 'stagelens[gpu]' beside the service shows it here."
+    return f"{whole}No GPU is reported; pip install 'stagelens[gpu]' next to the service to see its GPUs."
 
 
 @dataclass(frozen=True, slots=True)

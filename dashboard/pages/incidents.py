@@ -28,17 +28,17 @@ from .slo_spent import requests_path
 _MAX_INCIDENTS = 20
 # Rule states of an objective that is not evaluated: word, shape, reason.
 _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
-    "no_data": ("No data", "none", "No request came in the last hour"),
-    "stale": ("Not judged", "stale", "The collector does not work; these are the last burn rates that are known"),
-    "maintenance": ("Paused", "paused", "Nobody is told during planned work, whose requests do not count"),
+    "no_data": ("No data", "none", "No request in the last hour"),
+    "stale": ("Not evaluated", "stale", "The collector is failing; these are the last known burn rates"),
+    "maintenance": ("Paused", "paused", "Notifications are paused during maintenance; its requests do not count"),
 }
 # Endings other than resolved: word, reason.
 _ENDING_WORDS = {
-    "removed": ("Closed", "It is not watched any more"),
-    "no_data": ("Closed", "No data came any more"),
-    "accepted": ("Accepted", "Somebody accepted it as the new normal"),
+    "removed": ("Closed", "Its SLO was removed"),
+    "no_data": ("Closed", "No more data"),
+    "accepted": ("Accepted", "Accepted as new baseline"),
 }
-_DELIVERY_WORDS = {"waiting": "waits", "sending": "is being sent", "dead": "given up", "superseded": "overtaken"}
+_DELIVERY_WORDS = {"waiting": "waits", "sending": "is being sent", "dead": "dropped", "superseded": "overtaken"}
 # Lengths of silence buttons.
 _LENGTHS = ("1h", "8h")
 _PLACE = "/incidents"
@@ -46,7 +46,7 @@ _TITLE = "Incidents · Stagelens"
 _SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
 _DELIVERY_STATES = {
     "sent": "Accepted",
-    "dead": "Given up",
+    "dead": "Dropped",
     "superseded": "Overtaken",
     "waiting": "Waits",
     "sending": "Being sent",
@@ -65,7 +65,9 @@ def render(context: Context, name: str | None = None) -> Page:
     trail.append((name if found is None else found.name, None))
     if found is None:
         back = link("All incidents", href=view.link(_PLACE), className="btn pri")
-        unknown = empty_page_card("No such incident", "What is over for more than a year is forgotten.", actions=[back])
+        unknown = empty_page_card(
+            "No such incident", "Incidents are deleted one year after they ended.", actions=[back]
+        )
         return Page(_TITLE, trail, [unknown], _PLACE)
     return Page(f"{found.service}: {found.name} · {_TITLE}", trail, _incident_body(context, found), _PLACE)
 
@@ -74,7 +76,7 @@ def _list_body(context: Context) -> list[Node]:
     every, silent = context.source.incident_actions.incidents(), context.source.incident_actions.silences()
     still = [each for each in every if each.state == "open"]
     muted = sum(bool(each.muted) and not each.told_with for each in still)
-    said = [f"{several(len(still), 'incident')} open"] + ([f"{muted} told to nobody"] if muted else [])
+    said = [f"{several(len(still), 'incident')} open"] + ([f"{muted} without notification"] if muted else [])
     title = html.Div([html.H1("Incidents"), html.P(" · ".join(said), className="sub")])
     return [
         html.Div([title], className="phead"),
@@ -87,9 +89,9 @@ def _list(context: Context, every: Sequence[Incident]) -> Component:
     if not every:
         return card(
             "Incidents",
-            empty("No incident so far", "When an objective burns, it shows here with all that was told about it."),
+            empty("No incident so far", "Incidents and their notifications appear here."),
         )
-    head = (("State", ""), ("What", ""), ("Looked after by", "hide"), ("Since", "r hide"), ("For", "r"))
+    head = (("State", ""), ("What", ""), ("Acknowledged by", "hide"), ("Since", "r hide"), ("For", "r"))
     ordered = sorted(every, key=lambda each: each.state != "open")
     rows = [_row(context, each) for each in ordered]
     return card("Incidents", table(head, rows, "Incidents"), flush=True)
@@ -116,7 +118,7 @@ def _row(context: Context, found: Incident) -> Component:
 
 def _silences(context: Context, found: Sequence[Silence]) -> Component:
     if not found:
-        text = "Nothing is silenced. An incident has a button for it; so has `stagelens alerts silence`."
+        text = "No silences. Add one with the button of an incident or with `stagelens alerts silence`."
         return card("Silences", html.P(text, className="muted"))
     head = (("What", ""), ("By", "hide"), ("Until", "r hide"), ("", "r"))
     rows = [
@@ -141,7 +143,7 @@ def _incident_body(context: Context, found: Incident) -> list[Node]:
         _head(context, found),
         html.P(found.impact, className="says"),
         panel("What happened", lambda: _history(context, found.transitions)),
-        panel("What was sent", lambda: _deliveries(context, found.deliveries)),
+        panel("Deliveries", lambda: _deliveries(context, found.deliveries)),
     ]
 
 
@@ -177,7 +179,7 @@ def _silence_note(context: Context, silence: Silence) -> str:
 
 
 def _history(context: Context, happened: Sequence[Transition]) -> Component:
-    head = (("Time", ""), ("What", ""), ("Told", ""), ("As it was then", "hide"))
+    head = (("Time", ""), ("What", ""), ("Notified", ""), ("Message", "hide"))
     rows = [
         html.Tr(
             [
@@ -194,7 +196,7 @@ def _history(context: Context, happened: Sequence[Transition]) -> Component:
 
 def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
     if not sent:
-        return card("What was sent", html.P("Nothing was sent to anybody.", className="muted"))
+        return card("Deliveries", html.P("No notification was sent.", className="muted"))
     head = (("Channel", ""), ("Message", ""), ("State", ""), ("Tries", "r hide"), ("Time", "r"), ("Answer", "hide"))
     rows = [
         html.Tr(
@@ -209,16 +211,16 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
         )
         for each in sent
     ]
-    return card("What was sent", table(head, rows, "What was sent"), flush=True)
+    return card("Deliveries", table(head, rows, "Deliveries"), flush=True)
 
 
 def _mute_reason(context: Context, found: Incident) -> list[Node]:
     """Return why notifications are muted, with a link to the incident that is notified instead."""
     lead = context.source.incident_actions.incident(found.told_with) if found.told_with else None
     if lead is None:
-        return [f"Nobody is told: {found.muted}"]
+        return [f"No notification: {found.muted}"]
     href = context.view.link(incident_page(lead.id))
-    return ["Told with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
+    return ["Grouped with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
 
 
 def _incident_pill(found: Incident) -> Component:
@@ -235,10 +237,10 @@ def _acknowledged_by(found: Incident) -> Node:
 
 def _acknowledgement(found: Incident) -> str:
     if found.ending == "accepted":
-        return f"{found.acked_by} accepted it as the new normal"
+        return f"{found.acked_by} accepted it as the new baseline"
     if found.acked_by:
-        return f"{found.acked_by} looks after it"
-    return "nobody looks after it" if found.resolved_at is None else ""
+        return f"{found.acked_by} acknowledged it"
+    return "unacknowledged" if found.resolved_at is None else ""
 
 
 def _notified_channels(each: Transition) -> str:
@@ -275,7 +277,7 @@ def history_card(context: Context, found: SloStatus) -> Component:
     incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
     if not incidents:
         return card("Alert history", html.P("No incident so far.", className="muted"))
-    head = (("State", ""), ("What", ""), ("Stage", "hide"), ("Told", "hide"), ("Since", "r"), ("For", "r hide"))
+    head = (("State", ""), ("What", ""), ("Stage", "hide"), ("Notified", "hide"), ("Since", "r"), ("For", "r hide"))
     rows = [_history_row(context, each) for each in incidents]
     every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
     return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
@@ -298,7 +300,7 @@ def _rule(found: RuleStatus, slo: SloStatus) -> Component:
         html.Td([f"{tier.severity.capitalize()} at ", html.B(times(tier.burn))], className="nowrap"),
         html.Td(_burn(found.long_burn, tier.burn, tier.long), className="r"),
         html.Td(_burn(found.short_burn, tier.burn, tier.short), className="r"),
-        html.Td(spent, className="r muted hide", title="Of the budget, within the long window"),
+        html.Td(spent, className="r muted hide", title="Share of the budget, in the long window"),
     ]
     return html.Tr(cells)
 
@@ -312,12 +314,12 @@ def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
         return _state_pill("Firing", "bad" if found.tier.severity == "page" else "warn")
     if all(burning):
         return _state_pill(
-            "Too few", "none", "Both windows burn, but too few requests were bad, or it is too young to tell"
+            "Too few", "none", "Both windows exceed it, but too few requests were bad, or the data is too recent"
         )
     if burning[1]:
-        return _state_pill("Pending", "warn", "The short window burns, the long one does not yet")
+        return _state_pill("Pending", "warn", "Only the short window is above its threshold")
     if burning[0]:
-        return _state_pill("Calming", "none", "The long window still remembers; the short one is calm")
+        return _state_pill("Calming", "none", "Recovering: only the long window is above its threshold")
     return _state_pill("Quiet", "good")
 
 
@@ -357,7 +359,7 @@ def _history_state(found: Incident) -> Component:
 def _delivery_list(view: View, found: Incident) -> Node:
     """Return the deliveries to each channel, with their errors."""
     if not found.deliveries:
-        return html.Span("nobody", className="muted", title=found.muted or "The SLO file names no channel for it")
+        return html.Span("nobody", className="muted", title=found.muted or "No channel in the SLO file")
     return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
 
 
@@ -383,15 +385,15 @@ def acknowledge_button(found: Incident) -> Component | None:
     """Return the button that acknowledges *found*; None once it is acknowledged."""
     if found.acked_by:
         return None
-    return _button("I look after it", f"{INCIDENTS_API}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
+    return _button("Acknowledge", f"{INCIDENTS_API}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
 
 
 def accept_button(found: Incident) -> Component | None:
     """Return the button that accepts *found* as new baseline; None for other kinds than latency regressions."""
     if found.kind != "tail":
         return None
-    what = "Nobody is told of it again unless it gets slower still"
-    return _button("Accept as normal", f"{INCIDENTS_API}/{quote(found.id, safe='')}/accept", {}, title=what)
+    what = "Notify again only if latency rises further"
+    return _button("Accept as baseline", f"{INCIDENTS_API}/{quote(found.id, safe='')}/accept", {}, title=what)
 
 
 def silence_buttons(found: Incident) -> list[Component]:

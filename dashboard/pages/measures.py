@@ -173,7 +173,7 @@ class Row:
 
     @property
     def service(self) -> str:
-        """Its name."""
+        """Name of the service."""
         return self.seen.service
 
     @property

@@ -238,8 +238,8 @@ def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
 
 
 def _collector(context: Context, found: SloStatus, number: int) -> Component:
-    text = f"The collector has neither taken in nor rolled up anything {state_note(found, context.view)}. Until it works again no incident is opened or resolved."
-    title = "Nobody is watched: the collector stands still"
+    text = f"The collector has not ingested or aggregated data {state_note(found, context.view)}. Until it works again no incident is opened or resolved."
+    title = "No SLO is evaluated: the collector is not working"
     about = f"{several(number, 'service')} with an objective"
     href = context.view.link("/settings")
     return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href)
@@ -331,7 +331,7 @@ def _of_silence(row: Row, last: datetime) -> Finding | None:
 def _silence(row: Row, silence: timedelta) -> Component:
     local = row.seen.last_seen.astimezone(row.context.view.zone)
     title = f"No request for {span(silence)}"
-    text = f"The last one came at {local:%H:%M:%S}; other services send on. Its process or its agent may be down."
+    text = f"The last request came at {local:%H:%M:%S}; other services still send data. Its process or its agent may be down."
     href = row.context.view.link(service_path(row.service))
     return _card(
         pill("Silent", "warn"), f"{row.service} · since {local:%H:%M}", title, text, stage="overhead", href=href
@@ -360,7 +360,7 @@ def _tail(row: Row, stage: str) -> Component:
         median = loads.quantile(0.5) if loads else None
         if loads and median:
             paid = percent(loads.count / now.requests, 2)
-            title = f"{paid} of requests pay a {duration(median.value)} cold start"
+            title = f"{paid} of requests include a {duration(median.value)} cold start"
             text += " Keep a replica warm."
     href = row.context.view.link(service_path(row.service), p="99")
     return _card(pill("Tail", "warn"), f"{row.service} · in this window", title, text, stage=stage, href=href)

@@ -267,7 +267,7 @@ def _busiest_stages(rows: Sequence[Row]) -> list[str]:
 
 def _spoken_row(column: Column | None, key: str, *, backwards: bool) -> str:
     if column is None:
-        return "what got slower first"
+        return "regressions first"
     if key == _DEFAULT and not backwards:
         return "sorted by SLO burn"
     first = "lowest" if backwards != column.rising else "highest"
@@ -276,7 +276,7 @@ def _spoken_row(column: Column | None, key: str, *, backwards: bool) -> str:
 
 def _no_match(context: Context) -> Component:
     back = link("Show all services", href=context.view.here(q=None, kind=None, n=None), className="btn")
-    return empty("No service has such a name", actions=[back])
+    return empty("No service matches", actions=[back])
 
 
 def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
@@ -311,7 +311,7 @@ def stage_time_card(context: Context, size: str) -> Component:
     axis = context.axis_of(frame)
     busy = busy_seconds(frame.iloc[:-1] if context.unfinished(frame["at"], axis) else frame, axis)
     if not len(busy):
-        return card(title, empty("Too early to tell", "The first whole step is not over yet."), size=size)
+        return card(title, empty("Not enough data yet", "The first time step is not complete."), size=size)
     spent = {str(stage): float(busy[stage].mean()) for stage in busy.columns.drop("at")}
     heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
     total = sum(spent.values())

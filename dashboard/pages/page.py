@@ -243,13 +243,11 @@ def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Comp
     try:
         return build()
     except Exception as error:  # noqa: BLE001 - whatever a card meets, the others stay
-        _log.exception("the card %r could not be made", title)
+        _log.exception("the card %r could not be rendered", title)
         failed = html.Div(
             [
-                html.H3("This card could not be made"),
-                html.P(
-                    f"{type(error).__name__}: the rest of the page is not affected. The log of the dashboard says more."
-                ),
+                html.H3("This card could not be rendered"),
+                html.P(f"{type(error).__name__}: the rest of the page is not affected. See the log of the dashboard."),
                 html.Div(
                     html.Button("Try again", className="btn", type="button", **attributes({"data-do": "reload"})),
                     className="acts",
@@ -281,14 +279,10 @@ def no_data(context: Context) -> list[Node]:
         return [first_run(context.source)]
     if not len(services):
         everywhere = link("All environments", href=view.here(env=None), className="btn pri")
-        return [
-            empty_page_card(f"No environment called {environment}", "No request came from there.", actions=[everywhere])
-        ]
+        return [empty_page_card(f"No environment called {environment}", "It has no requests.", actions=[everywhere])]
     last = services["last_seen"].max().to_pydatetime() + timedelta(seconds=10)
     age = context.source.now() - last
-    text = (
-        f"The last request came {span(age)} ago." if age > timedelta() else "All there is came later than this window."
-    )
+    text = f"The last request came {span(age)} ago." if age > timedelta() else "All data is newer than this window."
     return [
         empty_page_card(
             "No request in this window",
@@ -310,18 +304,18 @@ def first_run(source: Source) -> Component:
         [
             html.H1("No service yet"),
             html.P(
-                "Start a service with Stagelens in front and send it a request. No line of its code changes.",
+                "Start a service under Stagelens and send it a request. Its code stays unchanged.",
                 className="x",
             ),
             html.H2("In the environment of your service"),
             _code(f"{_INSTALL}\n{endpoint}{_RUN}"),
             html.H2("Or name the stages yourself"),
             _code(_BY_HAND),
-            html.H2("Or watch it on a real model, from a clone of Stagelens"),
+            html.H2("Or try it with a real model, from a clone of Stagelens"),
             _code(_DEMO),
             html.P(said, className="x"),
             html.Div(
-                [html.Span(className="pulse"), "Waiting for the first request. It shows here within seconds."],
+                [html.Span(className="pulse"), "Waiting for the first request. It appears within seconds."],
                 className="wait",
                 role="status",
             ),

@@ -59,7 +59,7 @@ def render(context: Context) -> Page:
             panel("Improved", lambda: _section("Improved", "faster with the newest version", faster, "Thanks to"))
         )
     if rest:
-        body.append(panel("No difference or not judged", lambda: _unchanged(rest)))
+        body.append(panel("No difference or not evaluated", lambda: _unchanged(rest)))
     if not judged:
         body.append(_no_releases(context))
     return Page("Regressions · Stagelens", trail, body, "/regressions")
@@ -79,7 +79,7 @@ def finding(judged: int, slower: int) -> str:
 
 def _head(context: Context, judged: int, slower: int) -> Component:
     about = (
-        "The newest version of each service against the one before, at the highest percentile that both bear, up to p99; "
+        "The newest version of each service against the previous version, at the highest percentile that both support, up to p99; "
         "releases of the last 7 days"
     )
     parts = [html.H1(finding(judged, slower)), html.P(f"{about}.", className="sub")]
@@ -157,9 +157,11 @@ def _incident(release: Release) -> Node:
 def _unchanged(releases: Sequence[Release]) -> Component:
     rows = [_unchanged_section(each) for each in releases[:_MAX_REST]]
     head = (("Service", ""), ("Verdict", ""), ("Why", "hide"))
-    many = f"No difference, or not judged: {len(releases)} service{'s' * (len(releases) != 1)}"
+    many = f"No difference, or not evaluated: {len(releases)} service{'s' * (len(releases) != 1)}"
     more = len(releases) - len(rows)
-    foot = html.P(f"{more} more are not listed. Each service has a tab Compare.", className="foot") if more else None
+    foot = (
+        html.P(f"{more} more are not listed. See the Compare tab of each service.", className="foot") if more else None
+    )
     return html.Details([html.Summary(many), table(head, rows, many), foot], className="card c12 fold")
 
 
@@ -177,8 +179,8 @@ def _unchanged_section(release: Release) -> Component:
 
 def _no_releases(context: Context) -> Component:
     return empty_page_card(
-        "Nothing to judge",
-        "A service is judged here for 7 days after a new version of it (service.version) is first seen.",
+        "Nothing to evaluate",
+        "A service is evaluated for 7 days after the first request of a new version (service.version).",
         "Two windows of the same version can be compared at any time.",
         actions=[link("Compare two windows", href=context.view.link("/compare"), className="btn pri")],
     )

@@ -66,8 +66,8 @@ def loads_of(context: Context) -> pd.DataFrame:
 def _body(context: Context) -> list[Node]:
     found = loads_of(context)
     if found.empty:
-        text = "An agent tells of its process when it has served the first request."
-        return [card(None, empty("No replica has told of its start", text))]
+        text = "An agent reports its process after the first request."
+        return [card(None, empty("No replica has reported its start", text))]
     return [
         _finding(context),
         panel("Replicas", lambda: _replicas_card(context, replicas(found))),
@@ -110,7 +110,7 @@ def _finding(context: Context) -> Component | None:
         return None
     first = f"{percentile(quantile)} is {duration(found.value)}"
     first += f", and {duration(left.value)} without cold requests." if left else "; all requests were cold."
-    rest = f"{several(cold.count, 'request')} of {count(everything.count)} had something loaded or warmed up in them."
+    rest = f"{several(cold.count, 'request')} of {count(everything.count)} included loading or warm-up."
     inside = [html.Div(first, className="big"), html.Div(rest, className="muted")]
     return html.Div(html.Div(inside, className="say"), className="verdict")
 
@@ -121,7 +121,7 @@ def _replicas_card(context: Context, found: Sequence[Replica]) -> Component:
     head = [("", ""), ("Replica", ""), ("Version", "hide"), ("Started", "r"), ("Age", "r"), (LOAD_START.label, "r")]
     head += [(phase.label, "r") for phase in _LOADING]
     rows = [_replica_row(context, each) for each in found[:_MAX_REPLICAS]]
-    sub = f"{sending} sending · each phase without those inside it"
+    sub = f"{sending} sending · each phase without nested phases"
     sub += f" · the newest {_MAX_REPLICAS} of {len(found)}" if len(found) > _MAX_REPLICAS else ""
     return card("Replicas", table(head, rows, "Replicas"), sub=sub, flush=True)
 
@@ -145,7 +145,7 @@ def _replica_row(context: Context, found: Replica) -> Component:
 
 def _loads_card(context: Context, found: pd.DataFrame) -> Component:
     if found.empty:
-        return card("What was loaded", empty("Nothing that took a millisecond or more"))
+        return card("What was loaded", empty("No load of a millisecond or more"))
     head = [("Ended", ""), ("Replica", ""), ("Phase", ""), ("Model", ""), ("Input", "hide"), ("Took", "r")]
     rows = [_load_row(context, each) for each in records(found.head(_MAX_LOADS))]
     sub = f"the last {_MAX_LOADS} of {len(found)}" if len(found) > _MAX_LOADS else None

@@ -17,7 +17,7 @@ from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
 from .page import Context, empty_page_card
 
 # Words for the values of `cold`, after "request of".
-WORDS = {WITHOUT_COLD: "what was warm", ONLY_COLD: "what was cold"}
+WORDS = {WITHOUT_COLD: "warm replicas", ONLY_COLD: "cold replicas"}
 WAY_OUT = "Cold and warm"
 # A menu lists the busiest values; others can be typed.
 _MOST = 40
@@ -65,7 +65,7 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
         for key, n in found.items()
         if n
     ]
-    text = f"There are {', and '.join(left)}." if left else "There are some only without all of these."
+    text = f"There are {', and '.join(left)}." if left else "Remove these filters to see requests."
     return empty_page_card(
         f"No request of {part_words(view)} in this window", text, actions=remove_filter_links(view, keys)
     )
@@ -176,7 +176,7 @@ def leave_out_cold_link(context: Context) -> Component | None:
     number = _requests(context, ONLY_COLD)
     if not number:
         return None
-    title = f"Something was loaded or warmed up in {_several(number)}: show the others alone"
+    title = f"Loading or warm-up happened in {_several(number)}: show only the others"
     href = context.view.here(cold=WITHOUT_COLD)
     return link(f"Leave out {count(number)} cold", href=href, className="btn", title=title)
 

@@ -54,7 +54,7 @@ _MIN_BAR = 0.6
 # Above the first share one cause explains all requests, below the second a cause is noise. [ratio]
 _ONE_CAUSE, _NO_CAUSE = 0.85, 0.1
 _FIXED = "the source has fixed buckets"
-_BAND = "Requests there, and the band their latency is certain to lie in"
+_BAND = "Number of requests, and the bounds of their latency"
 # Two stages that dominate most requests of a percentile, with shares; None where one dominates nearly all.
 Mixture = tuple[str, float, str, float] | None
 _EXEMPLARS, _ADVICE = 6, 3
@@ -75,7 +75,7 @@ def render(context: Context) -> Page:
 
 def _body(context: Context) -> list[Node]:
     measures = measure(context.source, context.selection)
-    advice = panel("What would help", lambda: top_advice(context, _ADVICE, "c4") or html.Span(), "c4")
+    advice = panel("Ways to fix this", lambda: top_advice(context, _ADVICE, "c4") or html.Span(), "c4")
     alone = isinstance(advice, html.Span)
     charts = [
         panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
@@ -181,7 +181,7 @@ def _unattributed_note(context: Context, now: Measures) -> Component | None:
     share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
     if share <= _LARGE_UNATTRIBUTED_SHARE or not has_enough_samples(now.requests, 0.5):
         return None
-    where = link("What fits →", href=_advice(context), className="link")
+    where = link("Ways to fix this →", href=_advice(context), className="link")
     text = " of the median: time between stages is not instrumented. "
     return html.Div([html.Span([html.B(f"{label(OVERHEAD)} is {percent(share)}"), text, where])], className="quiet")
 
@@ -228,7 +228,10 @@ def _exemplars(context: Context, size: str) -> Component:
     if not len(frame):
         return card(
             title,
-            empty("No request of this window was kept", "Agents keep the slowest, errors and a uniform share."),
+            empty(
+                "No trace of this window was retained",
+                "Agents retain the slowest, failed, cold-start and random requests.",
+            ),
             size=size,
         )
     least = f", {rank(float(frame['rank'].min()))} and up" if are_ranked(frame) else ""
@@ -462,7 +465,7 @@ def _gap_sentence(order: list[str], added: Mapping[str, float], gap: float, name
 
 
 def _advice_link(advice: str | None) -> Node:
-    return html.Span([" ", link("What fits →", href=advice, className="link")]) if advice else None
+    return html.Span([" ", link("Ways to fix this →", href=advice, className="link")]) if advice else None
 
 
 def _hidden_stages_note(hidden: Collection[str], show_all: str | None) -> Component | None:

@@ -35,9 +35,9 @@ _MAX_MARK_CHARS = 24
 _RULE = (
     "Each column is the average stage time of the requests at that percentile. It adds up to that percentile's latency.",
     "It is not the sum of each stage's own p99.",
-    "Point at a percentile and the table beside it tells that one; a click keeps it.",
-    "A percentile is drawn when at least ten requests stand above it. Where two causes take turns, the table says how often each.",
-    "A click on a stage in the table highlights it in all charts, Alt and a click leaves it out.",
+    "Point at a percentile to show it in the table; click to keep it.",
+    "A percentile is drawn when at least ten requests are above it. If several causes alternate, the table shows how often each occurs.",
+    "A click on a stage in the table highlights it in all charts, Alt+click hides it.",
 )
 
 
@@ -145,7 +145,7 @@ def _objective(context: Context) -> Objective | None:
 
 def _too_few(context: Context) -> Component:
     requests = context.source.ask(context.source.read.latency, context.selection).count
-    text = f"{requests} so far in this window. A percentile is shown when ten requests stand above it: p50 needs 20."
+    text = f"{requests} so far in this window. A percentile is shown when ten requests are above it: p50 needs 20."
     return empty("Too few requests for a percentile", text)
 
 

@@ -26,9 +26,9 @@ from .service_status import clock_or_date, status_of
 
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
 _MISSING_AT = {
-    "no_traces": "none of them is kept as a trace",
-    "no_facts": "none of them is kept as a trace, and their tokens, batch sizes and failed calls are not counted",
-    "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and none of them is kept as a trace",
+    "no_traces": "none of them is retained as a trace",
+    "no_facts": "none of them is retained as a trace, and their tokens, batch sizes and failed calls are not counted",
+    "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and none of them is retained as a trace",
 }
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
@@ -76,7 +76,7 @@ def _unknown(context: Context) -> Component:
         )
     return empty_page_card(
         f"No service called {service}",
-        "Nothing of that name was received, or it is older than what is kept.",
+        "No data of that name was received, or it is older than the retention.",
         actions=[link("All services", href=view.link("/"), className="btn pri")],
     )
 
@@ -188,7 +188,7 @@ def _without_data(context: Context) -> list[Node]:
     text = (
         f"The last request came {span(age)} ago, at {last.astimezone(view.zone):%-d %b %H:%M:%S}."
         if age > timedelta()
-        else "All there is came later than this window."
+        else "All data is newer than this window."
     )
     part = part_words(view)
     text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
@@ -197,7 +197,7 @@ def _without_data(context: Context) -> list[Node]:
         empty_page_card(
             "No request in this window",
             text,
-            f"What is kept starts on {first:%-d %b %H:%M}.",
+            f"Retained data starts on {first:%-d %b %H:%M}.",
             actions=[
                 link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
                 link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
@@ -216,7 +216,7 @@ def suspect_note(context: Context) -> Component | None:
         f"{dialect} {several(calls[dialect], 'time')}" for dialect in sorted(calls, key=calls.__getitem__)[::-1]
     )
     return html.P(
-        f"Of {several(sum(calls.values()), 'call')} the server said of its own time what cannot be true ({by_dialect}): "
+        f"Of {several(sum(calls.values()), 'call')} the server timings are invalid ({by_dialect}): "
         f"each counts as {label('dependency')} as a whole. A proxy or a new version of the server may use another unit.",
         className="sub",
     )
@@ -233,7 +233,7 @@ def agent_cost(context: Context) -> Component | None:
     spent = sum(each.sum for each in counted) / requests
     share = f" ({percent(spent * whole.count / whole.sum, 2)} of it)" if whole.sum else ""
     behind = sum(each.sum for each in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
-    text = f"Being recorded costs a request {duration(spent)}{share}, and the agent's own threads {duration(behind)} for each."
+    text = f"Agent overhead per request: {duration(spent)}{share}, and the agent's own threads {duration(behind)} for each."
     return html.P(text, className="sub")
 
 
@@ -245,7 +245,7 @@ def agent_note(context: Context) -> Component | None:
         return None
     full = costs.get(_FULL_LEVEL)
     why = f" With all recorded, a request costs {duration(_mean(full))}." if full else ""
-    head = html.Span([html.B("Agents keep to their budget:"), f" less than usual is recorded.{why}"])
+    head = html.Span([html.B("Agents reached their budget:"), f" less than usual is recorded.{why}"])
     return html.Div([head, *lines], className="quiet stack")
 
 
@@ -253,7 +253,7 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
     found = costs[level]
     if level == AGENT_LEVELS[-1]:
         return html.Span(
-            f"{_level_period(context, level)}, at least one process recorded nothing: its requests are in no number here."
+            f"{_level_period(context, level)}, at least one process recorded nothing: its requests are not included."
         )
     requests = sum(each.count for name, each in costs.items() if name != AGENT_LEVELS[-1])
     return html.Span(

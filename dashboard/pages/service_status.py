@@ -169,7 +169,7 @@ def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:
     """Return the note that requests of a maintenance window are shown, though they do not count."""
     if not slo.maintenance.intervals(start, end):
         return ""
-    return " Requests of planned work are among them, though they do not count."
+    return " Requests during maintenance windows are shown but do not count."
 
 
 def most_urgent(states: Collection[str]) -> SloState | Literal[""]:

@@ -40,7 +40,7 @@ def render(context: Context) -> Page:
             [
                 html.H1("Settings"),
                 html.P(
-                    "Nothing is changed here. Files of objectives and prices are read again when they change.",
+                    "Read-only. SLO and price files are read again when they change.",
                     className="sub",
                 ),
             ]
@@ -65,9 +65,9 @@ def _dashboard(context: Context) -> Component:
     facts = {
         "Version": __version__,
         "Listens on": f"{config.host}, {port}",
-        "Who may read": _readers(config),
-        "Names it answers to": ", ".join(config.hosts) or "those of this machine",
-        "Tracing backend": _host(context.source.tracer) if context.source.tracer else "none is linked",
+        "Authentication": _readers(config),
+        "Allowed hosts": ", ".join(config.hosts) or "those of this machine",
+        "Tracing backend": _host(context.source.tracer) if context.source.tracer else "no link",
     }
     return card("Dashboard", _facts(facts), size="c6")
 
@@ -77,10 +77,10 @@ def _readers(config: DashboardConfig) -> str:
     ways = [
         ("a token", config.token),
         ("names and passwords", config.users),
-        (f"whom a proxy names in {config.proxy_header}", config.proxy_header),
-        ("whom the proxy in front lets through", config.behind_proxy),
+        (f"users named by a proxy in {config.proxy_header}", config.proxy_header),
+        ("users admitted by the proxy", config.behind_proxy),
     ]
-    return ", or ".join(words for words, on in ways if on) or "everybody on this machine"
+    return ", or ".join(words for words, on in ways if on) or "all users of this machine"
 
 
 def _host(address: str) -> str:
@@ -155,9 +155,9 @@ def _storage(context: Context) -> Component:
     retention, view = context.source.read.retention, context.view
     facts = {
         "Takes": _budget(found),
-        "Comes to": f"{size(found.settled_bytes)} at this rate",
+        "Projected size": f"{size(found.settled_bytes)} at this rate",
         "Full": _full(found, view.zone),
-        "Traces are kept": f"{span(retention.traces)}, {whole(retention.traces_per_service)} of a service",
+        "Traces are retained": f"{span(retention.traces)}, {whole(retention.traces_per_service)} of a service",
     }
     rows = [_tier(each) for each in found.tiers]
     head = (("Buckets", ""), ("kept", "r"), ("takes", "r"), ("a day", "r"), ("comes to", "r"))
@@ -192,22 +192,22 @@ def _limits(context: Context) -> Component:
     ]
     caps = {words: whole(value) for name, value in asdict(read.caps).items() if (words := _CAPS.get(name))}
     body: list[Node] = [*limits, _facts(caps)]
-    return card("Limits", body, sub="how many are told apart; what is beyond folds into one", size="c6")
+    return card("Limits", body, sub="maximum number of distinct values; further values are aggregated", size="c6")
 
 
 def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
     """Return the path of the file, and since when its content is in force."""
     since = file.changed_at
-    read = day(since.astimezone(context.view.zone)) if since else "never without mistakes"
+    read = day(since.astimezone(context.view.zone)) if since else "never without errors"
     return {"File": str(file.path), "In force since": read}
 
 
 def _errors(file: LiveFile[Any]) -> Node:
     if not file.errors:
         return None
-    kept = "what was read before stays in force" if file.current is not None else "nothing of it is in force"
+    kept = "the previous version stays in force" if file.current is not None else "nothing of it is in force"
     lines = [html.Li(each, className="mono") for each in file.errors]
-    return html.Div([banner(f"The file has mistakes; {kept}."), html.Ul(lines, className="wrong")])
+    return html.Div([banner(f"The file has errors; {kept}."), html.Ul(lines, className="wrong")])
 
 
 def _facts(facts: dict[str, str]) -> Component:

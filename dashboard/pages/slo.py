@@ -97,10 +97,10 @@ def slo_sentence(view: View, found: SloStatus) -> str:
     """Return the status of the objective as a sentence."""
     name = found.slo.name
     if found.state == "stale":
-        silence = f"the collector has neither taken in nor rolled up anything {state_note(found, view)}"
-        return f"{name} is not judged: {silence}. {_stale_detail(found)}"
+        silence = f"the collector has not ingested or aggregated data {state_note(found, view)}"
+        return f"{name} is not evaluated: {silence}. {_stale_detail(found)}"
     if found.budget_left is None:
-        return f"{name} cannot be judged: {found.slo.service} had no request in {span(found.slo.window)}."
+        return f"{name} cannot be evaluated: {found.slo.service} had no request in {span(found.slo.window)}."
     share, word = budget_left_words(found.budget_left)
     budget = {
         "left": f"{name} has {share} of its error budget left",
@@ -108,7 +108,7 @@ def slo_sentence(view: View, found: SloStatus) -> str:
         "spent": f"{name} has spent {share} its error budget",
     }[word]
     if found.state == "maintenance":
-        return f"{budget}. Planned work {state_note(found, view)}: its requests do not count, and nobody is told."
+        return f"{budget}. Maintenance window {state_note(found, view)}: its requests do not count, and notifications are paused."
     if found.state == "no_data":
         return f"{budget}; no request came in the last hour."
     gone_in = time_to_exhaustion(found)
@@ -136,7 +136,7 @@ def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
     """Return the problems of the SLO file, each with file and line."""
     if not problems:
         return []
-    kept = "What was read before it changed stays in force." if in_force else "Nothing of it is in force."
+    kept = "The previous version stays in force." if in_force else "Nothing of it is in force."
     lines = html.Ul([html.Li(each, className="mono") for each in problems])
     return [banner(html.Div([html.B("The SLO file cannot be read. "), kept, lines]), "bad")]
 
@@ -150,7 +150,7 @@ def _unknown_objective(context: Context, name: str) -> Component:
     ]
     text = "The SLO file does not have it."
     if any(each.name == name for each in context.source.incidents()):
-        text = "It is not watched any more: it was taken out of the SLO file. Its incidents are kept."
+        text = "It was removed from the SLO file. Its incidents remain."
         actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
     return empty_page_card(f"No objective called {name}", text, actions=actions)
 
@@ -262,7 +262,7 @@ def _bad_words(found: SloStatus) -> str:
         "ttft": f"requests whose first token took over {limit}",
         "tpot": f"requests that took over {limit} a token",
         "stage": f"requests that spent over {limit} in {counted.key}",
-        "coverage": "time of requests that no stage explains",
+        "coverage": "unattributed time of requests",
         "freshness": f"minutes with data older than {limit}",
     }[counted.kind]
 
@@ -270,12 +270,12 @@ def _bad_words(found: SloStatus) -> str:
 def _no_requests(found: SloStatus) -> Component:
     return empty(
         f"No request of {found.slo.service} in {span(found.slo.window)}",
-        "The objective is judged from the first request on. Does a service send under this name?",
+        "The objective is evaluated from the first request on. Check that a service sends data under this name.",
     )
 
 
 def _budget_markers(context: Context, found: SloStatus, axis: TimeAxis) -> dict[datetime, str]:
-    """Return the newest releases and incidents in the shown time, as far as there is room."""
+    """Return the newest releases and incidents in the shown time, as far as they fit."""
     rows = context.versions.iloc[1:]
     seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
     alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
@@ -312,13 +312,13 @@ def unwatched_line(context: Context) -> Component | None:
         problems = source.slo_problems()
         return _broken_file_line(context, problems) if problems else None
     why, fix = why_unwatched(source.slo_file)
-    said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_with_code(fix), ". "]
+    said = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *_with_code(fix), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
 
 
 def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
-    kept = ". What was read before it changed stays in force. "
+    kept = ". The previous version stays in force. "
     said = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), kept]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("at_risk"), html.Span([*said, more])], className="quiet")
@@ -329,11 +329,11 @@ def no_objectives(context: Context) -> Component:
     if not context.source.has_alerts:
         return empty_page_card(
             "Alerts do not run beside this dashboard",
-            "Start them with it (stagelens up), and their objectives show here.",
+            "Start both with `stagelens up` to see objectives here.",
         )
     why, fix = why_unwatched(context.source.slo_file, example="")
     return empty_page_card(
-        f"Nobody is watched: {why}",
+        f"No SLO is evaluated: {why}",
         html.Span([*_with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")]),
         html.Pre(EXAMPLE.rstrip(), className="code mono", tabIndex=0),
     )
@@ -444,9 +444,9 @@ def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
     if found.state == "no_data":
         return _UNKNOWN, "", "no request in the last hour"
     if found.state == "stale":
-        return _UNKNOWN, "", f"not judged {state_note(found, view)}"
+        return _UNKNOWN, "", f"not evaluated {state_note(found, view)}"
     if found.state == "maintenance" and found.work is not None:
-        return "paused", "", f"planned work {maintenance_end(found.work, view)}"
+        return "paused", "", f"maintenance window {maintenance_end(found.work, view)}"
     gone_in = time_to_exhaustion(found)
     if gone_in is None:
         return "lasts", "", html.Span("the window out", className="good")

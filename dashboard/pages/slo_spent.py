@@ -194,7 +194,7 @@ def stages_card(context: Context, slo: Slo) -> Component:
     sub = f"in the requests at {at}, of {several(split.requests, 'request')}"
     if not has_enough_samples(split.requests, slo.objective):
         text = f"{at} needs {whole(samples_needed(slo.objective))} requests, this window has {whole(split.requests)}."
-        return card(_BUDGETS_TITLE, empty("Too few requests to judge", text), sub=sub, tools=tools)
+        return card(_BUDGETS_TITLE, empty("Too few requests to evaluate", text), sub=sub, tools=tools)
     threshold = slo.threshold.total_seconds() if slo.threshold is not None else 0.0
     foot = [*_budget_sentences(split, threshold), maintenance_note(slo, context.axis.start, context.axis.end)]
     return card(_BUDGETS_TITLE, _budget_table(split, threshold, at), sub=sub, tools=tools, foot=html.Span(foot))
@@ -233,15 +233,15 @@ def _budget_sentences(split: BudgetSplit, threshold: float) -> list[Node]:
 def _broken_budgets(uses: Sequence[StageUse]) -> list[Node]:
     said: list[Node] = []
     for use in uses[:_MAX_NAMED]:
-        said += ["; " if said else None, html.B(label(use.stage)), f" broke its budget: {_use_words(use)}"]
+        said += ["; " if said else None, html.B(label(use.stage)), f" exceeded its budget: {_use_words(use)}"]
     return [*said, f", and {len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else said
 
 
 def _kept_budgets(uses: Sequence[StageUse]) -> list[Node]:
     nearest = max(uses, key=lambda use: use.seconds / use.budget_seconds)
     if len(uses) == 1:
-        return [f"{label(nearest.stage)} kept its budget: {_use_words(nearest)}"]
-    return [f"Every stage kept its budget; {label(nearest.stage)} is nearest to it: {_use_words(nearest)}"]
+        return [f"{label(nearest.stage)} stayed within its budget: {_use_words(nearest)}"]
+    return [f"Every stage stayed within its budget; {label(nearest.stage)} is nearest to it: {_use_words(nearest)}"]
 
 
 def _use_words(use: StageUse) -> str:
@@ -267,7 +267,7 @@ def _budget_table(split: BudgetSplit, threshold: float, at: str) -> Component:
     rows = [_budget_row(use, widest) for use in split.uses]
     rest = (_unassigned(split, threshold), split.rest_seconds, split.rest_mean_seconds)
     foot = [
-        _sum_row("Without a budget", *rest, "What the budgets leave of the threshold is theirs"),
+        _sum_row("Without a budget", *rest, "The rest of the threshold is theirs"),
         _sum_row("Whole request", threshold, split.seconds, split.mean_seconds, "The threshold of the objective"),
     ]
     return table(head, rows, _BUDGETS_TITLE, css="insp budgets", foot=foot)

@@ -99,7 +99,7 @@ def cost_card(context: Context, size: str) -> Component:
     if found is not None and found.each is not None:
         body.append(_idle_cost(context, found.each * MILLION, found.currency))
     waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
-    foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing by itself. A saving is a ceiling: it comes only where the freed time is used."
+    foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing. A saving is a ceiling: it comes only where the freed time is used."
     return card("Cost by stage", body, sub=_sub(context, found), foot=html.Span(foot), size=size)
 
 
@@ -119,7 +119,7 @@ def _sub(context: Context, found: Spending | None) -> str:
     if found is None or found.each is None:
         return "share of the time that keeps a machine busy"
     speed = f" under {axis_duration(context.threshold_seconds)}" if context.threshold_seconds is not None else ""
-    bad = f"; {percent(found.bad_share, 2)} of requests are not good (succeeded{speed}) and are paid for all the same"
+    bad = f"; {percent(found.bad_share, 2)} of requests are not good (succeeded{speed}) but are paid for"
     return f"{money(found.per_hour, found.currency)} an hour{bad}"
 
 
@@ -152,7 +152,7 @@ def _how_to_price(context: Context) -> Component:
     """Return the hint on how to set a price."""
     return html.Div(
         [
-            html.P("No price is set, so nothing says what this costs. Write one, and name the file with --prices or STAGELENS_PRICES:", className="muted"),
+            html.P("No price is set. Write a price file, and name it with --prices or STAGELENS_PRICES:", className="muted"),
             html.Pre(_EXAMPLE.format(service=_yaml_string(context.service or "")), className="code mono", tabIndex=0),
         ],
         className="priced",

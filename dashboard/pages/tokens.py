@@ -56,8 +56,8 @@ def _body(context: Context) -> list[Node]:
         ("Where the time goes, by percentile", lambda: percentile_card(context, "c7"), "c7"),
         ("Breakdown over time", lambda: over_time_card(context, "c5"), "c5"),
         ("TTFT by prompt length", lambda: prompt_card(context, measures), "c4"),
-        ("TPOT by answer length", lambda: pace_card(context, measures), "c4"),
-        ("Answer length", lambda: length_card(measures), "c4"),
+        ("TPOT by response length", lambda: pace_card(context, measures), "c4"),
+        ("Response length", lambda: length_card(measures), "c4"),
     ]
     return [
         _finding(context, measures),
@@ -69,11 +69,11 @@ def _body(context: Context) -> list[Node]:
 
 def _no_streaming(context: Context) -> Component:
     return empty_page_card(
-        "No request of this window answered token by token",
-        "A service that streams shows here how long its readers wait for the first token, how fast the next ones come, "
-        "and how both depend on load and on the length of prompt and answer.",
-        "Nothing has to be set for it: agents see answers that a server sends in parts, generate of transformers, and "
-        "Triton's streams.",
+        "No streamed request in this window",
+        "For a streaming service this page shows the time to the first token, the time "
+        "per token, and how both depend on load and on the length of prompt and response.",
+        "No setting is needed: agents detect streamed "
+        "HTTP responses, `generate` of transformers, and Triton's streams.",
         actions=[link("Breakdown", href=_breakdown(context), className="btn pri")],
     )
 
@@ -98,9 +98,9 @@ def headline(context: Context, measures: TokenMeasures) -> str:
     """Return a sentence about the time to first token, and the stage that dominates its tail."""
     usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
     if usual is None:
-        return f"{several(measures.first.count, 'first token')}: too few to say how long readers wait"
+        return f"{several(measures.first.count, 'first token')}: too few to evaluate the time to the first token"
     if slow is None:
-        return f"Half of the readers wait up to {duration(usual)} for the first token"
+        return f"Half of the requests wait up to {duration(usual)} for the first token"
     text = f"p99 of the first token is {duration(slow)}, {count(slow / usual)}{TIMES} its median"
     added = _tail_growth(first_token_frame(context, measures))
     if not added:
@@ -125,7 +125,7 @@ def _evidence(context: Context, measures: TokenMeasures) -> str:
         return f"No first token was timed in {several(requests, 'request')}."
     text = f"Timed {definition_words(measures.definition)}: {whole(measures.timed)} of {several(requests, 'request')}."
     if measures.otherwise:
-        text += f" Left out, for times by two definitions do not compare: {whole(measures.otherwise)}."
+        text += f" Omitted, as times of different definitions are not comparable: {whole(measures.otherwise)}."
     others = requests - measures.timed - measures.otherwise
     return f"{text} Without a first token: {whole(others)}." if others > 0 else text
 

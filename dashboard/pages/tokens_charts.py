@@ -35,8 +35,8 @@ from .service_charts import percentile_table, population
 # Column titles of time columns.
 TIME_COLUMNS = {"n": "requests", "p50_seconds": "p50 (s)", "p99_seconds": "p99 (s)"}
 NO_COUNTS = (
-    "Agents read token counts from generate of transformers and from what model servers answer; "
-    "who sends inference.tokens over OTLP is counted too."
+    "Agents read token counts from `generate` of transformers and "
+    "from responses of model servers; inference.tokens over OTLP counts too."
 )
 # Smallest share that one decimal shows. [ratio]
 _SMALL_SHARE = 0.001
@@ -77,9 +77,7 @@ def first_token_card(context: Context, measures: TokenMeasures) -> Component:
         f"{duration(float(last['value_seconds']))}: {spoken_stages(stages_at(frame, len(frame) - 1))}."
     )
     left_out = int(frame.attrs["left_out"])
-    foot = (
-        f"{whole(left_out)} more come from series that also know another definition: their stages cannot be told apart."
-    )
+    foot = f"{whole(left_out)} more come from series with several definitions: their stages cannot be separated."
     return card(
         title,
         chart("first-token", first_token_figure(frame), spoken, 318, frame=_first_token_table(frame)),
@@ -97,9 +95,9 @@ def _too_few_first_tokens(frame: pd.DataFrame, measures: TokenMeasures) -> Compo
     left_out = int(frame.attrs.get("left_out", 0))
     if left_out:
         return empty(
-            "The stages cannot be told apart",
-            f"All {several(left_out, 'request')} come from series that know several definitions. Give each way of answering "
-            "its own route, then each has its own chart.",
+            "The stages cannot be separated",
+            f"All {several(left_out, 'request')} come from series with several definitions. Use a separate "
+            "route for each kind of response to get separate charts.",
         )
     return empty("Too few first tokens", _requests_needed(measures.first.count, 0.5))
 
@@ -153,9 +151,9 @@ def _too_few_steps(measures: TokenMeasures, steps: int) -> Component:
     if not measures.pace.count:
         return empty("No time from token to token", NO_COUNTS)
     if not steps:
-        return empty("Nothing decoded", "Load is the time that requests spend in the stage decode, and none had it.")
+        return empty("Nothing decoded", "Load is the time that requests spend in the stage decode; no request had it.")
     return empty(
-        "Too little to compare",
+        "Not enough data to compare",
         f"{several(measures.pace.count, 'request')} in {several(steps, 'step')}; it takes {_LEAST_GROUPS * _MEDIAN_GROUP} in "
         f"{_LEAST_STEPS}. A longer window has more.",
     )
@@ -246,7 +244,7 @@ def pace_card(context: Context, measures: TokenMeasures) -> Component:
     found = context.source.ask(
         context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
-    return _band_card("TPOT by answer length", found, measures.put_out, _ANSWERS)
+    return _band_card("TPOT by response length", found, measures.put_out, _ANSWERS)
 
 
 def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, look: BandChart) -> Component:
@@ -257,7 +255,7 @@ def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, l
     ]
     n = sum(each.count for each in found.values())
     if not rows:
-        few = empty("Too few requests", f"{several(n, 'request')} so far; a band needs {samples_needed(0.5)}.")
+        few = empty("Too few requests", f"{several(n, 'request')} so far; a bucket needs {samples_needed(0.5)}.")
         return card(title, few if n else _no_lengths(counted), size="c4")
     frame = pd.DataFrame(rows).astype({"p50_seconds": float, "p99_seconds": float})
     medians = frame["p50_seconds"].to_numpy(float)
@@ -267,7 +265,7 @@ def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, l
         f"{duration(float(medians[-1]))} at {bands[-1]}."
     )
     tells = frame["p99_seconds"].notna().any()
-    foot = None if tells else f"p99 needs {whole(samples_needed(0.99))} requests in a band."
+    foot = None if tells else f"p99 needs {whole(samples_needed(0.99))} requests in a bucket."
     table_of = frame.rename(columns={"band": look.unit, **TIME_COLUMNS})
     return card(
         title,
@@ -281,12 +279,12 @@ def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, l
 def _no_lengths(counted: Histogram) -> Component:
     if not counted.count:
         return empty("No token counts", NO_COUNTS)
-    return empty("No length beside the time", "No series that is timed in this way alone told its tokens too.")
+    return empty("No length for these requests", "No series with this TTFT definition reports token counts.")
 
 
 def length_card(measures: TokenMeasures) -> Component:
     """Return the response lengths, and whether the tail is longer responses or slower tokens."""
-    title, counted = "Answer length", measures.put_out
+    title, counted = "Response length", measures.put_out
     if not counted.count:
         return card(title, empty("No token counts", NO_COUNTS), size="c4")
     rows = requests_by_length(counted)
@@ -308,7 +306,7 @@ def length_card(measures: TokenMeasures) -> Component:
         ("Share", "r"),
         ("Requests", "r"),
     ]
-    listed = table(head, body, "Answers by their number of tokens", css="lengths")
+    listed = table(head, body, "Responses by number of tokens", css="lengths")
     return card(title, listed, sub=_length_summary(counted), foot=tail_words(measures), size="c4", flush=True)
 
 
@@ -348,12 +346,12 @@ def tail_words(measures: TokenMeasures) -> str | None:
         return None
     usual_length, long, usual_pace, slow = (float(each or 0) for each in values)
     longer, slower = long / usual_length, slow / usual_pace
-    cause = "longer answers" if longer > slower else "slower tokens"
+    cause = "longer responses" if longer > slower else "slower tokens"
     return (
-        f"From p50 to p99 answers get {count(longer)}{TIMES} longer and tokens {count(slower)}{TIMES} slower: "
+        f"From p50 to p99 responses get {count(longer)}{TIMES} longer and tokens {count(slower)}{TIMES} slower: "
         f"the tail is {cause}."
     )
 
 
 _PROMPTS = BandChart("first-token-by-input", "prompt tokens", "$ink")
-_ANSWERS = BandChart("output-token-by-output", "answer tokens", "$st.decode")
+_ANSWERS = BandChart("output-token-by-output", "response tokens", "$st.decode")

@@ -34,11 +34,11 @@ from .trace_timeline import (
 # A W3C trace id or at least eight digits of it, or that and the root's span id: one request of several in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 _RETAINED_BECAUSE = {
-    "forced": "somebody asked for it",
+    "forced": "requested by the client",
     "error": "it failed",
     "slow": "it is among the slowest",
-    "cold": "something was loaded or warmed up in it",
-    "uniform": "it is one of the uniform share",
+    "cold": "it included loading or warm-up",
+    "uniform": "it is part of the uniform sample",
 }
 
 
@@ -82,14 +82,13 @@ def _is_id(text: str) -> bool:
 
 def _not_retained(context: Context, trace_id: str) -> Component:
     if not _is_id(trace_id):
-        text = f"{trace_id[:40]!r} is no trace id: it has 32 hexadecimal digits, and its first 8 are enough."
+        text = f"{trace_id[:40]!r} is not a trace ID: use 32 hexadecimal digits, or the first 8."
     else:
-        text = (
-            "Every request is counted, but only the slowest, errors and a uniform share are kept, and only for a while."
-        )
-    kept = link("Kept traces", href=context.view.link("/traces"), className="btn pri")
+        text = "Every request is counted, but only the slowest, failed, cold-start and random requests are retained, for a limited time."
+    kept = link("Retained traces", href=context.view.link("/traces"), className="btn pri")
     return html.Div(
-        [empty_page_card("This trace was not kept", text, actions=[kept]), _newest_retained(context)], className="stack"
+        [empty_page_card("This trace was not retained", text, actions=[kept]), _newest_retained(context)],
+        className="stack",
     )
 
 
@@ -97,8 +96,8 @@ def _newest_retained(context: Context) -> Component | None:
     frame = context.source.ask(context.source.read.exemplars, context.selection, limit=5, order="time")
     if not len(frame):
         return None
-    rows = traces_table(frame, context.view, "Newest kept requests", with_service=True)
-    return card("Newest kept requests", rows, flush=True)
+    rows = traces_table(frame, context.view, "Newest retained requests", with_service=True)
+    return card("Newest retained requests", rows, flush=True)
 
 
 def _rank_badge(value: float | None) -> Component | None:
@@ -118,7 +117,7 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
         pill("error", "bad") if series.status != STATUS_OK else None,
     ]
     why = _RETAINED_BECAUSE.get(found.because, found.because)
-    sub = f"{at:%-d %b %Y %H:%M:%S} {at.tzname()} · kept because {why}"
+    sub = f"{at:%-d %b %Y %H:%M:%S} {at.tzname()} · retained because {why}"
     steps: list[Node] = [html.Span(className="grow"), *_export_links(context, found)]
     for name, text, key, marker in (
         (near[0], "◂ Slower", "K", "data-previous"),
@@ -159,7 +158,7 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
         "Route": series.route,
         "Device": series.device,
         "Status": series.status,
-        "Servers not believed": found.attributes.get(SUSPECT, ""),
+        "Rejected server timings": found.attributes.get(SUSPECT, ""),
         "Replica's age": _process_age(found),
         "Started": f"{at:%H:%M:%S}.{found.started_ns // 1_000_000 % 1000:03d}",
     }
@@ -189,7 +188,9 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
     frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)
     more = link("All traces →", href=context.view.link("/traces", svc=found.series.service), className="link")
     if not len(frame):
-        return card("More like this", html.P("No other kept request is dominated by this stage.", className="muted"))
+        return card(
+            "More like this", html.P("No other retained request is dominated by this stage.", className="muted")
+        )
     sub = f"mostly {label(found.dominant)} too"
     return card(
         "More like this",

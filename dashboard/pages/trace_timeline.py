@@ -36,8 +36,12 @@ _MIN_REQUESTS = 20
 RARE = 0.99
 # A note stands right of a bar that ends before this position, left of one that begins after its mirror, else on it. [percent]
 _MIDDLE = 60
-_TIMED = {"reported": "as its server says", "averaged": "as its server says, on average", "launch": "its launch only"}
-_PARTS = {"body": "reading the answer", "rest": "what its server leaves of the call"}
+_TIMED = {
+    "reported": "reported by its server",
+    "averaged": "reported by its server, on average",
+    "launch": "launch only",
+}
+_PARTS = {"body": "reading the response", "rest": "rest of the call"}
 
 
 def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
@@ -86,7 +90,7 @@ def span_name(span: Mapping[str, Any]) -> str:
 
 
 def _bar_note(said: str, left: float, width: float) -> Component:
-    """Return a note behind, before or on its bar, where there is room; positions in percent."""
+    """Return a note behind, before or on its bar, where it fits; positions in percent."""
     if left + width < _MIDDLE:
         return html.Span(said, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
     if left > 100 - _MIDDLE:
@@ -140,7 +144,7 @@ def _overlap_note(found: KeptTrace) -> Node:
     total = sum(int(each["duration_ns"]) for each in found.spans if each["stage"])
     if total <= found.duration_ns:
         return None
-    return "Stages overlap: each bar is as long as it ran, the shares above count every moment once."
+    return "Stages overlap: each bar shows its full duration; the shares above count every moment once."
 
 
 def lanes(found: KeptTrace, tools: Node) -> Component:
@@ -325,7 +329,7 @@ class Scale:
         return html.Div(
             [html.Span(axis_duration(each), style={"left": f"{each / self.whole * 100:.2f}%"}) for each in shown],
             className="ax",
-            title="Time since the request came in; drag to look closer, double-click for the whole",
+            title="Time since the start of the request; drag to zoom, double-click to reset",
         )
 
 

@@ -30,7 +30,7 @@ _RANK_QUANTILES = (0.5, 0.99)
 # Query keys that filter requests.
 _FILTERS = ("svc", *PART, "dom", "err", "min", "max", "at")
 _BECAUSE = {
-    "forced": "asked for",
+    "forced": "requested",
     "error": "failed",
     "slow": "slowest",
     "cold": "cold starts",
@@ -52,7 +52,7 @@ def render(context: Context) -> Page:
 
 def _body(context: Context) -> list[Node]:
     frame = retained_traces(context)
-    body: list[Node] = [filters(context), panel("Kept among all requests", lambda: _heatmap_card(context, frame))]
+    body: list[Node] = [filters(context), panel("Retained among all requests", lambda: _heatmap_card(context, frame))]
     return [*body, panel("Requests", lambda: _list(context, frame))]
 
 
@@ -93,7 +93,7 @@ def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     """Return the latency heatmap of all requests, with the filtered retained requests marked."""
     source, selection, step = context.source, _selection(context), context.axis.step
     cells = source.ask(source.read.heat, selection, step)
-    title = "Kept among all requests"
+    title = "Retained among all requests"
     if not len(cells):
         keys = blocking_filters(context)
         return no_matching_request(context, keys) if keys else card(title, empty("No request in this window"))
@@ -117,18 +117,18 @@ def _list(context: Context, frame: pd.DataFrame) -> Component:
     if not len(frame):
         return card(None, _no_traces(context.view))
     slowest = duration(float(frame["duration_seconds"].max()))
-    rows = traces_table(frame, context.view, "Kept requests", with_service=context.service is None)
+    rows = traces_table(frame, context.view, "Retained requests", with_service=context.service is None)
     return card(
-        "Requests", rows, sub=f"{len(frame)} shown, the slowest took {slowest}", foot=_sampling_words(frame), flush=True
+        "Requests", rows, sub=f"{len(frame)} shown, the slowest is {slowest}", foot=_sampling_words(frame), flush=True
     )
 
 
 def _no_traces(view: View) -> Component:
     if not any(view.text(key) for key in _FILTERS):
-        return empty("No kept request", "A request that is slow, failed or picked by chance shows here.")
+        return empty("No retained request", "Slow, failed and randomly sampled requests appear here.")
     where = f"In the {view.window_label[0].lower()}{view.window_label[1:]}, with these filters."
     reset = link("Without filters", href=view.link(view.path), className="btn pri")
-    return empty("No kept request fits", where, actions=[reset])
+    return empty("No retained request matches", where, actions=[reset])
 
 
 def _sampling_words(frame: pd.DataFrame) -> str:
@@ -136,7 +136,7 @@ def _sampling_words(frame: pd.DataFrame) -> str:
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
     kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
-    return f"Every request is counted. Kept whole: {facts.get('rule', '')}. Here: {held}. Kept for {kept_for}."
+    return f"Every request is counted. Retained: {facts.get('rule', '')}. Here: {held}. Retained for {kept_for}."
 
 
 def _order(context: Context) -> Component:
@@ -200,7 +200,7 @@ def _latency_filter(context: Context) -> Component:
     latencies = {percentile(each): latency.quantile(each) for each in _QUANTILES}
     bounds = {f"slower than {name}": found.value for name, found in latencies.items() if found}
     if context.threshold_seconds is not None:
-        bounds["slower than promised"] = context.threshold_seconds
+        bounds["slower than the objective"] = context.threshold_seconds
     options = {"": ("Any latency", view.here(min=None))}
     for text, seconds in bounds.items():
         value = f"{seconds * 1000:.4g}ms"

@@ -180,7 +180,7 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
 
 
 def _thinned(values: list[float]) -> list[float]:
-    """Return the means of groups of neighbours, as 72 pixels have no room for more."""
+    """Return the means of groups of neighbours, as 72 pixels have no space for more."""
     size = -(-len(values) // _SPARK_POINTS) or 1
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     return [sum(group) / len(group) for group in groups]

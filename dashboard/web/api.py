@@ -68,7 +68,7 @@ def add_api_routes(server: Flask, source: Source) -> None:
     def query(question: str) -> Response:
         found = QUERIES.get(question)
         if found is None:
-            msg = f"there is no question {question}"
+            msg = f"there is no query {question}"
             raise BadRequestError(msg, key="question", fix=f"one of {', '.join(QUERIES)}", status=NOT_FOUND)
         given = _query_parameters(*found.keys)
         service = required(given, "service") if found.about_one else given.get("service")
@@ -99,7 +99,7 @@ def _context(source: Source, path: str, given: Arguments, service: str | None = 
     view = parse(path, urlencode(given), source.now())
     if not view.is_as_asked:
         msg = "the window ends before it begins, or is longer than 400 days"
-        raise BadRequestError(msg, key="from", fix="a from before to, by 400 days at most")
+        raise BadRequestError(msg, key="from", fix="use a `from` before `to`, by at most 400 days")
     view = source.whole(view)
     return Context(view, source, service) if service else context_of(view, source)
 
@@ -124,9 +124,11 @@ def _check_names(context: Context) -> None:
     known: list[str] = source.ask(source.read.environments)
     if environment and environment not in known:
         msg = f"no request came from the environment {environment}"
-        raise BadRequestError(msg, key="env", fix=", ".join(known) or "leave it out: none is known", status=NOT_FOUND)
+        raise BadRequestError(
+            msg, key="env", fix=", ".join(known) or "omit it: no environment is known", status=NOT_FOUND
+        )
     if context.service and context.versions.empty:
-        msg = f"no request of {context.service}{f' in {environment}' if environment else ''} is kept"
+        msg = f"no request of {context.service}{f' in {environment}' if environment else ''} is retained"
         key = next((each for each in ("service", "svc") if request.args.get(each)), "path")
         raise BadRequestError(msg, key=key, fix=f"{_V1}/names lists the services", status=NOT_FOUND)
 
@@ -147,7 +149,7 @@ def _exported(context: Context, given: Arguments) -> Response:
         raise BadRequestError(msg, key="format", fix="json or csv")
     page = page_of(context)
     if page is None:
-        msg = f"{context.view.path} leads nowhere"
+        msg = f"{context.view.path} is not a page"
         raise BadRequestError(msg, key="path", fix="the path of a page, such as /s/vision-api", status=NOT_FOUND)
     found = page_data(page.body)
     if given.get("chart"):
@@ -249,7 +251,7 @@ def add_trace_route(server: Flask, source: Source) -> None:
         found = source.ask(source.read.trace, name)
         if found is None:
             return error_response(
-                f"the trace {name[:40]} was not kept", "id", "kept traces are listed at /traces", _NO_SUCH
+                f"the trace {name[:40]} was not retained", "id", "retained traces are listed at /traces", _NO_SUCH
             )
         said = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
         return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=said)
@@ -378,8 +380,8 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
     else:
         pair = newest_pair(context)
     if pair is None:
-        msg = "there are no two versions or windows to compare"
-        fix = "a and b are each a version that was seen, or a window such as 2026-11-21T12:00/6h"
+        msg = "two versions or windows to compare are missing"
+        fix = "set a and b to a known version, or a window such as 2026-11-21T12:00/6h"
         raise BadRequestError(msg, key="a", fix=fix, status=NOT_FOUND)
     wanted = percentiles(given["p"])[0] if given.get("p") else None
     found = compared(context, pair, wanted)

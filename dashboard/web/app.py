@@ -52,7 +52,7 @@ _INDEX = """<!doctype html>
     <footer>{%config%}{%scripts%}{%renderer%}</footer>
   </body>
 </html>"""
-_PORT_FIX = "Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
+_PORT_FIX = "Stop the process on that port, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
 _DRAIN_SECONDS = 10
 # Longer than the keep-alive of proxies: a connection that closes while they send is an error for a reader.
 _KEEP_ALIVE_SECONDS = 75
@@ -134,8 +134,8 @@ def add_figure_routes(server: Flask, source: Source) -> None:
         try:
             made = to_json_plotly(build(context))
         except Exception:  # noqa: BLE001 - whatever it meets, the chart that is there stays
-            _log.exception("the chart %r of %r could not be made", name, view.path)
-            return _error("This chart could not be made. The log of the dashboard says more.", 500)
+            _log.exception("the chart %r of %r could not be rendered", name, view.path)
+            return _error("This chart could not be rendered. See the log of the dashboard.", 500)
         return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
     server.add_url_rule(f"{PREFIX}<name>", "figure", figure)

@@ -27,7 +27,7 @@ def reject_invalid_callbacks(server: Flask) -> None:
     def refuse() -> Response | None:
         if request.path != CALLBACK_PATH or request.method != "POST" or _is_call(_parsed_body()):
             return None
-        return Response("This is nothing that a page of this dashboard sends.", 400, mimetype="text/plain")
+        return Response("This request is not valid for a page of this dashboard.", 400, mimetype="text/plain")
 
     server.before_request(refuse)
 

@@ -146,7 +146,7 @@ def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
     try:
         is_own = urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
     except ValueError:
-        return signin.refused_response(400, "The Origin of this request is no address.")
+        return signin.refused_response(400, "The Origin of this request is not valid.")
     return None if is_own else refused
 
 

@@ -11,7 +11,7 @@ BAD_REQUEST, NOT_FOUND = 400, 404
 
 
 class BadRequestError(StagelensError):
-    """API request that cannot be served as it is.
+    """API request with an invalid parameter.
 
     Args:
         error: What is wrong.

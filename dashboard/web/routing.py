@@ -89,16 +89,16 @@ def render_page(context: Context) -> Page:
     try:
         found = page_of(context)
     except Exception as error:  # noqa: BLE001 - whatever a page meets, the frame stays
-        _log.exception("the page %r could not be made", context.view.path)
+        _log.exception("the page %r could not be rendered", context.view.path)
         retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
         failed: Component = empty_page_card(
-            "This page could not be made",
-            f"{type(error).__name__}. The log of the dashboard says more.",
+            "This page could not be rendered",
+            f"{type(error).__name__}. See the log of the dashboard.",
             actions=[retry],
         )
         return Page("Stagelens", [("Error", None)], [failed])
     if found is None:
-        gone = unknown_page_card(f"{context.view.path} leads nowhere.", context.view.link("/"))
+        gone = unknown_page_card(f"{context.view.path} is not a page.", context.view.link("/"))
         return Page("Not found · Stagelens", [("Not found", None)], [gone], is_there=False)
     return found
 

@@ -148,8 +148,8 @@ def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]
         except StagelensError as error:
             return error_response(str(error), "", "try again later", 503)
         except Exception as error:  # noqa: BLE001 - a program that asks gets JSON, whatever happened
-            _log.exception("%r could not be answered", request.path)
-            return error_response(f"{type(error).__name__}; the log of the dashboard says more", "", "", 500)
+            _log.exception("%r failed", request.path)
+            return error_response(f"{type(error).__name__}; see the log of the dashboard", "", "", 500)
 
     return safely
 

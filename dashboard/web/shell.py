@@ -36,7 +36,7 @@ _KEYS = (
     ("/", "filter the table"),
     ("j, k", "next, previous row or trace"),
     ("Enter", "open the row"),
-    ("c, C", "copy the link to this very window, to one that moves on"),
+    ("c, C", "copy a link to this fixed window, or to a moving window"),
     ("d", "light or dark"),
     ("?", "this help"),
 )
@@ -101,7 +101,7 @@ def layout() -> Component:
 def _top() -> Component:
     return html.Header(
         [
-            html.Nav(id="trail", className="crumb", **attributes({"aria-label": "Where you are"})),
+            html.Nav(id="trail", className="crumb", **attributes({"aria-label": "Breadcrumb"})),
             html.Span(className="grow"),
             _button(
                 "jump",
@@ -110,9 +110,9 @@ def _top() -> Component:
                 [html.Span("Jump to…"), html.Kbd("Ctrl K", className="kbd")],
                 "btn ghost find",
             ),
-            _button("earlier", "down", "Earlier by half a window", [], "btn ghost step hide"),
+            _button("earlier", "down", "Half a window earlier", [], "btn ghost step hide"),
             html.Div(id="time", className="about"),
-            _button("later", "down", "Later by half a window", [], "btn ghost step next hide"),
+            _button("later", "down", "Half a window later", [], "btn ghost step next hide"),
             _button(
                 "refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds", [f"{REFRESH_SECONDS} s"], "btn hide"
             ),
@@ -189,7 +189,7 @@ def stale_banner(context: Context, state: StoreState) -> Node:
     return banner(
         [
             html.B(f"No data for {span(age)}."),
-            f"The last batch came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. No traffic, or is the service or the collector down?",
+            f"The last batch came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. There is no traffic, or the service or the collector is down.",
         ]
     )
 
@@ -285,7 +285,7 @@ def _service(context: Context, row: Row, place: str) -> Component:
 def _side_footer(context: Context, state: StoreState) -> Component:
     lines: list[Node] = []
     last = last_data(context, state)
-    collectors = {"href": context.view.link("/collectors"), "className": "live", "title": "How the collectors are"}
+    collectors = {"href": context.view.link("/collectors"), "className": "live", "title": "State of the collectors"}
     if last is None:
         lines.append(link([dot("no_data"), "Nothing received yet"], **collectors))
     else:

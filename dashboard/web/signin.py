@@ -18,7 +18,7 @@ from .sessions import LENGTH_SECONDS
 
 SIGN_IN, SIGN_OUT = "/signin", "/signout"
 _WRONG = 401
-_WRONG_TOKEN = "That token is not the one of this dashboard."  # noqa: S105 - a message
+_WRONG_TOKEN = "Wrong token."  # noqa: S105 - a message
 
 
 def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Authenticator) -> None:
@@ -28,7 +28,7 @@ def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Aut
         try:
             to = _local_path(request.values.get("next", ""))
         except ValueError:
-            return refused_response(400, "What is to come after signing in is no address.")
+            return refused_response(400, "The address after sign-in is not valid.")
         if request.method == "GET":
             return signin_form(config, to)
         try:
@@ -38,7 +38,7 @@ def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Aut
         except TooManyAttemptsError as error:
             return too_many_response(error)
         if session is None:
-            return signin_form(config, to, "That is not right. Try again.", _WRONG)
+            return signin_form(config, to, "Wrong name or password.", _WRONG)
         return _with_session(redirect(to, 303), session, authenticator)
 
     def sign_out() -> AnyResponse:
@@ -72,9 +72,9 @@ def _is_cross_site() -> bool:
 def unauthenticated_response(config: DashboardConfig, authenticator: Authenticator) -> Response:
     """Return the sign-in form to people, and a JSON error with the fix to programs."""
     if not config.takes_secrets:
-        return refused_response(_WRONG, f"Nobody is signed in: the proxy in front sent no {config.proxy_header}.")
+        return refused_response(_WRONG, f"Not signed in: the proxy sent no {config.proxy_header}.")
     if request.path.startswith(API_PREFIX):
-        response = error_response("nobody is signed in", "Authorization", _how_to_authenticate(config), _WRONG)
+        response = error_response("not signed in", "Authorization", _how_to_authenticate(config), _WRONG)
         # Browsers would open their own password dialog.
         if authenticator.users and "Sec-Fetch-Mode" not in request.headers:
             response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
@@ -82,7 +82,7 @@ def unauthenticated_response(config: DashboardConfig, authenticator: Authenticat
     wrong = ""
     if "token" in request.args:
         is_cross_site = _is_cross_site()
-        wrong = "A link on another site cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
+        wrong = "Links from other sites cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
     return signin_form(config, _local_path(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
 
 

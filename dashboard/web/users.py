@@ -149,10 +149,10 @@ def add_user_command(name: str, environment: Mapping[str, str]) -> int:
     """
     path = environment.get("STAGELENS_DASHBOARD_USERS")
     if not path:
-        msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that names and passwords are kept in, such as users.txt"
+        msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that stores names and passwords, such as users.txt"
         raise ConfigError(msg)
     add_user(Path(path), name, _ask_password(name) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n"))
-    print(f"{name} may read the dashboard that has STAGELENS_DASHBOARD_USERS={path}")
+    print(f"{name} added; set STAGELENS_DASHBOARD_USERS={path}")
     return 0
 
 

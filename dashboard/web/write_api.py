@@ -61,7 +61,7 @@ def check_csrf() -> None:
         BadRequestError: The request is neither.
     """
     if not guard.is_trusted_write():
-        msg = "this request did not come from a page of this dashboard, or from one that is older than it"
+        msg = "this request does not come from a current page of this dashboard"
         fix = f"reload the page; a program sends Authorization: Bearer, or {guard.CSRF_HEADER} as the page has it"
         raise BadRequestError(msg, key=guard.CSRF_HEADER, fix=fix, status=403)
 
@@ -98,7 +98,7 @@ def storing(otherwise: str) -> Generator[None]:
     except StoreError as error:
         said = f"{error} {error.__cause__}".lower()
         if any(each in said for each in _READ_ONLY):
-            msg = "the dashboard may only read this database"
+            msg = "the dashboard has read-only access to this database"
             raise BadRequestError(msg, fix=otherwise, status=409) from error
         raise
 
@@ -147,7 +147,7 @@ def add_incident_routes(server: Flask, care: IncidentActions) -> None:
 
 def author_name() -> str:
     """Return the name of the reader; a generic one where readers have no names."""
-    return "".join(each for each in guard.current_principal().name if each.isprintable()) or "somebody at the dashboard"
+    return "".join(each for each in guard.current_principal().name if each.isprintable()) or "a dashboard user"
 
 
 def _with_incident_errors(act: Any, status: int = NOT_FOUND) -> Any:

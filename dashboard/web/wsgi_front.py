@@ -223,8 +223,8 @@ def add_health_routes(server: Flask, source: Source) -> None:
         except StagelensError as error:
             return _status_response(str(error), 503)
         except Exception:  # noqa: BLE001 - whatever error the store raises, the probe gets a response
-            _log.exception("the store did not answer %s", READYZ[0])
-            return _status_response("the store does not answer; the log of the dashboard says more", 503)
+            _log.exception("the store did not respond: %s", READYZ[0])
+            return _status_response("the store does not respond; see the log of the dashboard", 503)
         return _status_response("ok", 200)
 
     server.add_url_rule(LIVEZ, "livez", lambda: _status_response("ok", 200))

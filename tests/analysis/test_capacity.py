@@ -126,7 +126,7 @@ def test_too_few_steps_are_refused_in_words() -> None:
     rate, latency = made(0.05, 0.03, 100.0)
     found = fit_curve(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
 
-    assert found == Refusal("19 steps of time tell of it, and a curve needs 20")
+    assert found == Refusal("19 steps of time have data, and a curve needs 20")
 
 
 def test_rates_that_are_all_alike_are_refused_in_words() -> None:
@@ -145,4 +145,4 @@ def test_a_latency_that_does_not_grow_with_the_rate_is_refused_in_words(slope: f
     found = fit_curve(rate, (0.1 + slope * rate / 1000) * random.lognormal(0, 0.1, STEPS))
 
     assert isinstance(found, Refusal)
-    assert "no more than a constant" in found.text
+    assert "not enough load variation" in found.text

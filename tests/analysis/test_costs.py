@@ -128,7 +128,7 @@ def test_a_file_that_was_never_right_prices_nothing(file: Path) -> None:
 
 
 def test_the_setting_names_a_file_that_exists(file: Path) -> None:
-    """A path that leads nowhere is told at the start."""
+    """A path that leads nowhere is reported at the start."""
     with pytest.raises(ConfigError, match="which is not a file"):
         DashboardConfig.from_env({"STAGELENS_PRICES": "none.yaml"})
 

@@ -1,4 +1,4 @@
-"""What was sent and what a store holds, in the same words, so that they can be compared to the last request."""
+"""Deliveries and what a store holds, in the same words, so that they can be compared to the last request."""
 
 from __future__ import annotations
 

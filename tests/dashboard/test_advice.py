@@ -112,8 +112,8 @@ def test_long_answers_are_told_from_slow_tokens() -> None:
     longer = facts({"decode": 500}, {"decode": 2000}, answer_tokens=(100.0, 400.0))
     slower = facts({"decode": 500}, {"decode": 2000}, answer_tokens=(100.0, 120.0))
 
-    assert "longer answers, not slower tokens" in said(longer, "decode")[1]
-    assert "tokens themselves come slower" in said(slower, "decode")[1]
+    assert "longer responses, not slower tokens" in said(longer, "decode")[1]
+    assert "tokens are slower" in said(slower, "decode")[1]
 
 
 def test_overhead_is_a_finding_only_when_it_is_a_gap() -> None:
@@ -122,7 +122,7 @@ def test_overhead_is_a_finding_only_when_it_is_a_gap() -> None:
 
     assert [each.stage for each in usual] == ["forward"]
     assert said(facts({"forward": 80, "overhead": 20}, {"forward": 80, "overhead": 20}), "overhead")[0].startswith(
-        "Name"
+        "Add stages"
     )
 
 
@@ -180,7 +180,7 @@ def test_what_some_requests_wait_for_comes_before_what_all_need(store: Store, tr
     assert [each.finding.stage for each in found] == ["queue", "decode"]
     assert found[0].ceiling("p99") < found[1].ceiling("p99")
     assert "Queue first: p99 falls by" in text
-    assert "if none took more than the median" in text
+    assert "if no request exceeded the median" in text
     assert "if Decode took no time" in text
     assert [each.finding.stage for each in advice_for_service(context(source, "chat"), "p99", 1)] == ["queue"]
 
@@ -203,7 +203,7 @@ def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source
 
     assert {each.finding.facts.service for each in found} == {"shop", "gap"}
     assert candidates == 2
-    assert "Name what happens between the stages" in text or "Make the model itself faster" in text
+    assert "Add stages for the time between stages" in text or "Make the model itself faster" in text
 
 
 @pytest.mark.parametrize("query", ["?rank=cost", "?rank=p50", "?rank=nonsense", "?kind=all", "?v=1.0", "?env=nowhere"])
@@ -213,7 +213,7 @@ def test_every_address_is_answered(source: Source, path: str, query: str) -> Non
     text = shown(source, path.replace("?", query + "&") if "?" in path else path + query)
 
     assert text
-    assert "could not be made" not in text
+    assert "could not be rendered" not in text
 
 
 def test_too_few_requests_are_said(store: Store, traffic: ModuleType) -> None:
@@ -274,7 +274,7 @@ def test_the_side_bar_counts_what_nobody_dealt_with(store: Store, own_source: So
 
 
 def test_the_service_page_gets_the_first_few(source: Source) -> None:
-    """What would help most fits into one card; a service nothing helps has none."""
+    """The best advice fits into one card; a service without advice has none."""
     card = top_advice(context(source), 2)
 
     assert card is not None

@@ -127,7 +127,7 @@ def test_one_table_as_csv(client: FlaskClient) -> None:
         ({"path": "/s/vision-api", "nonsense": "1"}, 400, "nonsense", "format"),
         ({"path": "/s/vision-api", "from": "yesterday"}, 400, "from", "now-6h"),
         ({"path": "/s/vision-api", "from": "9999-12-31"}, 400, "from", "to 2199"),
-        ({"path": "/s/vision-api", "from": "now", "to": "now-1h"}, 400, "from", "before to"),
+        ({"path": "/s/vision-api", "from": "now", "to": "now-1h"}, 400, "from", "before `to`"),
         ({"path": "/s/vision-api", "from": "now-401d"}, 400, "from", "400 days"),
         ({"path": "/s/vision-api", "env": "nowhere"}, 404, "env", "demo"),
         ({"path": "/s/nobody"}, 404, "path", "/api/v1/names"),

@@ -59,10 +59,10 @@ def test_an_incident_is_looked_after_and_silenced_with_buttons(incidents_visit: 
     """Pressed, the page says who acknowledged it; a silence is on the list until it is ended."""
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     with page.expect_event("load"):
-        page.get_by_role("button", name="I look after it").click()
+        page.get_by_role("button", name="Acknowledge").click()
     # A press on the picture that the server sends along, let go on the page that takes its place, is no click.
     incidents_visit.settled()
-    page.get_by_text("somebody at the dashboard acknowledged it").first.wait_for()
+    page.get_by_text("a dashboard user acknowledged it").first.wait_for()
     # The page shows itself anew once it is silenced.
     with page.expect_response("**/api/v1/silences"), page.expect_event("load"):
         page.get_by_role("button", name="Silence 1h").click()

@@ -119,6 +119,6 @@ def test_one_request_is_a_whole_page(browser: Browser, tmp_path: Path) -> None:
     store.close()
 
     assert "p99 needs" in text
-    assert "could not be made" not in text
+    assert "could not be rendered" not in text
     assert found == []
     assert visit.trouble == []

@@ -100,7 +100,7 @@ def test_signing_in_and_out(browser: Browser, guarded: str) -> None:
     context.close()
 
     assert complaints == []
-    assert "not right" in refused
+    assert "Wrong name or password" in refused
     assert arrived == f"{guarded}/slo"
     assert after is not None
     assert after.status == 401

@@ -85,7 +85,7 @@ def test_a_chart_that_cannot_be_made_anew_stays(browser: Browser, base: str) -> 
     page = visit.go(ADDRESS)
     page.route("**/figures/**", lambda route: route.fulfill(status=500))
     page.get_by_role("button", name="Share", exact=True).click()
-    expect(page.locator("#said")).to_contain_text("could not be made anew")
+    expect(page.locator("#said")).to_contain_text("could not be rendered")
     drawn = fills(page, "percentile")
     page.unroute("**/figures/**")
     page.get_by_role("button", name="Share", exact=True).click()

@@ -119,7 +119,7 @@ def test_the_budget_is_a_mark_on_the_bar_and_the_table_is_reached_by_keys(browse
     first.focus()
     page.keyboard.press("Enter")
     expect(first).to_have_attribute("aria-current", "true")
-    expect(page.locator(".card", has=table).locator(".foot")).to_contain_text("Every stage kept its budget")
+    expect(page.locator(".card", has=table).locator(".foot")).to_contain_text("Every stage stayed within its budget")
     address = page.url
     context.close()
 

@@ -101,7 +101,7 @@ def test_without_an_objective_the_curve_is_there_and_the_capacity_is_not(store: 
     """What cannot be known says what is missing."""
     said = shown(source_of(store, tmp_path, slo=False))
 
-    assert "this service has none about latency" in said
+    assert "this service has no latency objective" in said
     assert "needs an objective" in said
 
 
@@ -109,9 +109,9 @@ def test_a_short_window_says_how_many_steps_it_has_and_needs(store: Store, tmp_p
     """A curve of a quarter of an hour is refused in words, and nothing falls over."""
     said = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
 
-    assert "How much load fits cannot be told yet" in said
+    assert "Not enough data to estimate capacity" in said
     assert "and a curve needs 20" in said
-    assert "could not be made" not in said
+    assert "could not be rendered" not in said
 
 
 def test_cost_comes_from_the_price_and_from_nothing_else(store: Store, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_services_without_batches_or_load_say_so(filled: Store, alerts: AlertsRe
     said = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
 
     assert "No batch size known" in said
-    assert "no request told one" in said
-    assert "could not be made" not in said
+    assert "no request reported a batch size" in said
+    assert "could not be rendered" not in said
 
 
 def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Path) -> None:
@@ -166,6 +166,6 @@ def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Pa
     assert "password@" not in said
     assert "jaeger.example" in said
     assert "a token" in said
-    assert "The file has mistakes; what was read before stays in force." in said
+    assert "The file has errors; the previous version stays in force." in said
     assert "ocr-api" in said
     assert "versions of a service" in said

@@ -62,7 +62,7 @@ def test_a_collector_that_works_is_ok() -> None:
             {"destinations_down": {"tempo": "it answers 503 (2 MB wait)"}},
             ("tempo: it answers 503 (2 MB wait)", "waits"),
         ),
-        ({"destinations_lost": {"tempo": 3.0}}, ("tempo did not get 3 of the requests", "log has its words")),
+        ({"destinations_lost": {"tempo": 3.0}}, ("tempo did not get 3 of the requests", "see the collector")),
         ({"commit_p99_seconds": 2.5}, ("2.5 s", "disk")),
         ({"targets_down": {"http://llm:8000/metrics": "refused"}}, ("http://llm:8000/metrics", "refused")),
         ({"spans_waiting_seconds": 1200.0, "spans_waiting_bytes": 1024.0}, ("20", "another collector")),
@@ -122,9 +122,9 @@ def test_the_gravest_stands_first(store: Store) -> None:
     said = shown(store)
 
     assert said.index("pod-c:4318") < said.index("pod-b:4318") < said.index("pod-a:4318")
-    for word in ("Silent", "Failing", "OK", "disk full", "v1.2.3", "Worry when", "3 collectors"):
+    for word in ("Silent", "Failing", "OK", "disk full", "v1.2.3", "Alert if", "3 collectors"):
         assert word in said
-    assert "could not be made" not in said
+    assert "could not be rendered" not in said
 
 
 def test_what_a_collector_says_is_text_and_nothing_else(store: Store) -> None:
@@ -146,8 +146,8 @@ def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
     ]
 
     assert stamps[0] != stamps[1]
-    assert "No word for" in shown(store, later)
-    assert "No word for" not in shown(store)
+    assert "No report for" in shown(store, later)
+    assert "No report for" not in shown(store)
 
 
 def test_every_page_leads_there(store: Store) -> None:

@@ -358,7 +358,7 @@ def test_an_unknown_side_is_named(source: Source) -> None:
     """With what it could be, and with the pickers still there."""
     said = shown(source, "/compare?svc=vision-api&a=9.9&b=1.0.0")
 
-    assert "9.9 is not a version of vision-api that is kept" in said
+    assert "9.9 is not a version of vision-api that is retained" in said
     assert "Versions 2.0.0" in said
 
 
@@ -386,7 +386,7 @@ def test_no_address_breaks_the_page(source: Source, query: str) -> None:
     said = shown(source, f"/compare?{query}")
 
     assert said
-    assert "could not be made" not in said
+    assert "could not be rendered" not in said
 
 
 def test_a_clock_that_is_ahead_changes_nothing(stored: Stored) -> None:
@@ -395,7 +395,7 @@ def test_a_clock_that_is_ahead_changes_nothing(stored: Stored) -> None:
     said = shown(source, "/compare?svc=shop")
 
     assert "slower at p99" in said
-    assert "could not be made" not in said
+    assert "could not be rendered" not in said
 
 
 def test_too_few_requests_are_said_not_judged(stored: Stored) -> None:

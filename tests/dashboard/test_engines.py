@@ -114,7 +114,7 @@ def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
 
 def test_the_page_says_why_and_what_to_do(page: str) -> None:
     """An interval looks odd to who expects a number."""
-    assert "where in its bucket a request was, nobody knows" in page
+    assert "the position inside a bucket is not known" in page
     assert "send the engine's traces or run the agent" in page
 
 

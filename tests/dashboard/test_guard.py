@@ -1,4 +1,4 @@
-"""Who may read: loopback by default, a token elsewhere, nothing from other hosts, and a port of its own."""
+"""Authentication: loopback by default, a token elsewhere, nothing from other hosts, and a port of its own."""
 
 from __future__ import annotations
 

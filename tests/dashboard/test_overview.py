@@ -182,7 +182,7 @@ def test_kind_and_words_narrow_the_page(source: Source) -> None:
     assert sorted(names(source, "/?kind=model")) == ["fraud-score", "vision-api"]
     assert names(source, "/?q=RESNET") == ["vision-api"]
     assert "1 of 3 services" in text_of(source, "/?q=vision")
-    assert "No service has such a name" in text_of(source, "/?q=nobody")
+    assert "No service matches" in text_of(source, "/?q=nobody")
 
 
 def test_every_cell_leads_where_its_number_is_explained(source: Source) -> None:
@@ -273,7 +273,7 @@ def test_one_request_is_a_page(tmp_path: Path) -> None:
 
     assert "1 service" in text
     assert "1 request: p99 needs 1 000" in text
-    assert "could not be made" not in text
+    assert "could not be rendered" not in text
     assert "lonely –" in " ".join(beside.split())  # noqa: RUF001 - an en dash stands for unknown
 
 

@@ -135,7 +135,7 @@ def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
 
     assert frame.status_code == (404 if path.startswith("/nowhere") else 200)
     assert answer.status_code == 200
-    assert "could not be made" not in body
+    assert "could not be rendered" not in body
     assert "dangerously" not in body
 
 
@@ -306,7 +306,7 @@ def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_pa
 
     assert "61 services" in fleet
     assert all(each.name in fleet for each in services)
-    assert "could not be made" not in fleet + wide
+    assert "could not be rendered" not in fleet + wide
     assert frame.drop(columns=list(COLUMNS)).sum(axis=1).to_numpy() == pytest.approx(frame["value_seconds"].to_numpy())
 
 
@@ -364,7 +364,7 @@ def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
     context = context_of(at(address), source)
     page = page_of(context)
 
-    assert page is None or "could not be made" not in words(page.body)
+    assert page is None or "could not be rendered" not in words(page.body)
 
 
 def test_a_window_without_data_leads_to_the_last(source: Source) -> None:
@@ -389,7 +389,7 @@ def test_nothing_kept_is_no_fault_of_filters_that_are_not_set(source: Source, fr
     nobody = text_of(Source(fresh, None, NOW.timestamp), "/traces")
     filtered = text_of(source, "/traces?min=1h")
 
-    assert "No kept request" in nobody
+    assert "No retained request" in nobody
     assert "filters" not in nobody
     assert "Without filters" in filtered
 
@@ -447,7 +447,7 @@ def test_a_broken_card_stays_alone(caplog: pytest.LogCaptureFixture) -> None:
 
     text = words(panel("Every request", broken))
 
-    assert "could not be made" in text
+    assert "could not be rendered" in text
     assert "the query took too long" in caplog.text
 
 
@@ -480,7 +480,7 @@ def test_requests_of_one_distributed_trace_have_links_of_their_own(source: Sourc
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=2)
     found["trace_id"] = "ab" * 16
     context = context_of(at("/traces"), source)
-    table = repr(traces_table(found, context.view, "Kept requests"))
+    table = repr(traces_table(found, context.view, "Retained requests"))
 
     assert found["span_id"].nunique() == 2
     assert all(f"/traces/{'ab' * 16}-{span_id}" in table for span_id in found["span_id"])
@@ -494,7 +494,7 @@ def test_a_link_to_a_request_opens_it(source: Source) -> None:
     other = text_of(source, f"/traces/{found['trace_id']}-{'0' * 16}")
 
     assert "Timeline" in text
-    assert "This trace was not kept" in other
+    assert "This trace was not retained" in other
 
 
 def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
@@ -508,8 +508,8 @@ def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
     }
 
     assert span_note({"attributes": attributes}) == f"GC pause {duration(0.003)} · resnet50 · batch 8 · timed by gpu"
-    assert span_note({"attributes": {"stagelens.timing": "reported"}}) == "as its server says"
-    assert span_note({"attributes": {"stagelens.part": "body"}}) == "reading the answer"
+    assert span_note({"attributes": {"stagelens.timing": "reported"}}) == "reported by its server"
+    assert span_note({"attributes": {"stagelens.part": "body"}}) == "reading the response"
     assert span_note({}) == ""
 
 

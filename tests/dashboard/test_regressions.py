@@ -79,7 +79,7 @@ def test_the_page_begins_with_the_finding(source: Source) -> None:
 
     assert said.startswith("1 of 5 released services got slower")
     assert said.index("Open slower") < said.index("slower 1 → 2") < said.index("Improved") < said.index("faster 1 → 2")
-    assert "No difference, or not judged: 3 services" in said
+    assert "No difference, or not evaluated: 3 services" in said
     assert "Queue" in said
     assert "back 1 → 2 Rolled back" in said
 

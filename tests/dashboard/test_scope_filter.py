@@ -262,7 +262,7 @@ def test_the_choice_goes_along_within_the_service(source: Source, path: str) -> 
     tabs = ("Traces", "Tokens", "Capacity & cost", "Advice", "Breakdown")
     assert [kept[each] for each in tabs] == [whole] * 5
     assert kept["Compare"] == {"m": "small", "r": CHAT}
-    assert all(kept[each] == whole for each in ("All traces →", "What fits →") if each in kept)
+    assert all(kept[each] == whole for each in ("All traces →", "Ways to fix this →") if each in kept)
 
 
 def test_other_services_keep_out_of_it(filled: Store) -> None:
@@ -310,7 +310,7 @@ def test_errors_that_are_none_are_not_blamed_on_the_choice(source: Source) -> No
     said = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
 
     assert "No request of route" not in said
-    assert "No kept request fits" in said
+    assert "No retained request matches" in said
 
 
 def test_an_objective_of_one_route_is_not_drawn_over_all(promised: Source) -> None:

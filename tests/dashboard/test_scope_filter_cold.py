@@ -96,7 +96,7 @@ def test_a_page_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     said = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
     store.close()
 
-    assert "No request of what was warm in this window" in said
+    assert "No request of warm replicas in this window" in said
     assert "There are 20 cold and warm." in said
     assert "Cold and warm" in said
 

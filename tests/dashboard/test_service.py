@@ -216,7 +216,7 @@ def test_one_request_tells_no_percentile(source: Source) -> None:
     page = html_of(source, f"/s/one?{QUARTER}")
 
     assert "Too few requests for a percentile" in page
-    assert "could not be made" not in page
+    assert "could not be rendered" not in page
     assert "1 request, needs 1\u202f000" in page
     assert set(told(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
 
@@ -325,7 +325,7 @@ def test_garbage_in_the_address_breaks_nothing(source: Source, query: str) -> No
     """A wrong value falls back to its default, or finds nothing and says so."""
     page = html_of(source, f"/s/two-models?{QUARTER}&{query}")
 
-    assert "could not be made" not in page
+    assert "could not be rendered" not in page
     assert "Not in the charts" not in page
 
 
@@ -395,7 +395,7 @@ def test_every_stage_can_be_left_out(source: Source) -> None:
     """Empty charts are charts."""
     address = f"/s/two-models?{QUARTER}&hide=forward,queue,overhead"
 
-    assert "could not be made" not in html_of(source, address)
+    assert "could not be rendered" not in html_of(source, address)
     assert stages_in(figure(source, "percentile", address)) == stages_in(figure(source, "over", address)) == set()
 
 

@@ -68,10 +68,10 @@ def test_who_records_all_says_only_what_it_costs(source: Source) -> None:
     """As a time and as a share of the request."""
     page = said(source, "/s/well?from=now-15m")
 
-    assert "Being recorded costs a request 14" in page
+    assert "Agent overhead per request: 14" in page
     assert "(0.14" in page
     assert "own threads 7" in page
-    assert "keep to their budget" not in page
+    assert "reached their budget" not in page
 
 
 @pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
@@ -89,7 +89,7 @@ def test_who_did_says_until_when(source: Source) -> None:
 
     assert "From 11:48 to 11:49: of 200 of 300 requests" in page
     assert "tokens, batch sizes and failed calls are not counted" in page
-    assert "keep to their budget" not in said(source, "/s/back?from=now-5m")
+    assert "reached their budget" not in said(source, "/s/back?from=now-5m")
 
 
 def test_silence_is_explained(source: Source) -> None:

@@ -295,7 +295,7 @@ def test_an_objective_of_a_silent_service_says_so(source: Source) -> None:
     """No number is made up: nothing is left, burned or healthy where nothing came."""
     said = shown(source, "/slo/silent-latency")
 
-    assert "silent-latency cannot be judged: silent had no request in 7 d." in said.replace("\u202f", " ")
+    assert "silent-latency cannot be evaluated: silent had no request in 7 d." in said.replace("\u202f", " ")
     for part in ("no request in its window", "No request of silent", "No request in this window", "No data"):
         assert part in said
     assert "Quiet" not in said
@@ -355,7 +355,7 @@ def test_a_broken_file_is_said_with_its_line_and_what_stays_in_force(
     later = Source(burning_store, alerts, (NOW + timedelta(minutes=1)).timestamp)
     said = shown(later, "/slo")
 
-    assert "What was read before it changed stays in force." in said
+    assert "The previous version stays in force." in said
     assert f"{path}:4" in said
     assert "hot-latency" in said
     overview = shown(later, "/")

@@ -88,7 +88,7 @@ def test_the_broken_budget_stands_first_and_is_named_in_one_line(source: Source)
         "Without a budget",
         "Whole request",
     ]
-    assert f"Queue broke its budget: {took:.1f} ms of 5 ms." in said
+    assert f"Queue exceeded its budget: {took:.1f} ms of 5 ms." in said
     assert [cell.replace("\u202f", " ") for cell in table.rows[0][1:3]] == ["5 ms", f"{took:.1f} ms"]
     assert table.rows[0][4].endswith("over")
     assert table.rows[2][4].endswith("under")
@@ -110,7 +110,7 @@ def test_budgets_and_the_rest_make_the_whole(source: Source, client: FlaskClient
 
 def test_window_and_version_narrow_the_card(source: Source, client: FlaskClient) -> None:
     """Version 1 kept every budget, before and after version 2 came; a version nobody serves had no request."""
-    kept = "Every stage kept its budget"
+    kept = "Every stage stayed within its budget"
     end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
     start = int((NOW - timedelta(minutes=100)).timestamp() * 1000)
     by_version, by_window = (
@@ -140,7 +140,7 @@ def test_what_cannot_be_judged_is_said(source: Source, client: FlaskClient) -> N
     told = client.get("/api/v1/query/budgets?name=rare").json
     assert told is not None
 
-    assert "Too few requests to judge p99.99 needs 100 000 requests, this window has" in rare
+    assert "Too few requests to evaluate p99.99 needs 100 000 requests, this window has" in rare
     assert "Stage budgets No request in this window" in " ".join(gone.split()).replace("Export ", "")
     assert told["enough"] is False
     assert client.get("/api/v1/query/budgets?name=gone").json["requests"] == 0  # pyright: ignore[reportOptionalSubscript]
@@ -178,6 +178,6 @@ def test_what_has_no_budget_is_blamed_when_it_breaks_the_threshold(traffic: Modu
     said = said_at(source, "/slo/hot-latency?from=now-15m")
     store.close()
 
-    assert "Every stage kept its budget; Queue is nearest to it" in said
+    assert "Every stage stayed within its budget; Queue is nearest to it" in said
     assert "Stages without a budget took" in said
     assert "and the budgets leave them 14 ms." in said

@@ -85,11 +85,11 @@ def test_a_dead_collector_is_said_everywhere(stale: Source) -> None:
     pages = {path: said_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
 
     assert (
-        "calm-latency is not judged: the collector has neither taken in nor rolled up anything since 12:00. Then 100 %"
+        "calm-latency is not evaluated: the collector has not ingested or aggregated data since 12:00. Then 100 %"
         in (pages["/slo/calm-latency"])
     )
     assert "2 objectives · 2 stale" in pages["/slo/calm-latency"]
-    assert "Nobody is watched: the collector stands still" in pages["/"]
+    assert "No SLO is evaluated: the collector is not working" in pages["/"]
     assert "0of 2 2 stale" in pages["/"]
     assert "Stale since 12:00" in pages["/s/calm"]
     assert "2 stale" in beside(stale)
@@ -105,9 +105,9 @@ def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
     said = said_at(stale, "/slo/hot-latency")
 
     assert found.burn_1h > 1
-    assert {row[0] for row in rules} == {"Not judged"}
+    assert {row[0] for row in rules} == {"Not evaluated"}
     assert time_to_exhaustion(replace(found, exhausted_in=timedelta(hours=3))) is None
-    assert "– not judged since 12:00" in said  # noqa: RUF001 - an en dash stands for unknown
+    assert "– not evaluated since 12:00" in said  # noqa: RUF001 - an en dash stands for unknown
     assert "gone in" not in said
 
 
@@ -118,10 +118,10 @@ def test_planned_work_looks_like_nothing_burns_and_shows_its_numbers(planned: So
 
     assert "2 objectives · 1 in maintenance" in said
     assert (
-        "of its error budget left. Planned work until 13:30 (new disks): its requests do not count, and nobody is told."
+        "of its error budget left. Maintenance window until 13:30 (new disks): its requests do not count, and notifications are paused."
         in said
     )
-    assert "paused planned work until 13:30" in said
+    assert "paused maintenance window until 13:30" in said
     assert {row[0] for row in rules} == {"Paused"}
     assert "In maintenance until 13:30 (new disks)" in said_at(planned, "/s/hot")
     assert "In maintenance until 13:30 (new disks)" in overview
@@ -149,7 +149,7 @@ def test_the_course_of_the_budget_leaves_planned_work_out(planned: Source) -> No
     assert left is not None
 
     assert course["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
-    assert "Requests of planned work are among them" in shown(planned, "/slo/hot-latency?from=now-1h")
+    assert "Requests during maintenance windows are shown" in shown(planned, "/slo/hot-latency?from=now-1h")
 
 
 def test_what_asks_for_somebody_stands_before_what_does_not(burning_store: Store, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_that_nobody_is_watched_is_said_with_the_cure(
     source = Source(burning_store, alerts, NOW.timestamp)
     overview, page = said_at(source, "/"), said_at(source, "/slo")
 
-    assert "Nobody is watched" in overview
+    assert "No SLO is evaluated" in overview
     assert why in overview
     assert f"{why}" in page
     assert "- name: checkout-latency" in page
@@ -220,7 +220,7 @@ def test_that_nobody_is_watched_is_said_with_the_cure(
 def test_with_an_objective_or_without_alerts_nobody_is_warned(burning_store: Store, planned: Source) -> None:
     """Who watches is not told off, nor is a dashboard whose alerts are none of its business."""
     for source in (planned, Source(burning_store, None, NOW.timestamp)):
-        assert "Nobody is watched" not in shown(source, "/")
+        assert "No SLO is evaluated" not in shown(source, "/")
 
 
 class Told:
@@ -245,7 +245,7 @@ class Told:
 
 ENDINGS: Mapping[str, tuple[str, str]] = {
     "recovered": ("Resolved", "over"),
-    "removed": ("Closed", "not watched any more"),
+    "removed": ("Closed", "SLO removed"),
     "no_data": ("Closed", "no more data"),
 }
 
@@ -270,8 +270,8 @@ def test_an_incident_nobody_knows_the_end_of_is_closed_and_not_resolved(
     assert row[0] == badge
     assert (over.badge, over.title) == (badge, f"gone: {title}")
     assert over.href.startswith("/incidents/" if ending == "removed" else "/slo/gone")
-    assert "It is not watched any more: it was taken out of the SLO file." in shown(source, "/slo/gone")
-    assert "It is not watched any more" not in shown(source, "/slo/never-was")
+    assert "It was removed from the SLO file." in shown(source, "/slo/gone")
+    assert "It was removed from the SLO file" not in shown(source, "/slo/never-was")
 
 
 def test_a_shape_stands_beside_every_word(planned: Source) -> None:

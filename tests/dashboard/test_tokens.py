@@ -124,7 +124,7 @@ def test_the_page_begins_with_who_makes_readers_wait(source: Source) -> None:
     assert "Queue is" in text
     assert "of what the tail adds" in text
     assert "Timed until generate of transformers had the first new token" in text
-    assert "the tail is longer answers" in text
+    assert "the tail is longer responses" in text
 
 
 def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
@@ -153,7 +153,7 @@ def test_every_chart_tells_its_numbers(source: Source) -> None:
 
 def test_the_lengths_of_answers_are_all_answers(source: Source) -> None:
     """The bars are of every request that told how many tokens it put out."""
-    rows = next(each.rows for each in outlined(source).tables if each.name == "Answers by their number of tokens")
+    rows = next(each.rows for each in outlined(source).tables if each.name == "Responses by number of tokens")
     n = measures_of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
 
     assert len(rows) >= 5
@@ -164,8 +164,8 @@ def test_a_service_that_does_not_stream_says_what_would_stand_here(source: Sourc
     """Reached by its address, for there is no tab to it."""
     text = shown(source, "/s/vision-api/tokens")
 
-    assert "No request of this window answered token by token" in text
-    assert "agents see answers that a server sends in parts" in text
+    assert "No streamed request in this window" in text
+    assert "agents detect streamed HTTP responses" in text
     assert "Time to first token, by percentile" not in text
 
 
@@ -173,12 +173,12 @@ def test_one_request_is_no_percentile(store: Store) -> None:
     """Every card says what it is waiting for, and none is broken."""
     text = shown(written(store, [Answer()]), PAGE)
 
-    assert "1 first token: too few to say how long readers wait" in text
+    assert "1 first token: too few to evaluate the time to the first token" in text
     assert "1 so far in this window; p50 needs 20" in text
-    assert "1 request so far; a band needs 20" in text
+    assert "1 request so far; a bucket needs 20" in text
     assert "1 of 1 000 needed" in text
     assert "1 request in 1 step; it takes 120 in 8" in text
-    assert "could not be made" not in text
+    assert "could not be rendered" not in text
 
 
 def test_definitions_never_mix(store: Store) -> None:
@@ -190,11 +190,11 @@ def test_definitions_never_mix(store: Store) -> None:
     wrong = shown(source, f"{PAGE}?by=<b>")
 
     assert "Timed until generate of transformers had the first new token: 60 of 100 requests." in usual
-    assert "Left out, for times by two definitions do not compare: 40." in usual
-    assert f"Half of the readers wait up to {waited(source, PAGE)} for" in usual
-    assert f"Half of the readers wait up to {waited(source, f'{PAGE}?by=first_chunk')} for" in other
+    assert "Omitted, as times of different definitions are not comparable: 40." in usual
+    assert f"Half of the requests wait up to {waited(source, PAGE)} for" in usual
+    assert f"Half of the requests wait up to {waited(source, f'{PAGE}?by=first_chunk')} for" in other
     assert waited(source, PAGE) != waited(source, f"{PAGE}?by=first_chunk")
-    assert "Timed until the first part of the answer was handed to the server: 40 of 100 requests." in other
+    assert "Timed until the first part of the response was passed to the server: 40 of 100 requests." in other
     assert wrong == usual
 
 
@@ -203,9 +203,9 @@ def test_a_series_of_two_definitions_has_no_stages(store: Store) -> None:
     both = [Answer(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]]
     text = shown(written(store, both), PAGE)
 
-    assert "The stages cannot be told apart" in text
-    assert "Give each way of answering its own route" in text
-    assert "No length beside the time" in text
+    assert "The stages cannot be separated" in text
+    assert "Use a separate route for each kind of response" in text
+    assert "No length for these requests" in text
 
 
 def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None:
@@ -213,10 +213,10 @@ def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None
     chunked = [Answer(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
     text = shown(written(store, chunked), PAGE)
 
-    assert "Half of the readers wait up to" in text
+    assert "Half of the requests wait up to" in text
     assert text.count("No token counts") == 3
     assert "no token counts" in text
-    assert "Agents read token counts from generate of transformers" in text
+    assert "Agents read token counts from `generate` of transformers" in text
 
 
 def test_requests_that_are_not_timed_are_counted(store: Store) -> None:
@@ -256,7 +256,7 @@ def test_a_length_is_in_the_band_that_is_named_by_its_bounds(sizes: list[int]) -
 
 
 @pytest.mark.parametrize(
-    ("longest", "slowest", "cause"), [(3000, 0.021, "longer answers"), (105, 0.4, "slower tokens")]
+    ("longest", "slowest", "cause"), [(3000, 0.021, "longer responses"), (105, 0.4, "slower tokens")]
 )
 def test_the_tail_is_longer_answers_or_slower_tokens(store: Store, longest: int, slowest: float, cause: str) -> None:
     """Whichever grows more from the median to p99; without p99 there is no such sentence."""

@@ -119,7 +119,7 @@ def test_the_file_of_a_request_without_anything() -> None:
 
 
 def test_a_kept_request_is_fetched_as_a_file(base: str, slow: KeptTrace) -> None:
-    """By the name its page has; one that was not kept is said to be so, in JSON."""
+    """By the name its page has; one that was not retained is said to be so, in JSON."""
     name = f"{slow.trace_id}-{slow.span_id}"
     answer = httpx.get(f"{base}/api/v1/traces/{name}")
     gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
@@ -158,8 +158,8 @@ def test_a_trace_that_was_not_kept_shows_the_newest_that_were(source: Source) ->
     """Nobody stands before an empty page."""
     shown = text(page(source, f"/traces/{'0' * 32}"))
 
-    assert "This trace was not kept" in shown
-    assert "Newest kept requests" in shown
+    assert "This trace was not retained" in shown
+    assert "Newest retained requests" in shown
 
 
 def rows(shown: str) -> int:
@@ -170,7 +170,7 @@ def rows(shown: str) -> int:
 @pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
 def test_garbage_in_the_filters_breaks_nothing(source: Source, query: str) -> None:
     """A bound that cannot be read is none; a stage nobody has finds nothing."""
-    assert "could not be made" not in text(page(source, f"/traces?svc=vision-api&{query}"))
+    assert "could not be rendered" not in text(page(source, f"/traces?svc=vision-api&{query}"))
 
 
 def test_the_filters_add_up(source: Source) -> None:
@@ -187,9 +187,9 @@ def test_the_list_says_how_its_requests_were_picked(source: Source) -> None:
     """The rule, how many of which kind there are, and for how long they are kept."""
     shown = text(page(source, "/s/vision-api/traces"))
 
-    assert "Every request is counted. Kept whole:" in shown
+    assert "Every request is counted. Retained:" in shown
     assert "slowest" in shown
-    assert "Kept for 7" in shown
+    assert "Retained for 7" in shown
 
 
 def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: KeptTrace) -> None:
@@ -239,4 +239,4 @@ def test_a_typed_bound_filters_the_list(visit: Visit) -> None:
     page.locator("[data-field=min] input").fill("99s")
     page.keyboard.press("Enter")
 
-    expect(page.get_by_text("No kept request fits")).to_be_visible()
+    expect(page.get_by_text("No retained request matches")).to_be_visible()

@@ -32,7 +32,7 @@ def half_hour(one: Site, n_routes: int = 2) -> Batch:
 
 
 def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
-    """Kept requests of now, of about 700 bytes each."""
+    """Retained requests of now, of about 700 bytes each."""
     return [
         KeptTrace(
             trace_id=f"{step * 1000 + n:032x}",

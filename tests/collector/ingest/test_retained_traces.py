@@ -1,4 +1,4 @@
-"""Kept traces: put together from spans, believed or refused as a whole."""
+"""Retained traces: put together from spans, believed or refused as a whole."""
 
 from __future__ import annotations
 

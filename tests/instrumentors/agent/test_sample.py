@@ -68,7 +68,7 @@ def test_the_slowest_are_kept_for_certain_beside_errors(sequence: list[Call]) ->
 
 @given(calls)
 def test_every_error_is_kept_up_to_the_cap(sequence: list[Call]) -> None:
-    """As many failed requests are kept because they failed as there are, or as the cap allows."""
+    """As many failed requests are retained because they failed as there are, or as the cap allows."""
     errors = sum(call.failed for call in sequence)
 
     kept = [call for call, _ in sampled(sequence, SamplingLimits(slow=2, errors=4, uniform=2)) if call.failed]
