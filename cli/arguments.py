@@ -12,38 +12,38 @@ DESCRIPTION = "Stagelens shows where the time of inference requests goes, and wh
 
 EPILOG = """\
 first steps:
-  stagelens up                        collector, dashboard and alerts over one SQLite file
-  stagelens run -- python serve.py    your own service, timed stage by stage, without a change to it
+  stagelens up                        collector, dashboard and alerts on one SQLite file
+  stagelens run -- python serve.py    your own service, timed by stage, with its code unchanged
 
 `stagelens COMMAND --help` names the options of a command; each can be an environment variable as well.
 """
 
 SERVERS: dict[str, tuple[str, tuple[Setting, ...]]] = {
     "up": ("collector, alerts and dashboard in one process", (*STORE, *COLLECTOR, *DASHBOARD, *ALERTS)),
-    "collector": ("receive OTLP and keep it in the store", (*STORE, *COLLECTOR)),
+    "collector": ("receive OTLP and store it", (*STORE, *COLLECTOR)),
     "alerts": (
-        "evaluate the objectives and deliver alerts; `alerts list`, `show`, `ack`, `silence`… look after incidents",
+        "evaluate the objectives and deliver alerts; `alerts list`, `show`, `ack`, `silence`… manage incidents",
         (*STORE, *ALERTS, *ALERT_METRICS),
     ),
     "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
 }
 
-CHECK = "only say what is wrong with the settings and the file, or what would be done, and end"
-ADD_USER = "write NAME with a password, asked for here, into the file STAGELENS_DASHBOARD_USERS names, and end"
+CHECK = "validate the settings and the file, and exit"
+ADD_USER = "add user NAME to the file STAGELENS_DASHBOARD_USERS, ask for the password, and exit"
 
 # Arguments of commands on the store beside the store settings: name, whether required, help.
 TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
     "storage": (
-        "what takes the store's room, by tier and by table, and how large it will get; deletes services",
-        (("what", False, "delete services with all that was counted of them; `*` in a name is any letters"),),
+        "show the size of the store by tier and table, with a projection; delete services",
+        (("what", False, "delete services and all their data; `*` in a name is any letters"),),
     ),
     "backup": (
         "copy the store into one file, while it is used",
         (("file", True, "a new file; `stagelens dashboard --database sqlite:///FILE` shows what is in it"),),
     ),
-    "restore": ("copy a backup into a database that holds nothing yet", (("file", True, "the backup"),)),
+    "restore": ("copy a backup into an empty database", (("file", True, "the backup"),)),
     "migrate": (
-        "copy the store into another database that holds nothing yet, of any kind; goes on where it was interrupted",
+        "copy the store into another, empty database of any kind; continues after an interruption",
         (
             ("--to", True, "the new database: sqlite:///path or postgresql://user:password@host/database"),
             ("--to-points", False, "a ClickHouse for the histograms: clickhousedb://… (default none)"),
@@ -52,11 +52,11 @@ TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
 }
 
 EVENT = (
-    ("--service", "NAME", "whose event it is (default all services)"),
+    ("--service", "NAME", "service of the event (default all services)"),
     ("--kind", "KIND", "deploy, config, advice or note (default note)"),
-    ("--key", "KEY", "what it is about, such as the version that was deployed (default none)"),
-    ("--at", "TIME", "when, as ISO 8601 or milliseconds of the epoch (default now)"),
-    ("--link", "URL", "where more is said (default none)"),
+    ("--key", "KEY", "key of the event, such as the deployed version (default none)"),
+    ("--at", "TIME", "time, as ISO 8601 or milliseconds since the epoch (default now)"),
+    ("--link", "URL", "URL with details (default none)"),
 )
 
 
@@ -66,14 +66,14 @@ def parser(version: str) -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"stagelens {version}")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="start your own program with every request timed")
-    commands.add_parser("doctor", help="what `run` would time of your program, and what is in the way, with its cure")
-    commands.add_parser("bench", help="what `run` costs your program: with and without, taking turns")
-    commands.add_parser("check", help="validate an SLO file: file, line, key, value, cure")
+    commands.add_parser("doctor", help="check what would be instrumented and suggest fixes")
+    commands.add_parser("bench", help="measure the overhead of `run` on your program")
+    commands.add_parser("check", help="validate an SLO file: file, line, key, value, fix")
     commands.add_parser(
-        "import", help="count what files tell: OTLP JSON, Triton, vLLM, ONNX Runtime and torch profiles"
+        "import", help="import requests from files: OTLP JSON, Triton, vLLM, ONNX Runtime and torch profiles"
     )
     commands.add_parser(
-        "compare", help="two saved runs, versions or windows beside each other: which is slower, and by which stage"
+        "compare", help="compare two saved runs, versions or windows: which is slower, and by which stage"
     )
     commands.add_parser(
         "export", help="rules for Prometheus, from an SLO file or about Stagelens itself, and a dashboard for Grafana"
@@ -111,9 +111,9 @@ def _add_command(commands: Any, name: str, meaning: str, settings: Sequence[Sett
 
 
 def _add_event(commands: Any) -> None:
-    meaning = "tell the collector that something happened, such as a deploy; charts mark it"
-    sentence = f"{meaning[0].upper()}{meaning[1:]}. It goes to OTEL_EXPORTER_OTLP_ENDPOINT, as what agents send."
+    meaning = "report an event to the collector, such as a deployment; charts show a marker"
+    sentence = f"{meaning[0].upper()}{meaning[1:]}. It is sent to OTEL_EXPORTER_OTLP_ENDPOINT, like the data of agents."
     command = commands.add_parser("event", help=meaning, description=sentence, formatter_class=_layout)
-    command.add_argument("text", metavar="TEXT", help="what happened, in a few words")
+    command.add_argument("text", metavar="TEXT", help="short description of the event")
     for option, value, text in EVENT:
         command.add_argument(option, metavar=value, help=text)

@@ -66,7 +66,7 @@ def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple
         for name, path in zip("ab", paths, strict=True):
             found = import_file(path, store, TimeWindow(0, sys.maxsize), keep=_NO_TRACES, environment=name)
             for each in found.broken:
-                print(f"stagelens: {path}: left out: {each}", file=sys.stderr)
+                print(f"stagelens: {path}: skipped: {each}", file=sys.stderr)
             service = _choose_service(list(found.services), asked.service, str(path))
             sides.append(Side(str(path), replace(asked, service=service, environment=name)))
         yield store.read, *_require_requests(store.read, sides)
@@ -177,7 +177,7 @@ EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 0, 1, 2, 
 _EXIT_CODES = {"passed": EXIT_PASSED, "failed": EXIT_FAILED, "unknown": EXIT_UNKNOWN}
 _STDOUT = "-"
 _EPILOG = """\
-exit codes: 0 no threshold is broken, 1 one is, 2 wrong usage or a file that cannot be read, 3 too few requests to tell,
+exit codes: 0 no threshold is broken, 1 one is, 2 wrong usage or a file that cannot be read, 3 too few requests,
 130 interrupted
 
   stagelens compare base.json head.json --fail-on p99:+10%,stage:queue:+5ms --min-requests 1000
@@ -191,26 +191,30 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "stagelens compare",
         usage="stagelens compare [options] (A.json B.json | --versions A B | --windows FROM/TO FROM/TO)",
-        description="Compare the latency of A and B, stage by stage, with how sure each difference is.",
+        description="Compare the latency of A and B, stage by stage, with a confidence interval for each difference.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="saved runs, or whatever `stagelens import` reads"
+        "files", nargs="*", type=Path, metavar="FILE", help="saved runs, or files that `stagelens import` reads"
     )
     made.add_argument("--versions", nargs=2, metavar=("A", "B"), help="two versions of a service in the store")
     made.add_argument(
         "--window",
         metavar="TIME",
         default="1h",
-        help="of two versions the last so much in which both served, or each did (1h)",
+        help="time window per version (default 1h)",
     )
-    made.add_argument("--windows", nargs=2, metavar="FROM/TO", help="two times of a service in the store, ISO 8601")
-    made.add_argument("--service", metavar="NAME", help="which service, where there are several")
-    made.add_argument("--environment", metavar="NAME", help="which environment of the store")
+    made.add_argument(
+        "--windows", nargs=2, metavar="FROM/TO", help="two time windows of a service in the store, ISO 8601"
+    )
+    made.add_argument("--service", metavar="NAME", help="service, if there are several")
+    made.add_argument("--environment", metavar="NAME", help="environment in the store")
     made.add_argument("--route", metavar="ROUTE", help="only requests of this route")
     made.add_argument(
-        "--percentile", metavar="PNN", help="where to look at stages (the highest of p50, p90 and p99 that can be told)"
+        "--percentile",
+        metavar="PNN",
+        help="percentile of the stages (default: the highest of p50, p90 and p99 with enough requests)",
     )
     made.add_argument(
         "--fail-on",
@@ -220,12 +224,16 @@ def parser() -> argparse.ArgumentParser:
         help="such as p99:+10%%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%%",
     )
     made.add_argument(
-        "--min-requests", type=_count, default=0, metavar="N", help="with fewer on either side: exit code 3"
+        "--min-requests",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="minimum number of requests on each side; exit code 3 below it",
     )
-    made.add_argument("--strict", action="store_true", help="break a threshold by the estimate alone, sure or not")
-    made.add_argument("--markdown", metavar="FILE", help="write it for a pull request; - for stdout")
-    made.add_argument("--junit", metavar="FILE", help="write a test case for each threshold")
-    made.add_argument("--json", metavar="FILE", help="write all numbers; - for stdout")
+    made.add_argument("--strict", action="store_true", help="fail on the point estimate; ignore confidence intervals")
+    made.add_argument("--markdown", metavar="FILE", help="write a Markdown report for a pull request; - for stdout")
+    made.add_argument("--junit", metavar="FILE", help="write a JUnit test case for each threshold")
+    made.add_argument("--json", metavar="FILE", help="write all numbers as JSON; - for stdout")
     for setting in STORE:
         if setting.option:
             made.add_argument(setting.option, dest=setting.variable, metavar="X", help=setting.help.replace("%", "%%"))
@@ -246,7 +254,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         return _compare(options, environment)
     except NoRequestsError as error:
-        print(f"stagelens: {error}: there is nothing to compare", file=sys.stderr)
+        print(f"stagelens: {error}: nothing to compare", file=sys.stderr)
         return EXIT_UNKNOWN
     except StagelensError as error:
         print(f"stagelens: {error}", file=sys.stderr)
@@ -286,7 +294,7 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     asked = all_time_selection(options.service, options.environment, options.route)
     if options.files:
         if options.environment:
-            msg = "--environment is for stores; of files all is compared"
+            msg = "--environment applies to stores only; files are compared as a whole"
             raise ConfigError(msg)
         with sides_from_files(options.files, asked) as found:
             yield found

@@ -31,7 +31,7 @@ from .terminal_text import FULL, ordinary_spaces, plain_table, stage_colour, sty
 LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "at 99 % between")
 # TTFT: time to first token; TPOT: time per output token.
 TOKENS_HEAD = ("Tokens", *LATENCY_HEAD[1:])
-_OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "cannot tell"}
+_OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few requests"}
 
 
 def latency_row(found: QuantileComparison) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def interval_text(found: QuantileComparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return a sentence that tells whether B is slower and by which stage, or which limits it exceeds."""
+    """Return a sentence on whether B is slower and by which stage, or which limits it exceeds."""
     at, where = comparison.at, percentile(comparison.quantile)
     if at.kind == "not_enough":
         return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(samples_needed(comparison.quantile)))} on both sides."
@@ -104,7 +104,7 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
     if isinstance(difference, FailureDifference):
         why = _failure_text(difference)
         if found.outcome == "passed" and difference.difference > found.threshold.limit:
-            why += ": it may be chance"
+            why += ": not significant"
         return found.threshold.text, _OUTCOMES[found.outcome], why
     if difference is None:
         return (
@@ -119,7 +119,7 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
     if found.outcome == "unknown":
         why = f"{found.threshold.subject} {measured}: {_requests_needed_text(difference)}"
     elif found.outcome == "passed" and difference.difference > found.threshold.allowed(difference.a_value or 0.0):
-        why += ": it may be chance"
+        why += ": not significant"
     return found.threshold.text, _OUTCOMES[found.outcome], why
 
 
@@ -142,7 +142,7 @@ def warnings(comparison: Comparison) -> Sequence[str]:
     said += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
     if comparison.too_few:
         wanted = ordinary_spaces(whole(comparison.min_requests))
-        said.append(f"A side has fewer than {wanted} requests: nothing is judged.")
+        said.append(f"A side has fewer than {wanted} requests: nothing is evaluated.")
     return said
 
 
@@ -177,7 +177,7 @@ def _excluded_text(found: TokenTimes) -> str:
         if found.definition
         else "is not compared"
     )
-    return f"{found.measure.upper()} {compared}: that of {of_a} of A and {of_b} of B was measured in another way."
+    return f"{found.measure.upper()} {compared}: that of {of_a} of A and {of_b} of B was measured differently."
 
 
 def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _relative_change(found: QuantileComparison) -> float | None:
 
 
 def _requests_needed_text(found: QuantileComparison) -> str:
-    return f"it takes {ordinary_spaces(whole(requests_needed(found.quantile)))} requests on both sides to tell"
+    return f"it takes {ordinary_spaces(whole(requests_needed(found.quantile)))} requests on both sides"
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
@@ -298,7 +298,7 @@ def _test_case(found: ThresholdResult, *, too_few: bool) -> ET.Element:
     limit, outcome, why = threshold_cells(found)
     case = ET.Element("testcase", classname=_SUITE, name=_xml_text(limit))
     if too_few or found.outcome == "unknown":
-        ET.SubElement(case, "error", message="too few requests to tell").text = _xml_text(why)
+        ET.SubElement(case, "error", message="too few requests").text = _xml_text(why)
     elif found.outcome == "failed":
         ET.SubElement(case, "failure", message=_xml_text(f"{outcome}: {why}")).text = _xml_text(why)
     return case

@@ -28,7 +28,7 @@ def temporary_folder(purpose: str) -> Generator[Path]:
     try:
         made = TemporaryDirectory(prefix=prefix)
     except OSError as error:
-        msg = f"there is no place for temporary files: {error}; set TMPDIR to a folder with room"
+        msg = f"no directory for temporary files: {error}; set TMPDIR to a directory with free space"
         raise StagelensError(msg) from error
     with made as name, _open_folder(Path(name)) as held:
         path = Path(name)

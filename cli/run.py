@@ -192,7 +192,7 @@ _OVERRIDDEN_VARIABLES = {
 # Export interval of agents: processes left running by the command have sent something by then. [seconds]
 _LEFTOVER_SECONDS = 10.0
 _STDERR = 2
-_LEFT_RUNNING = f"waiting {_LEFTOVER_SECONDS:g} s at most for what the command has left running"
+_LEFT_RUNNING = f"waiting {_LEFTOVER_SECONDS:g} s at most for processes left running by the command"
 
 
 def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
@@ -210,7 +210,7 @@ def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
             check_writable(path, option)
     if not kept.asked:
         _print_status(
-            f"nothing listens on {DEFAULT_ENDPOINT}: this run is summed up when it ends, and sent there once a collector listens"
+            f"nothing listens on {DEFAULT_ENDPOINT}: this run is summarized when it ends, and sent when a collector listens"
         )
     _open_closed_streams()
     child = Child(lambda endpoint: become(command, _child_environment(endpoint, env)))
@@ -230,7 +230,7 @@ def _start_collector(stack: ExitStack, child: Child, kept: Kept) -> TemporaryCol
         if kept.asked:
             child.cancel()
             raise
-        _print_status(f"the run is not kept: {error}")
+        _print_status(f"the run was not saved: {error}")
         return None
 
 
@@ -251,7 +251,7 @@ def _run_child(child: Child, command: list[str], here: TemporaryCollector | None
     except KeyboardInterrupt:
         return code, False
     except Exception as error:  # noqa: BLE001 - how the command ended matters more than what is said about it
-        _print_status(f"the run cannot be told: {type(error).__name__}: {error}")
+        _print_status(f"could not summarize the run: {type(error).__name__}: {error}")
         return code, False
     finally:
         child.release()

@@ -23,7 +23,7 @@ def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
     """Write the outputs of the finished *run*; return whether all requested ones were written."""
     made = True
     for trouble in here.finish():
-        made = _report_failure(f"not all of the run could be counted: {trouble}")
+        made = _report_failure(f"some requests of the run were not counted: {trouble}")
     found = summarize_run(here.store.read)
     # Without counted requests the summary would advise on instrumentation, while the cause is the failed store.
     if made or found.services:

@@ -216,12 +216,12 @@ _MAX_COLUMNS = 100
 # Width of the longest stage. [columns]
 _BAR_COLUMNS = 28
 _NO_REQUESTS_HELP = """
-A request is what a web framework answers, or in a script the outermost call of
+A request is one HTTP request of a web framework, or in a script the outermost call of
 a library that runs models.
- - Was anything asked of it? Send it requests, then end it with Ctrl-C.
- - Does it use one of the supported libraries? Else its code says what a request
-   is:  with stagelens.request("name"): ...
- - Did it end by SIGKILL or os._exit? What it had counted was never sent then."""
+ - Did it receive requests? Send some, then stop it with Ctrl-C.
+ - Does it use one of the supported libraries? Otherwise define a request in its
+   code:  with stagelens.request("name"): ...
+ - Did it end by SIGKILL or os._exit? Its counts were not sent."""
 
 
 def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
@@ -258,7 +258,7 @@ def _latency_table(service: ServiceSummary) -> Table:
     made = plain_table("Latency", "n", "errors", *map(percentile, QUANTILES))
     for line in (service.whole, *service.routes):
         made.add_row(
-            Text.assemble("all\n", ("95 % sure", "dim")) if line is service.whole else styled(line.name),
+            Text.assemble("all\n", ("95 % CI", "dim")) if line is service.whole else styled(line.name),
             styled(whole(line.requests)),
             styled(whole(line.errors), "red" if line.errors else ""),
             *(_latency_cell(*each) for each in zip(QUANTILES, line.quantiles, strict=True)),

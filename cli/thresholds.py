@@ -47,7 +47,7 @@ class Threshold:
 
     @property
     def subject(self) -> str:
-        """What the threshold limits, such as `p99`, `queue p99`, `TTFT p99` or `errors`."""
+        """Name of the limited value, such as `p99`, `queue p99`, `TTFT p99` or `errors`."""
         if self.is_of_errors:
             return _ERRORS
         return f"{self.stage or self.measure.upper()} {percentile(self.quantile)}".lstrip()
@@ -107,9 +107,7 @@ def _threshold(text: str) -> Threshold:
     elif about and about[0].strip() in MEASURES:
         measure, about = about[0].strip(), about[1:]
     if len(about) > 1 or not (about or stage or measure):
-        raise _threshold_error(
-            text, "it does not say of what" if not about else f"{':'.join(about)!r} is no percentile"
-        )
+        raise _threshold_error(text, "it names no measure" if not about else f"{':'.join(about)!r} is no percentile")
     found = _LIMIT.fullmatch(limit.strip())
     if found is None:
         raise _threshold_error(text, f"{limit!r} is no limit: it begins with + and ends with %, us, ms or s")

@@ -109,8 +109,8 @@ def test_thresholds_are_read(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("p99", "does not say of what"),
-        ("+10%", "does not say of what"),
+        ("p99", "names no measure"),
+        ("+10%", "names no measure"),
         ("p99:10%", "'10%' is no limit"),
         ("p99:-10%", "'-10%' is no limit"),
         ("p99:+10", "'+10' is no limit"),
@@ -122,7 +122,7 @@ def test_thresholds_are_read(
         ("queue:+5ms", "'queue' is no percentile"),
         ("p50:p99:+5ms", "is no percentile"),
         ("ttft:stage:queue:+5ms", "is no percentile"),
-        ("ttft", "does not say of what"),
+        ("ttft", "names no measure"),
         ("p99:+x%", "'+x%' is no limit"),
         ("p99:+nan%", "is no limit"),
     ],

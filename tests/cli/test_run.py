@@ -255,7 +255,7 @@ def test_a_run_that_began_before_the_collector_is_sent_to_it_whole(tmp_path: Pat
         store.close()
 
     assert code == 0
-    assert "sent there once a collector listens" in " ".join(first.split())
+    assert "sent when a collector listens" in " ".join(first.split())
     assert "40 requests" in said
     assert "all of it was sent to the collector on http://127.0.0.1:4318" in " ".join(said.split())
     assert counted == 40
