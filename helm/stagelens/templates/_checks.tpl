@@ -29,7 +29,7 @@
 {{- $access := kindIs "map" $config.access | ternary $config.access dict }}
 {{- $tls := kindIs "map" $access.tls | ternary $access.tls dict }}
 {{- if or (hasKey $config "Error") (and $config.access (not $access)) (and $access.tls (not $tls)) }}
-{{- fail "collector.config is not a YAML file with access:, rules: and scrape:. Give it with --set-file collector.config=collector.yaml, and check it with: stagelens collector --check" }}
+{{- fail "collector.config is not a YAML file with access:, rules: and scrape:. Set it with --set-file collector.config=collector.yaml, and check it with: stagelens collector --check" }}
 {{- end }}
 {{- range $token := kindIs "slice" $access.tokens | ternary $access.tokens list }}
 {{- if and (kindIs "map" $token) (hasKey $token "token") }}
@@ -40,7 +40,7 @@
 {{- fail "collector.config has the value of a header Authorization in it, and a ConfigMap is no place for a secret. Put it into a Secret, name that in collector.secretFiles, and write Authorization: {file: /etc/stagelens/secrets/<Secret>/<key>} under forward:, bearer_token_file: under scrape:." }}
 {{- end }}
 {{- if and (eq .Values.collector.access "file") (not (or $access.tokens $access.certificates $tls.client_ca)) }}
-{{- fail "collector.access is file, and collector.config asks nobody who they are. Name access.tokens or access.tls.client_ca in it (docs/security.md), or set collector.access to token, or to open." }}
+{{- fail "collector.access is file, and collector.config has no authentication. Set access.tokens or access.tls.client_ca in it (docs/security.md), or set collector.access to token, or to open." }}
 {{- end }}
 {{- if and .Values.collector.tls.existingSecret (not $tls) }}
 {{- fail "collector.tls.existingSecret is given, and collector.config does not use it. Write into that file:\n    access:\n      tls: {certificate: /etc/stagelens/tls/tls.crt, key: /etc/stagelens/tls/tls.key}" }}
@@ -52,7 +52,7 @@
 {{- $document := fromYaml . }}
 {{- $channels := kindIs "slice" $document.channels | ternary $document.channels list }}
 {{- if or (hasKey $document "Error") (and $document.channels (not $channels)) }}
-{{- fail "alerts.slo is not a YAML file of objectives and channels. Give it with --set-file alerts.slo=slo.yaml, and check it with: stagelens check slo.yaml" }}
+{{- fail "alerts.slo is not a YAML file of objectives and channels. Set it with --set-file alerts.slo=slo.yaml, and check it with: stagelens check slo.yaml" }}
 {{- end }}
 {{- range $channel := $channels }}
 {{- range $key := list "token" "webhook_url" "routing_key" "password" "secret" "signing_secret" "webhook_secret" }}
@@ -66,7 +66,7 @@
 {{- fail "dashboard.access is users, and dashboard.users.existingSecret names no Secret with them:\n    stagelens dashboard --add-user ada   # writes the file that STAGELENS_DASHBOARD_USERS names\n    kubectl create secret generic stagelens-users --from-file=users.txt" }}
 {{- end }}
 {{- if and (eq .Values.dashboard.access "proxy") (not .Values.dashboard.proxy.trusted) }}
-{{- fail "dashboard.access is proxy, and anybody can send its header. Name the proxy in dashboard.proxy.trusted, such as 10.0.0.0/24, or 127.0.0.1 for a sidecar." }}
+{{- fail "dashboard.access is proxy, and any client can send its header. Name the proxy in dashboard.proxy.trusted, such as 10.0.0.0/24, or 127.0.0.1 for a sidecar." }}
 {{- end }}
 {{- if and .Values.dashboard.ingress.enabled (not .Values.dashboard.ingress.host) }}
 {{- fail "dashboard.ingress.host is not given: the dashboard has a host of its own, such as stagelens.example.com." }}
