@@ -113,8 +113,8 @@ class SpanFolder(PeriodicThread):
         """
         if self._waiting_bytes + size_bytes > self._max_waiting_bytes:
             msg = (
-                f"{self._waiting_bytes} bytes of spans wait for their requests; send again in a while, add a collector, "
-                "or raise STAGELENS_SPANS_WAITING"
+                f"{self._waiting_bytes} bytes of spans wait for their traces to "
+                "complete; retry later, add a collector, or raise STAGELENS_SPANS_WAITING"
             )
             raise FullError(msg)
         self._waiting_bytes += size_bytes
@@ -131,7 +131,7 @@ class SpanFolder(PeriodicThread):
             self._metrics.fold_failed()
             self._health.failed(FOLDING_PART, f"{type(error).__name__}: {error}")
             if not isinstance(error, StoreError):
-                _log.exception("spans could not be folded")
+                _log.exception("collector: spans could not be assembled into requests; they are retried")
         else:
             self._health.succeeded(FOLDING_PART)
 

@@ -86,14 +86,14 @@ def _column(name: str, lines: list[str]) -> Iterator[str]:
 
 def _admitted(access: Access, *, is_open: bool) -> list[str]:
     everybody = f"everybody{_limited(None, access.anonymous)}"
-    lines = [f"{token.name}{_limited(token.environment, token.limits)}, by its token" for token in access.tokens]
+    lines = [f"{token.name}{_limited(token.environment, token.limits)}, with its token" for token in access.tokens]
     if access.tls and access.tls.client_ca:
         signed = f"by a certificate that {access.tls.client_ca} signed"
         named = [f"{each.common_name}{_limited(each.environment, each.limits)}" for each in access.certificates]
-        lines += [f"{name}, {signed}" for name in named or ["whoever is let in"]]
+        lines += [f"{name}, {signed}" for name in named or ["all admitted senders"]]
     if access.asks:
-        return [*lines, f"{everybody} else, for STAGELENS_COLLECTOR_OPEN is true"] if is_open else lines
-    return [f"{everybody}: nobody is asked who they are"]
+        return [*lines, f"{everybody} all others, as STAGELENS_COLLECTOR_OPEN is true"] if is_open else lines
+    return [f"{everybody}: senders are not authenticated"]
 
 
 def _limited(environment: str | None, limits: RateLimits) -> str:
@@ -114,7 +114,7 @@ def _scraped(target: ScrapeTarget) -> str:
 
 def _sent_on(destination: Destination) -> str:
     most = format_size(destination.most_waiting_bytes)
-    then = "senders are to come back later" if destination.when_full == "refuse" else "the oldest goes"
+    then = "senders must retry later" if destination.when_full == "refuse" else "the oldest is dropped"
     what = ", ".join(destination.signals)
     where = f"{destination.place}, gRPC" if destination.protocol == "grpc" else destination.place
     return f"{what} to {destination.name} ({where}); while {most} wait for it, {then}"

@@ -55,7 +55,7 @@ def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, A
     try:
         _run(command, CollectorConfig.from_env(environment), arguments)
     except KeyboardInterrupt:
-        print("\nstagelens: interrupted; a restore or migrate goes on from here when it is run again", file=sys.stderr)
+        print("\nstagelens: interrupted; run a restore or migrate again to continue", file=sys.stderr)
         return _INTERRUPTED
     return 0
 
@@ -86,7 +86,7 @@ def _storage(config: CollectorConfig) -> None:
 
 def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None:
     if word != "forget" or not patterns:
-        msg = f"`stagelens storage {word}` is nothing it can do; write `stagelens storage forget SERVICE …`"
+        msg = f"`stagelens storage {word}` is not a command; write `stagelens storage forget SERVICE …`"
         raise StoreError(msg)
     with closing(open_existing(config)) as store:
         known = store.services()
@@ -99,7 +99,7 @@ def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None
         store.forget(named)
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     print(
-        f"Forgot {', '.join(named[:_SHOWN])}{more}: they take no place any more. What is sent of them from now on counts anew."
+        f"Forgot {', '.join(named[:_SHOWN])}{more}: their data is deleted. New data of these services is counted again."
     )
 
 
@@ -131,7 +131,7 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
         )
         for tier in storage.tiers
     ]
-    yield from _table([("tier", "rows", "size", "since (UTC)", "kept for", "grows by", "settles at"), *tiers])
+    yield from _table([("tier", "rows", "size", "since (UTC)", "retained for", "grows by", "settles at"), *tiers])
     yield ""
     large = {name: size for name, size in storage.tables.items() if size > storage.used_bytes * _SMALL_SHARE}
     tables = [*large.items(), ("all others", sum(storage.tables.values()) - sum(large.values()))]
@@ -139,7 +139,7 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
     yield ""
     empty = [_TIERS[tier.seconds] for tier in storage.tiers if not tier.rows]
     if empty:
-        yield f"It is too early to tell how large it will be: nothing has reached the tier of {' and '.join(empty)} yet."
+        yield f"The projected size is not known yet: no data has reached the tier of {' and '.join(empty)} yet."
     else:
         yield f"At this rate everything settles at {format_size(storage.settled_bytes)}{_until(storage)}."
 
@@ -150,8 +150,8 @@ def _until(storage: Storage) -> str:
     if storage.full_at is None:
         return f"; the budget of {format_size(storage.budget_bytes)} is never reached"
     return (
-        f"; the budget of {format_size(storage.budget_bytes)} is reached on {storage.full_at:%Y-%m-%d}, "
-        "and from then on the oldest of the finest tier makes room"
+        f"; the budget of {format_size(storage.budget_bytes)} is reached on {storage.full_at:%Y-%m-%d}; then the oldest data "
+        "of the finest tier is deleted"
     )
 
 
@@ -169,7 +169,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _backup(config: CollectorConfig, file: Path) -> None:
     _check_name(file)
     if file.exists():
-        msg = f"{file} is there already; name another file, or move it away"
+        msg = f"{file} already exists; name another file, or move it"
         raise StoreError(msg)
     # A file gets its final name only when the backup is complete.
     part = file.with_name(f"{file.name}.part")
@@ -240,9 +240,7 @@ def _check_tables(file: Path) -> None:
 
 def _migrate(config: CollectorConfig, to: str, to_points: str | None) -> None:
     _move(config, replace(config, database=to, points=to_points))
-    print(
-        "Now stop what still writes to the old one, and give STAGELENS_DATABASE (and STAGELENS_POINTS) the new place."
-    )
+    print("Now stop all writers to the old store, and set STAGELENS_DATABASE (and STAGELENS_POINTS) to the new one.")
 
 
 def _move(source: CollectorConfig, target: CollectorConfig) -> None:

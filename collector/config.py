@@ -246,8 +246,8 @@ class LiveConfig(PeriodicThread):
         found = read_collector_file(path, env, held)
         if self.current.access.asks and not found.access.asks:
             # A file that is only half written looks like this.
-            msg = f"{path}: it would let in everybody, for it names neither tokens nor a client_ca; restart if that is meant"
+            msg = f"{path}: it has neither tokens nor a client_ca, so all senders would be accepted; restart if that is intended"
             raise ConfigError(msg)
         if found.access.tls != self._first.access.tls:
-            _log.warning("%s: what access.tls names now is used after a restart", path)
+            _log.warning("%s: restart to apply the changed access.tls", path)
         return replace(found, access=replace(found.access, tls=self._first.access.tls))

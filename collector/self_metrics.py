@@ -43,7 +43,7 @@ class Health:
         """Threads that have ended, one line for each; only a restart helps then."""
         with self._lock:
             ended = [thread.name for thread in self._threads if not thread.is_alive()]
-        return [f"the thread {name} has ended; restart the collector, its log says more" for name in ended]
+        return [f"the thread {name} has stopped; see the log and restart the collector" for name in ended]
 
     def failed(self, part: str, reason: str) -> None:
         """Record that *part* fails because of *reason*."""
@@ -104,39 +104,35 @@ class SelfMetrics:
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(_PREFIX + name, text, registry=registry)
 
-        self._requests = counter("requests", "Exports and events answered.", ("signal", "code"))
+        self._requests = counter("requests", "Exports and events by response.", ("signal", "code"))
         self._points = counter("points", "Data points in the store.", ("metric",))
-        self._traces = counter("traces", "Kept traces in the store.")
+        self._traces = counter("traces", "Retained traces in the store.")
         self._rejected = counter("rejected", "Data points and spans refused.", ("signal", "reason"))
-        self._ignored = counter(
-            "ignored", "Points of metrics, spans of scopes and log records that are not kept.", ("signal",)
-        )
-        self._batches = counter("batches", "Batches, by what became of them.", ("outcome",))
-        self._dropped = counter("agent_dropped_requests", "Requests that agents could not count, by their own word.")
-        self._maintenance_failures = counter("maintenance_failures", "Roll-ups and retention runs that failed.")
+        self._ignored = counter("ignored", "Metric points, spans and log records that are not stored.", ("signal",))
+        self._batches = counter("batches", "Batches, by outcome.", ("outcome",))
+        self._dropped = counter("agent_dropped_requests", "Requests that agents could not count, as reported by them.")
+        self._maintenance_failures = counter("maintenance_failures", "Failed roll-ups and retention runs.")
         self._commit = Histogram(
             _PREFIX + "commit_seconds", "Time of one transaction.", buckets=_COMMIT_BUCKETS, registry=registry
         )
-        self._receiving = gauge("receiving_bytes", "Bodies that are being received or wait to be read.")
+        self._receiving = gauge("receiving_bytes", "Bodies that are received or wait to be parsed.")
         self._queued = gauge("queue_batches", "Batches that wait to be committed.")
         self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
-        self._used = gauge("store_bytes", "Room the store takes.")
-        self._budget = gauge("store_budget_bytes", "Room it may take before its oldest detail goes; 0 for no limit.")
-        self._spans = counter("spans", "Spans that have left the inbox, by what became of them.", ("outcome",))
-        self._requests_folded = counter(
-            "span_requests", "Requests put together of spans, by who counted them.", ("by",)
+        self._used = gauge("store_bytes", "Size of the store.")
+        self._budget = gauge(
+            "store_budget_bytes", "Maximum size of the store before the oldest detail is deleted; 0 for no limit."
         )
-        self._fold_failures = counter("fold_failures", "Runs of the fold of spans that failed.")
-        self._spans_waiting = gauge("spans_waiting_bytes", "Room of spans that wait for their requests to be whole.")
-        self._spans_oldest = gauge("spans_oldest_timestamp_seconds", "When the oldest of them came; 0 for none.")
-        self._folds = gauge("store_folds", "Dimensions of services with more values than are told apart.")
+        self._spans = counter("spans", "Spans that left the inbox, by outcome.", ("outcome",))
+        self._requests_folded = counter("span_requests", "Requests assembled from spans, by counting process.", ("by",))
+        self._fold_failures = counter("fold_failures", "Failed runs that assemble spans into requests.")
+        self._spans_waiting = gauge("spans_waiting_bytes", "Size of spans that wait for their traces to complete.")
+        self._spans_oldest = gauge("spans_oldest_timestamp_seconds", "Arrival time of the oldest; 0 for none.")
+        self._folds = gauge("store_folds", "Dimensions of services above their limit of distinct values.")
         gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
             lambda: not health.reasons
         )
         gauge("histograms", "Latency histograms on this page.").set_function(lambda: counters.used)
-        gauge("histograms_limit", "How many there may be; the rest is told as one.").set_function(
-            lambda: counters.limit
-        )
+        gauge("histograms_limit", "Maximum number; the rest is aggregated.").set_function(lambda: counters.limit)
         # Created at zero: `increase()` does not see a counter that first appears with the value 1.
         for signal in ("metrics", "traces"):
             self._rejected.labels(signal, Reason.TIME)
@@ -194,7 +190,7 @@ class SelfMetrics:
         self._requests_folded.labels("agent").inc(outcome.known)
 
     def fold_failed(self) -> None:
-        """Count a failed run of the fold."""
+        """Count a failed run that assembles spans into requests."""
         self._fold_failures.inc()
 
     def waiting(self, waiting: InboxBacklog) -> None:
@@ -212,7 +208,7 @@ class SelfMetrics:
         self._queued_bytes.set(size_bytes)
 
     def store(self, state: StoreState, folds: int) -> None:
-        """Show the size of the store, and the number of dimensions with folded values."""
+        """Show the size of the store, and the number of dimensions with aggregated values."""
         self._used.set(state.size_bytes)
         self._budget.set(state.budget_bytes or 0)
         self._folds.set(folds)

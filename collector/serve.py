@@ -55,12 +55,12 @@ PATHS: dict[str, Endpoint] = {
 }
 PROBES = ("/livez", "/readyz", "/healthz")
 WELCOME_TEXT = """\
-This is a Stagelens collector. It takes OpenTelemetry metrics and traces of inference services over OTLP/HTTP
-here and OTLP/gRPC at a port of its own:
+This is a Stagelens collector. It receives OpenTelemetry metrics and traces of inference services over OTLP/HTTP
+here and OTLP/gRPC at a separate port:
 
   POST /v1/metrics, /v1/traces   protobuf or JSON, gzip, zstd or neither
   POST /v1/events                what happened: {{"text": "v1.2 is out", "service": "shop", "kind": "deploy", "key": "v1.2"}}
-  POST /v1/logs                  is answered, and keeps nothing
+  POST /v1/logs                  is accepted, and stores nothing
   GET  /readyz                   whether it can commit what it is sent, and why not; /healthz is the same
   GET  /livez                    whether its threads live, or it should be restarted
   GET  /metrics                  its own metrics, for Prometheus
@@ -222,7 +222,7 @@ class Servers(HttpServer):
 
 
 _PORT_FIX = (
-    "Stop what uses that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
+    "Stop the process on that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
     "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
 )
 _MAINTENANCE_SECONDS = 10.0
@@ -353,7 +353,7 @@ class Collector:
             StagelensError: It was not started.
         """
         if self._address is None:
-            msg = "the collector has no address before it is started"
+            msg = "the collector has no address before its start"
             raise StagelensError(msg)
         return self._address
 

@@ -154,7 +154,7 @@ class PeriodicThread(ABC):
 
     def failed(self, error: Exception) -> float:
         """Log *error*, raised by a step and being handled, and return the delay before the next step, in seconds."""
-        _log.exception("%s failed in a way nobody thought of: %s", self.thread.name, type(error).__name__)
+        _log.exception("%s failed with an unexpected error and is retried: %s", self.thread.name, type(error).__name__)
         return RETRY_SECONDS
 
     @property

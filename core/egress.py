@@ -70,7 +70,7 @@ def file_at(fields: Fields, key: str) -> Path | None:
         return None
     path = Path(written)
     if not path.is_file():
-        fields.complain(f"{fields.name(key)} is {written!r}, which is no file here", key)
+        fields.complain(f"{fields.name(key)} is {written!r}, which is not a file", key)
     return path
 
 
@@ -89,7 +89,7 @@ _KIND_TEXT: dict[Kind, str] = {
     "public": "an address of the public internet",
     "private": "an address of a private network",
     "loopback": "this machine itself",
-    "metadata": "an address at which clouds hand out credentials",
+    "metadata": "an address of a cloud metadata service with credentials",
 }
 # Metadata services outside the link-local ranges (RFC 3927, RFC 4291):
 _METADATA = frozenset(
@@ -174,7 +174,7 @@ class EgressPolicy:
             address: The address that the name resolves to; None if it was not resolved, which checks the name alone.
 
         >>> EgressPolicy().denial_reason("169.254.169.254"), EgressPolicy().denial_reason("llm", "::ffff:169.254.169.254")
-        ('an address at which clouds hand out credentials', 'an address at which clouds hand out credentials')
+        ('an address of a cloud metadata service with credentials', 'an address of a cloud metadata service with credentials')
         >>> EgressPolicy().denial_reason("10.0.0.7"), EgressPolicy().denial_reason("llm", "10.0.0.7"), EgressPolicy().denial_reason("llm")
         ('', '', '')
         """
@@ -198,17 +198,17 @@ class EgressPolicy:
         for address in addresses:
             if why := self.denial_reason(host, address):
                 shown = host if host == address else f"{host} ({address})"
-                msg = f"{shown} is {why}, which is not called; {ENV} says what is"
+                msg = f"{shown} is {why}, which is not allowed; {ENV} lists allowed addresses"
                 raise EgressDeniedError(msg)
 
     def check_by_proxy(self, host: str) -> None:
-        """Check whether a proxy, which resolves names itself, may be asked for *host*; a name counts as public.
+        """Check whether a proxy, which resolves names itself, may be used for *host*; a name counts as public.
 
         Raises:
             EgressDeniedError: It may not.
         """
         if _address(host) is None and "public" not in self.kinds and not self._has(host.rstrip(".").lower()):
-            msg = f"{host} is not in {ENV}, and a proxy would look it up, so it is not called"
+            msg = f"{host} is not in {ENV}, and a proxy would resolve it, so it is not allowed"
             raise EgressDeniedError(msg)
 
     def _has(self, name: str) -> bool:

@@ -120,7 +120,7 @@ def means(readings: Iterable[Reading]) -> list[Reading]:
 
 
 def place(of: Of, host: str, process: str, device: str) -> str:
-    """Return the name of the object a value describes; long names keep their end, which tells pods apart.
+    """Return the name of the object a value describes; long names keep their end, which distinguishes pods.
 
     >>> place("process", "web-1", "7", ""), place("gpu", "web-1", "7", "gpu0"), place("device", "web-1", "7", "cuda:0")
     ('web-1:7', 'web-1/gpu0', 'web-1:7/cuda:0')

@@ -132,12 +132,12 @@ BY_ENGINE_GAP = "engine_gap"
 DEFINITIONS = MappingProxyType(
     {
         BY_GENERATE: "until generate of transformers had the first new token",
-        BY_FIRST_CHUNK: "until the first part of the answer was handed to the server",
-        BY_TRITON_RESPONSE: "until the first response of a Triton stream came in",
-        BY_CLIENT_CHUNK: "until who asked a model had the first part of its answer, as their client says",
-        BY_CLIENT_CONTENT: "until the client of a model's API had the first part of the answer with content in it",
-        BY_ENGINE: "as the engine measures it, request by request",
-        BY_ENGINE_GAP: "as the engine measures it, token by token",
+        BY_FIRST_CHUNK: "until the first part of the response was passed to the server",
+        BY_TRITON_RESPONSE: "until the first response of a Triton stream arrived",
+        BY_CLIENT_CHUNK: "until the client of a model had the first part of the response, as measured by the client",
+        BY_CLIENT_CONTENT: "until the client of a model API had the first part of the response with content",
+        BY_ENGINE: "measured by the engine, per request",
+        BY_ENGINE_GAP: "measured by the engine, per token",
     }
 )
 

@@ -42,10 +42,10 @@ class MetricFamily:
 
 
 FAMILIES = (
-    MetricFamily("stagelens_request_duration_seconds", "Requests by how long they took.", REQUEST_DURATION, ""),
+    MetricFamily("stagelens_request_duration_seconds", "Requests by latency.", REQUEST_DURATION, ""),
     MetricFamily(
         "stagelens_stage_duration_seconds",
-        "Requests that had a stage by how long they were in it; the sums of all stages are that of the requests.",
+        "Requests that had a stage, by time in it; the sums of all stages add up to the request time.",
         STAGE_DURATION,
         "stage",
     ),
@@ -60,13 +60,13 @@ FAMILIES = (
     ),
     MetricFamily(
         "stagelens_agent_cost_seconds",
-        "Requests by what being recorded cost each; by what was recorded, for agents keep to a budget.",
+        "Requests by agent overhead, and by recording level.",
         AGENT_COST,
         "level",
     ),
     MetricFamily(
         "stagelens_suspect_report_seconds",
-        "Calls whose server says of its own time what cannot be true, by how long they took.",
+        "Calls with invalid server timings, by duration.",
         SUSPECT_REPORT,
         "dialect",
     ),

@@ -37,7 +37,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("tokenize", "Tokenize", "text to ids"),
     Stage("postprocess", "Postprocess", "NMS, label map, detokenise, sampling glue"),
     Stage("serialize", "Serialize", "parsing the request body, building the response"),
-    Stage("dependency", "Dependency", "a call to something else inside the request", waiting=True),
+    Stage("dependency", "Dependency", "a call to another service inside the request", waiting=True),
     Stage("network", "Network", "bytes on the wire: reading the body, sending the response", waiting=True),
     Stage("queue", "Queue", "waiting before work: proxy, thread pool, executor, batch, scheduler", waiting=True),
     Stage("load", "Cold start", "weights, session creation, compile, first-call warm-up", waiting=True),
@@ -165,7 +165,7 @@ LOAD_START = LoadPhase(
     "start", "Until the first request", "from the start of the process until its first request began"
 )
 LOAD_READ = LoadPhase("read", "Read", "waiting for files, from a disk or a network")
-LOAD_DESERIALISE = LoadPhase("deserialise", "Deserialise", "objects made of what was read")
+LOAD_DESERIALISE = LoadPhase("deserialise", "Deserialise", "objects created from the loaded data")
 LOAD_COPY = LoadPhase("copy", "Copy", "weights copied into a module, or to a device")
 LOAD_COMPILE = LoadPhase("compile", "Compile", "torch.compile at work")
 LOAD_FIRST_RUN = LoadPhase(

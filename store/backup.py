@@ -214,7 +214,7 @@ def _begin_copy(target: Store, source: str) -> int:
         if before.source == source:
             _log.info("going on with the copy that was interrupted")
             return before.done
-        _log.warning("the source is not as it was when the copy was interrupted: starting over")
+        _log.warning("the source changed since the copy was interrupted: starting over")
         for tier in schema.TIERS:
             target.points.cut(connection, tier, _FOREVER)
         # `cut` finds points by the known services, which are copied last.
@@ -282,7 +282,7 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
         differences = fingerprint_differences(expected, read_fingerprint(StoreSnapshot(connection, target.points)))
         if differences:
             msg = (
-                f"{database.location(target.engine.url)} is not what it was copied from, and stays unfinished: "
+                f"{database.location(target.engine.url)} differs from its source, and stays incomplete: "
                 f"{'; '.join(differences[:5])}. Empty it, and copy again"
             )
             raise StoreError(msg)

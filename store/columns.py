@@ -425,8 +425,8 @@ def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = Tr
         return columns
     if columns.zero.sum(dtype=np.float64) + columns.buckets.amount.sum(dtype=np.float64) > MAX_COUNT:
         msg = (
-            "what was counted adds up to more than 2**62, which nothing real does; somebody sends made-up numbers. "
-            "Look at a shorter time, or at one service or version"
+            "the counts add up to more than 2**62, so some counts "
+            "are invalid. Use a shorter time, or one service or version"
         )
         raise StoreError(msg)
     step = np.zeros(len(columns), np.int64) if steps is None else steps.number(columns.times)

@@ -59,7 +59,7 @@ class Event:
             msg = f"kind is {self.kind[:40]!r}; write one of {', '.join(EVENT_KINDS)}"
             raise ValueError(msg)
         if not self.text.strip():
-            msg = "text is empty; say in a few words what happened"
+            msg = "text is empty; describe the event in a few words"
             raise ValueError(msg)
         if len(self.service.encode(errors="replace")) > MAX_NAME_BYTES:
             msg = f"service is longer than {MAX_NAME_BYTES} bytes; give the name it sends as service.name"

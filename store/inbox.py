@@ -179,7 +179,7 @@ def replace_parcels(connection: Connection, folded: AggregationResult) -> None:
         connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _id_chunks(folded.taken)
     )
     if gone != len(folded.taken):
-        msg = "spans that were folded here have been folded elsewhere; nothing was counted twice"
+        msg = "these spans were already processed by another collector; nothing was counted twice"
         raise StoreError(msg)
     _insert_parcels(connection, folded.left)
 

@@ -285,7 +285,7 @@ class PointQuery:
     by: Literal["series", "total"] | None = None
 
     def asks_totals(self, tier: int) -> bool:
-        """Return whether totals answer the query: *tier* has totals, and nothing finer is selected."""
+        """Return whether totals suffice for the query: *tier* has totals, and nothing finer is selected."""
         return tier != schema.FINEST and self.by != "series" and not self.selection.is_fine
 
     def codes(self, tier: int) -> list[int]:
@@ -398,7 +398,7 @@ class Points(Protocol):
         ...
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """Delete the leftovers of unfinished writes; *now* in Unix seconds."""
+        """Delete the remains of unfinished writes; *now* in Unix seconds."""
         ...
 
     def close(self) -> None:

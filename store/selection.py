@@ -1,4 +1,4 @@
-"""Selection of requests for a query, and the indicator that tells good requests from bad ones."""
+"""Selection of requests for a query, and the indicator that separates good from bad requests."""
 
 from __future__ import annotations
 

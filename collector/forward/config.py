@@ -65,7 +65,7 @@ def read_headers(fields: Fields, env: Mapping[str, str], protocol: str) -> tuple
         else:
             plain[name] = shown = inner.text(name)
         if name.lower() in _SET_BY_US:
-            inner.complain(f"{inner.name(name)} is set by Stagelens; leave it out", name)
+            inner.complain(f"{inner.name(name)} is set by Stagelens; remove it", name)
         elif not is_header(name, shown):
             inner.complain(f"{inner.name(name)} is no header; write plain letters", name)
         elif protocol == "grpc" and not _IS_METADATA.fullmatch(name.lower()):
@@ -85,7 +85,7 @@ def _secret(headers: Fields, name: str, env: Mapping[str, str]) -> Secret:
     elif secret.env and secret.file:
         inner.complain(f"{headers.name(name)} is given twice; keep env or file alone", "file")
     elif secret.env and not env.get(secret.env, "").strip():
-        inner.complain(f"{inner.name('env')} is {secret.env}, which the environment has not", "env")
+        inner.complain(f"{inner.name('env')} is {secret.env}, which is not set", "env")
     return secret
 
 

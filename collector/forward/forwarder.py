@@ -119,7 +119,7 @@ class DestinationStates(Collector):
             ),
         )
         if rejected and not before.rejected:
-            _log.warning("%s takes what it is sent only in part: %d refused, %s", name, rejected, said or "no reason")
+            _log.warning("%s accepts data only in part: %d refused, %s", name, rejected, said or "no reason")
 
     def lost(self, name: str, why: Lost, bodies: int, said: str) -> None:
         """Record *bodies* that will never be sent to destination *name*."""
@@ -128,7 +128,7 @@ class DestinationStates(Collector):
         at, untold = self._said.get((name, why), (float("-inf"), 0))
         untold += bodies
         if now - at >= _SAY_EVERY:
-            _log.warning("%s will not get %d of what was received: %s", name, untold, said)
+            _log.warning("%s will not receive %d bodies: %s", name, untold, said)
             at, untold = now, 0
         self._said[name, why] = at, untold
 
@@ -172,28 +172,26 @@ class DestinationStates(Collector):
         if state.state == "down" and now - self._said_down.get(state.name, float("-inf")) >= _SAY_EVERY:
             self._said_down[state.name] = now
             self._known_down.add(state.name)
-            _log.warning("sending on to %s: down, %s; what is received waits for it", state.name, state.error)
+            _log.warning("forwarding to %s: down, %s; received data is buffered", state.name, state.error)
         elif state.state != "down" and state.name in self._known_down:
             self._known_down.discard(state.name)
-            _log.warning("sending on to %s: %s", state.name, state.state)
+            _log.warning("forwarding to %s: %s", state.name, state.state)
 
     def collect(self) -> Iterable[Metric]:
         """Return the states as Prometheus metrics."""
         labels = ("destination",)
-        up = GaugeMetricFamily(_PREFIX + "up", "1 while the destination takes what it is sent.", labels=labels)
-        waiting = GaugeMetricFamily(_PREFIX + "waiting_bytes", "Bodies that wait, compressed.", labels=labels)
+        up = GaugeMetricFamily(_PREFIX + "up", "1 while the destination accepts data.", labels=labels)
+        waiting = GaugeMetricFamily(_PREFIX + "waiting_bytes", "Size of waiting bodies, compressed.", labels=labels)
         oldest = GaugeMetricFamily(
-            _PREFIX + "oldest_timestamp_seconds", "When the oldest of them came; 0 for none.", labels=labels
+            _PREFIX + "oldest_timestamp_seconds", "Arrival time of the oldest; 0 for none.", labels=labels
         )
-        sent = CounterMetricFamily(_PREFIX + "sent", "Bodies the destination has taken.", labels=(*labels, "signal"))
+        sent = CounterMetricFamily(_PREFIX + "sent", "Bodies accepted by the destination.", labels=(*labels, "signal"))
         size = CounterMetricFamily(_PREFIX + "sent_bytes", "Their size, compressed.", labels=labels)
         rejected = CounterMetricFamily(
-            _PREFIX + "rejected", "Points, spans and records of them it did not want.", labels=labels
+            _PREFIX + "rejected", "Points, spans and records refused by the destination.", labels=labels
         )
-        lost = CounterMetricFamily(
-            _PREFIX + "dropped", "Bodies the destination will never have.", labels=(*labels, "reason")
-        )
-        retries = CounterMetricFamily(_PREFIX + "retries", "Bodies that were to be sent again.", labels=labels)
+        lost = CounterMetricFamily(_PREFIX + "dropped", "Bodies dropped before delivery.", labels=(*labels, "reason"))
+        retries = CounterMetricFamily(_PREFIX + "retries", "Delivery attempts that are retried.", labels=labels)
         for state in self.all():
             key = (state.name,)
             if state.state in ("up", "down"):
@@ -438,7 +436,7 @@ class Forwarder:
             with self._store.transaction() as connection:
                 release_destinations(connection, self._holder)
         except StagelensError:
-            _log.warning("the destinations could not be handed back; other collectors send to them in a while")
+            _log.warning("the destinations could not be handed back; other collectors take over later")
 
     async def _send(self, destination: Destination) -> None:
         line = self._lines[destination.name] = DestinationSender(
@@ -478,9 +476,7 @@ class Forwarder:
                 with self._store.transaction() as connection:
                     gone = drop_unknown_destinations(connection, wanted, old)
                 named = ", ".join(others)
-                _log.warning(
-                    "%d bodies were dropped that waited for %s, which the file does not name any more", gone, named
-                )
+                _log.warning("%d bodies for %s were dropped: the destination was removed from the file", gone, named)
         except StagelensError as error:
             # The writer reports store errors, too; the known backlog stays.
             _log.debug("%s", error)
@@ -492,4 +488,4 @@ class Forwarder:
             return
         with self._store.transaction() as connection:
             gone = drop_oldest(connection, destination.name, most)
-        self.states.lost(destination.name, "full", gone, "too much waited for it; what had waited longest was dropped")
+        self.states.lost(destination.name, "full", gone, "its buffer is full; the oldest bodies were dropped")

@@ -187,7 +187,7 @@ class HttpTransport:
         except EgressDeniedError as error:
             return Retry(str(error))
         except TimeoutError:
-            return Retry(f"it does not answer within {self._destination.timeout:g} s")
+            return Retry(f"it does not respond within {self._destination.timeout:g} s")
         except httpx.HTTPError as error:
             return Retry(f"it cannot be reached ({str(error) or type(error).__name__})")
 
@@ -212,11 +212,11 @@ def _response_outcome(response: httpx.Response, signal: str, answer: bytes, head
         return accepted_outcome(signal, answer, headers, is_json=is_json)
     status = response.status_code
     said = redacted(_response_text(response, answer), headers)
-    text = f"it answers {status}" + (f": {said}" if said else "")
+    text = f"it returns {status}" + (f": {said}" if said else "")
     if fix := _STATUS_FIXES.get(status):
         text = f"{text}; {fix}"
     if response.is_redirect:
-        return Retry(f"it redirects elsewhere ({status}), which is not followed; write the address it redirects to")
+        return Retry(f"it redirects ({status}), which is not followed; use the final address")
     if status in _RETRYABLE_STATUSES | _SETTINGS_STATUSES:
         return Retry(text, _retry_after(response))
     return Refused(text, "returned" if status == HTTPStatus.LOOP_DETECTED else "refused")

@@ -36,13 +36,13 @@ def parser() -> argparse.ArgumentParser:
     read = "\n".join(f"  {each.title}" for each in FORMATS)
     made = argparse.ArgumentParser(
         "stagelens import",
-        description="Count what files tell of requests, each file once. gzip is fine.",
-        epilog=f"formats, told apart by what is in the file:\n{read}",
+        description="Import the requests of files, each file once. gzip is supported.",
+        epilog=f"formats, detected from the content of the file:\n{read}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    made.add_argument("--service", metavar="NAME", help="whose requests these are (default what the file says)")
-    made.add_argument("--environment", metavar="NAME", help="the environment they are of (default what the file says)")
+    made.add_argument("--service", metavar="NAME", help="service of the requests (default: from the file)")
+    made.add_argument("--environment", metavar="NAME", help="environment of the requests (default: from the file)")
     for setting in (*STORE, *COLLECTOR):
         if setting.variable in _SETTINGS:
             made.add_argument(setting.option, dest=setting.variable, metavar="X", help=setting.help.replace("%", "%%"))
@@ -79,7 +79,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
                 print(f"stagelens: {error}", file=sys.stderr)
                 failed = True
             except KeyboardInterrupt:
-                print("\nstagelens: interrupted; importing the same files again goes on from here", file=sys.stderr)
+                print("\nstagelens: interrupted; import the same files again to continue", file=sys.stderr)
                 return _INTERRUPTED
             else:
                 imported.append(found)
@@ -96,21 +96,21 @@ def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator
         spans = f", from {found.spans:,} spans" if found.spans else ""
         services = ", ".join(f"{name} {count:,}" for name, count in found.services.most_common(_SERVICES_SHOWN))
         more = f" and {len(found.services) - _SERVICES_SHOWN} more" if len(found.services) > _SERVICES_SHOWN else ""
-        yield f"  {found.requests:,} requests{spans}; {found.traces:,} kept as traces"
+        yield f"  {found.requests:,} requests{spans}; {found.traces:,} retained as traces"
         yield f"  services  {services}{more}"
         yield f"  time      {_utc(found.first)} to {_utc(found.last + FINEST)} UTC"
     if found.dropped:
-        yield f"  {found.dropped:,} requests more could not be counted, say their agents"
+        yield f"  {found.dropped:,} more requests were not counted, as reported by their agents"
     if found.known:
-        yield f"  {found.known:,} requests had been imported before, from this file or one like it: they count once"
+        yield f"  {found.known:,} requests were imported before, from this file or a similar one: they count once"
     if not found.requests and not found.known:
         yield "  no request was found in it: nothing was counted"
     for note in (*found.notes, *_retention_notes(found, config, now)):
         yield f"  note: {note}"
     for each in found.broken:
-        yield f"  left out: {each}"
+        yield f"  skipped: {each}"
     if found.broken_count > len(found.broken):
-        yield f"  left out: {found.broken_count:,} records in all"
+        yield f"  skipped: {found.broken_count:,} records in all"
 
 
 def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
@@ -118,12 +118,12 @@ def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> 
     if not found.requests:
         return
     for what, kept, lost in (
-        ("buckets of 10 s", config.retention.seconds_10, "it is kept by the minute"),
-        ("buckets of a minute", config.retention.minutes, "it is kept by the hour"),
-        ("traces", config.retention.traces, "those kept here go again"),
+        ("buckets of 10 s", config.retention.seconds_10, "it is stored by the minute"),
+        ("buckets of a minute", config.retention.minutes, "it is stored by the hour"),
+        ("traces", config.retention.traces, "those stored here are deleted again"),
     ):
         if found.first < now - kept.total_seconds():
-            yield f"some of it is older than {what} are kept ({kept.days} days): {lost}"
+            yield f"some data is older than the retention of {what} ({kept.days} days): {lost}"
 
 
 def _next_steps(imported: Sequence[ImportResult], given: Mapping[str, str]) -> Iterator[str]:

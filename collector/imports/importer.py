@@ -175,11 +175,15 @@ def format_of(source: ImportFile) -> Format:
             if found is not None:
                 return found
             names.append(name)
-        why = f"its names begin with {', '.join(map(repr, names[:5]))}" if names else "it has no names to go by"
+        why = (
+            f"its names begin with {', '.join(map(repr, names[:5]))}"
+            if names
+            else "it has no names to detect the format"
+        )
     except ImportFileError as error:
         why = str(error)
     read = "".join(f"\n  {each.title}" for each in FORMATS)
-    msg = f"{source.path}: is in none of the formats that are read: {why}. They are{read}"
+    msg = f"{source.path}: has no supported format: {why}. They are{read}"
     raise ImportFileError(msg)
 
 
@@ -378,7 +382,7 @@ class _Importer:
         lost = {
             "have no root in the file": outcome.orphaned,
             "are of no request": outcome.outside,
-            "came too far behind their request in the file": outcome.late,
+            "are too far behind their request in the file": outcome.late,
             "are there twice": outcome.repeated,
         }
         for why, count in lost.items():

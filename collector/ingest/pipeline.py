@@ -201,7 +201,7 @@ def _instance(resources: Iterable[Attributes]) -> str:
     return next((instance for instance in found if instance), "")
 
 
-_LOGS_FIX = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process, or name somebody under forward: who takes logs"
+_LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the sending process, or add a forward: destination for logs"
 
 
 def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
@@ -326,8 +326,8 @@ class IngestPipeline:
         except (StagelensError, TimeoutError) as error:
             reply = self._failure(request.media_type, error)
         except Exception as error:  # noqa: BLE001 - one bad body must not close the connections of others
-            _log.exception("a request could not be read for a fault of the collector's own")
-            message = f"the collector failed ({type(error).__name__}); its log says more"
+            _log.exception("collector: a request could not be read because of an internal error; its sender gets 500")
+            message = f"the collector failed ({type(error).__name__}); see its log"
             reply = failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
         self._metrics.request(request.endpoint, reply.status)
         return reply

@@ -199,7 +199,7 @@ def _stages_ns(root: RetainedSpan) -> dict[str, int]:
         found[stage_name(key.removeprefix(names.STAGE_SELF_PREFIX), names.STAGE_SELF_PREFIX + "<key>")] = value
     duration = root.end_ns - root.start_ns
     if sum(found.values()) != duration:
-        msg = f"its stages add up to {sum(found.values())} ns, but it took {duration} ns"
+        msg = f"its stages add up to {sum(found.values())} ns, but its duration is {duration} ns"
         raise RejectedError(Reason.PARTITION, msg)
     return found
 

@@ -126,9 +126,9 @@ class Writer:
         try:
             self._write_groups()
         except Exception:  # noqa: BLE001 - logged and reported as unhealthy
-            _log.exception("the writer ended by a fault of its own")
+            _log.exception("collector: the writer stopped with an internal error")
             self._health.failed(
-                WRITER_PART, "the writer ended by a fault of its own; restart the collector, its log says more"
+                WRITER_PART, "the writer stopped with an internal error; see the log and restart the collector"
             )
 
     def _write_groups(self) -> None:
@@ -185,7 +185,10 @@ class Writer:
             for waiting in self._queue.values():
                 waiting.senders = []
             if self._stopping:
-                _log.error("%d batches were not committed before the end; their senders were told", len(self._queue))
+                _log.error(
+                    "collector: %d batches were not committed before shutdown; their senders got an error",
+                    len(self._queue),
+                )
                 self._forget(list(self._queue.values()))
         for sender in senders:
             sender.set_exception(UncommittedError(str(error)))

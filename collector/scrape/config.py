@@ -224,7 +224,7 @@ def detect(samples: Collection[str]) -> list[Engine]:
 AUTO, GENERIC = "auto", "generic"
 DEFAULT_EVERY_SECONDS = 10.0
 MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 1.0, 300.0
-_CURE = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this target"
+_CURE = f"{ENV} lists allowed addresses, and `allow_link_local: true` allows a metadata service to this target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ def _url(fields: Fields, key: str, example: str, egress_policy: EgressPolicy) ->
         # The URL may contain a password, so it is not repeated.
         fields.complain(f"{fields.name(key)} has a user in it; use bearer_token_file or bearer_token_env", key)
     elif why := egress_policy.denial_reason(url.host):
-        fields.complain(f"{fields.name(key)} is {why}, which is not called; {_CURE}", key)
+        fields.complain(f"{fields.name(key)} is {why}, which is not allowed; {_CURE}", key)
     else:
         return str(url)
     return ""

@@ -143,14 +143,14 @@ class TargetStates(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the states as Prometheus metrics."""
-        up = GaugeMetricFamily(_PREFIX + "up", "1 while the target can be read.", labels=("target",))
-        took = GaugeMetricFamily(_PREFIX + "seconds", "How long its last reading took.", labels=("target",))
-        streams = GaugeMetricFamily(_PREFIX + "streams", "What was told apart in it.", labels=("target",))
+        up = GaugeMetricFamily(_PREFIX + "up", "1 while the target can be scraped.", labels=("target",))
+        took = GaugeMetricFamily(_PREFIX + "seconds", "Duration of the last scrape.", labels=("target",))
+        streams = GaugeMetricFamily(_PREFIX + "streams", "Series in the last scrape.", labels=("target",))
         beyond = GaugeMetricFamily(
-            _PREFIX + "streams_left_out", "What was not: no room, or no sense.", labels=("target",)
+            _PREFIX + "streams_left_out", "Skipped series: above the limit, or invalid.", labels=("target",)
         )
-        failures = CounterMetricFamily(_PREFIX + "failures", "Readings that failed.", labels=("target",))
-        lost = CounterMetricFamily(_PREFIX + "lost_seconds", "Time nobody counted.", labels=("target",))
+        failures = CounterMetricFamily(_PREFIX + "failures", "Failed scrapes.", labels=("target",))
+        lost = CounterMetricFamily(_PREFIX + "lost_seconds", "Time without counts.", labels=("target",))
         for state in self.all():
             if state.state in ("up", "down"):
                 up.add_metric((state.url,), state.state == "up")
@@ -211,10 +211,10 @@ async def fetch(url: str, target: ScrapeTarget, env: Mapping[str, str]) -> Targe
         msg = f"it cannot be connected to ({error})"
         raise FetchError(msg) from error
     except TimeoutError as error:
-        msg = f"it did not answer within {TIMEOUT_SECONDS:g} s"
+        msg = f"it did not respond within {TIMEOUT_SECONDS:g} s"
         raise FetchError(msg) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ssl.SSLError, UnicodeError) as error:
-        msg = f"it did not answer ({error or type(error).__name__})"
+        msg = f"it did not respond ({error or type(error).__name__})"
         raise FetchError(msg) from error
 
 
@@ -222,10 +222,10 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
     response = await client.send(request, stream=True, follow_redirects=False)
     try:
         if response.is_redirect:
-            msg = "it redirects elsewhere, which is not followed; write the address it redirects to"
+            msg = "it redirects, which is not followed; use the final address"
             raise FetchError(msg)
         if not response.is_success:
-            msg = f"it answers {response.status_code} {response.reason_phrase}; look at its address and token"
+            msg = f"it returns {response.status_code} {response.reason_phrase}; check its address and token"
             raise FetchError(msg)
         body = bytearray()
         async for piece in response.aiter_raw():
@@ -235,10 +235,10 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
         # A cut body exceeds the limit after inflating, or is truncated.
         text = inflate(bytes(body), response.headers.get("content-encoding", ""), MAX_BYTES).decode()
     except BodyTooLargeError as error:
-        msg = f"its answer is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
+        msg = f"its response is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
         raise FetchError(msg) from error
     except (WireError, UnicodeDecodeError) as error:
-        msg = f"its answer cannot be read ({error})"
+        msg = f"its response cannot be parsed ({error})"
         raise FetchError(msg) from error
     finally:
         await response.aclose()
@@ -261,7 +261,7 @@ def _token(target: ScrapeTarget, env: Mapping[str, str]) -> str:
     if target.token_file is not None:
         return target.token_file.read_text(encoding="ascii").strip()
     if target.token_env and not env.get(target.token_env):
-        msg = f"the environment has no {target.token_env}, which its token is to be in"
+        msg = f"the environment has no {target.token_env} for its token"
         raise FetchError(msg)
     return env[target.token_env] if target.token_env else ""
 
@@ -328,7 +328,7 @@ class Scraper:
         try:
             self._store.release_targets(self._holder)
         except StagelensError:
-            _log.warning("the targets could not be handed back; other collectors read them in a while")
+            _log.warning("the targets could not be released; other collectors take over later")
 
     async def _repeat(self, target: ScrapeTarget) -> None:
         due = time.monotonic()

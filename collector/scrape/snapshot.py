@@ -338,7 +338,9 @@ def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
             runs[stream] += _bounded_int(batch["compute_infer"]["count"])
             spent[stream] += _bounded_int(batch["compute_infer"]["ns"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        msg = f"its statistics are not what Triton says ({type(error).__name__}: {error}); the path is /v2/models/stats"
+        msg = (
+            f"its statistics are not in Triton's format ({type(error).__name__}: {error}); the path is /v2/models/stats"
+        )
         raise StatisticsError(msg) from error
     return {
         stream: StreamCounts({ONE_BUCKET: count} if count else {}, spent[stream] / _NANOSECONDS)
@@ -471,9 +473,9 @@ class Difference:
 def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
     """Return the counts added between *before*, the previous base, and *after*."""
     if before is None:
-        return Difference(after, note="read for the first time: counted from now on")
+        return Difference(after, note="first scrape: counted from now on")
     if before.rules != after.rules:
-        return Difference(after, note="read by other rules than before: counted from now on")
+        return Difference(after, note="scraped with changed rules: counted from now on")
     seconds = after.at - before.at
     if seconds > MAX_GAP_SECONDS:
         note = f"not read for {seconds:.0f} s: counted from now on"
@@ -481,7 +483,7 @@ def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
     restarted = _differ(before.started, after.started)
     if restarted and after.started < before.at - _SKEW_SECONDS:
         # Two live processes respond alternately: each change would count everything again.
-        note = "another process answers than last time: scrape each process by its own address"
+        note = "another process responded than last time: scrape each process at its own address"
         return Difference(after, note=note, lost_seconds=max(seconds, 0.0))
     then: Mapping[MetricStream, StreamCounts] = {} if restarted else before.streams
     added = {

@@ -278,7 +278,7 @@ def _read_limits(fields: Fields) -> RateLimits:
             fields.complain(str(error), "bytes_per_second")
         else:
             if bytes_per_second is None:
-                text = f"{fields.name('bytes_per_second')} is {size!r}; it must be more than nothing, such as 5MiB"
+                text = f"{fields.name('bytes_per_second')} is {size!r}; it must be greater than zero, such as 5MiB"
                 fields.complain(text, "bytes_per_second")
     return RateLimits(fields.amount("requests_per_second", example="50"), bytes_per_second)
 
@@ -325,10 +325,10 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
     if is_loopback(host) or access.asks or is_open:
         return
     msg = (
-        f"the collector would listen on {host}, where others can reach it, and asks nobody who they are.\n"
+        f"the collector would listen on {host}, where others can reach it, without authentication.\n"
         "    Set STAGELENS_COLLECTOR_TOKEN to a long secret that agents share (openssl rand -hex 32),\n"
         "    or name tokens or a client_ca under access: in the file STAGELENS_COLLECTOR_CONFIG names,\n"
-        "    or set STAGELENS_COLLECTOR_OPEN=true if nobody but those who may send can reach it,\n"
+        "    or set STAGELENS_COLLECTOR_OPEN=true if only permitted senders can reach it,\n"
         "    or listen on 127.0.0.1."
     )
     raise ConfigError(msg)

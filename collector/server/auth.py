@@ -222,12 +222,10 @@ def whole_seconds(wait_seconds: float) -> int:
 # Longer than any token, and short enough to hash cheaply. [characters]
 MAX_AUTHORIZATION_CHARS = 4096
 
-_CREDENTIALS_REQUIRED = (
-    "this collector asks for a token: set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token> where you send from"
-)
+_CREDENTIALS_REQUIRED = "this collector requires a token: set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token> in the sending process"
 _CERTIFICATE_REQUIRED = (
-    "this collector asks for a client certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
-    "OTEL_EXPORTER_OTLP_CLIENT_KEY where you send from"
+    "this collector requires a client certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY in the sending process"
 )
 _NOT_KNOWN = "this token is not known to the collector: compare it with the one in its configuration"
 _NOT_BEARER = "the Authorization header must say `Bearer <token>`"
@@ -339,7 +337,7 @@ class AccessControl:
             wait_seconds = meter.request(now)
         if wait_seconds:
             seconds = whole_seconds(wait_seconds)
-            msg = f"{client.name} sends more than it may; send it again in {seconds} s, or raise its limit"
+            msg = f"{client.name} exceeds its rate limit; send it again in {seconds} s, or raise its limit"
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, msg, seconds)
         return AdmittedClient(client.name, client.environment, names, meter)
 

@@ -125,7 +125,7 @@ MAX_UNANSWERED = 16
 # How long a response may wait without any of it being read, and how long all of it may take. [seconds]
 MAX_UNREAD_SECONDS, MAX_SENDING_SECONDS = 10.0, 120.0
 
-_TOO_MANY_PIPELINED = f"{MAX_UNANSWERED} requests of this connection are not answered yet; wait for answers"
+_TOO_MANY_PIPELINED = f"{MAX_UNANSWERED} requests of this connection have no response yet; wait for responses"
 
 
 class _HeadError(StagelensError):
@@ -311,7 +311,7 @@ def _head_too_large_message() -> str:
 
 def too_many_message(name: str) -> str:
     """Return the error message of the server *name* at its connection limit."""
-    return f"the {name} has as many connections as it can bear; send it again"
+    return f"the {name} has too many connections; send it again"
 
 
 def _surplus_app(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:

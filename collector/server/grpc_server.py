@@ -105,7 +105,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         except RuntimeError as error:
             msg = (
                 f"the collector cannot listen on {where} for gRPC.\n"
-                "    Stop what uses that address, or choose another with STAGELENS_COLLECTOR_GRPC_PORT (off does without gRPC)."
+                "    Stop the process on that address, or choose another with STAGELENS_COLLECTOR_GRPC_PORT (`off` disables gRPC)."
             )
             raise StagelensError(msg) from error
         await server.start()

@@ -82,7 +82,7 @@ class HttpServer(uvicorn.Server):
             if not self._thread.is_alive():
                 if isinstance(self._failure, StagelensError):
                     raise self._failure
-                msg = f"the {name}'s server ended while it started; the log says why"
+                msg = f"the {name}'s server stopped during startup; see the log"
                 raise StagelensError(msg)
 
     def end(self) -> None:
@@ -97,7 +97,7 @@ class HttpServer(uvicorn.Server):
             except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how uvicorn gives up
                 self._failure = error
                 if not isinstance(error, StagelensError):
-                    _log.exception("the %s's server ended", self.limits.name)
+                    _log.exception("the %s's server stopped", self.limits.name)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""

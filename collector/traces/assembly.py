@@ -95,7 +95,7 @@ class SpanBatch:
 
 
 def subset(spans: Spans, rows: Ints) -> Spans:
-    """Return the *rows* of *spans*, ascending; sources and labels stay as they are."""
+    """Return the *rows* of *spans*, ascending; sources and labels stay unchanged."""
     if len(rows) == len(spans.rows):
         return spans
     return Spans(spans.rows[rows], spans.sources, spans.labels, _select_streams(spans.streams, rows))

@@ -283,7 +283,7 @@ def remaining_parcels(
 def counted_parcels(
     joined: AssembledSpans, delivery: AggregationInput, limits: InboxLimits
 ) -> tuple[list[int], list[Parcel]]:
-    """Return the parcels of counted requests to drop or replace, and the new ones."""
+    """Return the parcels of counted requests to remove, and those that replace them."""
     room = limits.remember_bytes
     taken: list[int] = []
     recent: list[Parcel] = []
@@ -343,7 +343,7 @@ class InboxOutcome:
 def process_inbox(
     delivery: AggregationInput, limits: InboxLimits, keep: SamplingPolicy
 ) -> tuple[AggregationResult, InboxOutcome]:
-    """Process the complete requests of *delivery*; unreadable parcels leave when they are old."""
+    """Process the complete requests of *delivery*; drop old parcels that cannot be read."""
     parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, limits)
     gathered = concatenate_spans([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
     counted = np.array([parcel.counted for parcel in parcels], np.bool_)[gathered.parcel]

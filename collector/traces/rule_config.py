@@ -196,7 +196,7 @@ class RuleReader:
         )
         fields.finish()
         if not fields.broken and not fields.keys:
-            fields.complain(f"{spell(place)} says nothing; write which spans, such as `span: rerank`")
+            fields.complain(f"{spell(place)} matches nothing; write a condition, such as `span: rerank`")
         return when
 
     def _globs(self, fields: Fields, key: str) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ class RuleReader:
                 fields.complain(f'{fields.name(key)} has {each!r}; write a text, such as rerank, or "*" for any', key)
         for each in made:
             if _SETS.search(each):
-                text = f"{fields.name(key)} has {each!r}, read as it is written: only * and ? stand for anything"
+                text = f"{fields.name(key)} has {each!r}, matched literally: only * and ? are wildcards"
                 self._document.warnings.append(Problem(fields.line_of(key), f"{text}; write a list for several"))
         return tuple(made)
 
@@ -233,7 +233,7 @@ class RuleReader:
         within = Fields(self._document, (*place, key), value, example='rerank.model: "*"')
         for name in within.keys:
             if not within.has(name):
-                within.complain(f'{within.name(name)} is empty; write what it may be, "*" for anything', name)
+                within.complain(f'{within.name(name)} is empty; write a pattern, "*" for any value', name)
         return tuple((name, self._globs(within, name)) for name in within.keys)
 
     def _stage(self, fields: Fields, key: str) -> str:
@@ -266,9 +266,7 @@ class RuleReader:
     def _check_content(self, key: str, attributes: Iterable[str]) -> None:
         for name in attributes:
             if holds_content(name):
-                text = (
-                    f"{self._fields.name(key)} has {name}, which may hold what people wrote; Stagelens never keeps that"
-                )
+                text = f"{self._fields.name(key)} has {name}, which may contain user content; Stagelens never stores user content"
                 self._fields.complain(f"{text}: leave it out", key)
 
     def _part(self, place: Place, item: Any) -> IntervalRule:
@@ -297,7 +295,7 @@ class RuleReader:
         whole = bool(part.begins) == bool(part.ends) and (not part.from_event or bool(part.to_event))
         if sum(ways) != 1 or not whole:
             fields.complain(
-                f"{spell(place)} must say in one way where it lies; write `lasts`, `until`, `begins` and "
+                f"{spell(place)} needs exactly one position; write `lasts`, `until`, `begins` and "
                 "`ends`, `to_event`, or `from_event` and `to_event`"
             )
         return part

@@ -192,7 +192,7 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class SpanMeasurements:
-    """A span that tells more of itself.
+    """A span with details for its display.
 
     Args:
         row: The number of its span, in the order they were read.

@@ -118,8 +118,8 @@ class LiveFile(Generic[T]):
         """Log the errors, and what stays in force."""
         for line in self.errors:
             log.error("%s", line)
-        kept = "nothing of it is in force" if self.current is None else "what was read before stays in force"
-        log.error("%s: %s until it is mended; it is read again when it changes", self.path, kept)
+        kept = "nothing of it is in force" if self.current is None else "the previous version stays in force"
+        log.error("%s: %s until it is fixed; it is read again when it changes", self.path, kept)
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:
         """Reload the file; return the other files that belong to it."""

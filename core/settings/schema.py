@@ -44,7 +44,7 @@ AGENT = (
     Setting(
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
         "",
-        "one of the two on its own, taken as it stands",
+        "URL of one signal, used unchanged",
     ),
     Setting(
         "OTEL_EXPORTER_OTLP_HEADERS",
@@ -65,40 +65,40 @@ AGENT = (
     Setting(
         "STAGELENS_STAGES",
         "",
-        "functions of yours as stages: `preprocess=serve:prepare,postprocess=serve:describe`",
+        "your functions as stages: `preprocess=serve:prepare,postprocess=serve:describe`",
         option="--stage",
     ),
-    Setting("STAGELENS_EXPORT_INTERVAL", "10s", "how often to post"),
+    Setting("STAGELENS_EXPORT_INTERVAL", "10s", "export interval"),
     Setting(
         "STAGELENS_BUFFER_SIZE",
         "16MiB",
-        "what may wait for a collector that does not answer; beyond it traces go, then the oldest counts, told as lost",
+        "buffer for an unreachable collector; when full, traces are dropped first, then the oldest counts, which are reported as lost",
     ),
-    Setting("STAGELENS_KEEP_SLOW", "4", "traces kept a series and interval: the slowest"),
-    Setting("STAGELENS_KEEP_ERRORS", "10", "… of failed requests: all of them, up to so many"),
-    Setting("STAGELENS_KEEP_COLD", "2", "… of requests that loaded or warmed up something"),
+    Setting("STAGELENS_KEEP_SLOW", "4", "traces retained per series and interval: the slowest"),
+    Setting("STAGELENS_KEEP_ERRORS", "10", "… of failed requests: all, up to this number"),
+    Setting("STAGELENS_KEEP_COLD", "2", "… of requests with loading or warm-up"),
     Setting("STAGELENS_KEEP_UNIFORM", "2", "… drawn at random"),
     Setting(
         "STAGELENS_OVERHEAD_BUDGET",
         "1%,100us",
-        "what the agent may [cost a request](overhead.md): a share of its time, a time, or both, of which the larger holds; "
-        "past it less is recorded; `0` or `none`: never less",
+        "maximum [agent cost per request](overhead.md): a share of its time, a time, or both "
+        "(the larger limit applies); above it, detail is reduced; `0` or `none`: no limit",
     ),
     Setting(
         "STAGELENS_HARDWARE",
         "true",
-        "`false` tells nothing of [the machine](hardware.md): CPU, memory, threads, GPUs",
+        "`false` disables [host metrics](hardware.md): CPU, memory, threads, GPUs",
     ),
     Setting(
         "STAGELENS_FORCE_TRACE",
         "",
-        "a request whose header `X-Force-Trace` holds this very text is kept; unset, the header does nothing",
+        "a request whose header `X-Force-Trace` has this value is retained; unset, the header is ignored",
     ),
     Setting("STAGELENS_PROPAGATE", "true", "`false` sends no `traceparent` with the calls a request makes"),
     Setting(
         "STAGELENS_SERVER_TIMING",
         "false",
-        "`true`: answers of ASGI services tell [how long each stage took](reported.md#telling-others) in `Server-Timing`",
+        "`true`: responses of ASGI services report [how long each stage took](reported.md#telling-others) in `Server-Timing`",
     ),
 )
 
@@ -106,7 +106,7 @@ LOGS = (
     Setting(
         "STAGELENS_LOG_LEVEL",
         "info",
-        "what is logged: `debug`, `info`, `warning` or `error` and what is worse",
+        "minimum log level: `debug`, `info`, `warning` or `error`",
         option="--log-level",
     ),
     Setting(
@@ -121,85 +121,83 @@ STORE = (
     Setting(
         "STAGELENS_DATABASE",
         "sqlite:///stagelens.db",
-        "where everything is kept: `sqlite:///path/to/stagelens.db` or `postgresql://user:password@host/database`",
+        "URL of the store: `sqlite:///path/to/stagelens.db` or `postgresql://user:password@host/database`",
         option="--database",
     ),
     Setting(
         "STAGELENS_POINTS",
         "",
-        "a ClickHouse that keeps the histograms instead: `clickhousedb://user:password@host/database`",
+        "a ClickHouse for the histograms: `clickhousedb://user:password@host/database`",
         option="--points",
     ),
     Setting(
         "STAGELENS_STORAGE_BUDGET",
         "10GiB",
-        "how large the store may be, at least `16MiB`; `0` or `none`: as large as its retention makes it",
+        "maximum size of the store, at least `16MiB`; `0` or `none`: limited only by the retention",
     ),
-    Setting("STAGELENS_RETENTION_10S", "24h", "how long the 10 s tier is kept"),
-    Setting("STAGELENS_RETENTION_1M", "14d", "… the 1 min tier"),
-    Setting("STAGELENS_RETENTION_1H", "395d", "… the 1 h tier"),
-    Setting("STAGELENS_RETENTION_TRACES", "7d", "… kept traces"),
+    Setting("STAGELENS_RETENTION_10S", "24h", "retention of the 10 s tier"),
+    Setting("STAGELENS_RETENTION_1M", "14d", "… of the 1 min tier"),
+    Setting("STAGELENS_RETENTION_1H", "395d", "… of the 1 h tier"),
+    Setting("STAGELENS_RETENTION_TRACES", "7d", "… of retained traces"),
 )
 
 COLLECTOR = (
     Setting("STAGELENS_COLLECTOR_HOST", "127.0.0.1", "address for OTLP", option="--collector-host"),
-    Setting("STAGELENS_COLLECTOR_PORT", "4318", "port for OTLP/HTTP; 0 takes a free one", option="--collector-port"),
+    Setting("STAGELENS_COLLECTOR_PORT", "4318", "port for OTLP/HTTP; 0 picks a free port", option="--collector-port"),
     Setting(
         "STAGELENS_COLLECTOR_GRPC_PORT",
         "4317",
-        "port for OTLP/gRPC; 0 takes a free one (as it does by itself where HTTP does), `off` does without",
+        "port for OTLP/gRPC; 0 picks a free port (implied if the HTTP port is 0); `off` disables gRPC",
         option="--collector-grpc-port",
     ),
     Setting(
         "STAGELENS_COLLECTOR_TOKEN",
         "",
-        "the secret that senders share; beyond loopback this, or `access:` in the file, is needed: [who may "
-        "send](security.md#who-may-send-to-the-collector)",
+        "shared secret of all senders; required off loopback, "
+        "unless the file has `access:`: [authentication of senders](security.md#who-may-send-to-the-collector)",
     ),
-    Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "a file that holds it instead"),
+    Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "a file with the secret instead"),
     Setting(
         "STAGELENS_COLLECTOR_CONFIG",
         "",
-        "a YAML file with `access:`, `rules:`, `scrape:`, `prometheus:` and `forward:`: who may send, how spans are read, "
-        "what is scraped, told to Prometheus and [sent on](forwarding.md); [read again when it changes](security.md#what-holds-there)",
+        "a YAML file with `access:`, `rules:`, `scrape:`, `prometheus:` and `forward:`: authentication, span rules, scrape "
+        "targets, Prometheus output and [forwarding](forwarding.md); [read again when it changes](security.md#what-holds-there)",
         option="--collector-config",
     ),
-    Setting(
-        "STAGELENS_COLLECTOR_OPEN", "false", "`true`: who shows no token or certificate is let in, wherever it listens"
-    ),
-    Setting("STAGELENS_MAX_BODY", "8MiB", "the largest request, as it comes"),
-    Setting("STAGELENS_MAX_INFLATED", "32MiB", "the largest request, inflated"),
-    Setting("STAGELENS_QUEUE_BATCHES", "1000", "how many requests may wait for the store"),
-    Setting("STAGELENS_QUEUE_SIZE", "32MiB", "how much they may hold together, inflated"),
+    Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true`: accept unauthenticated senders on any bind address"),
+    Setting("STAGELENS_MAX_BODY", "8MiB", "maximum request size, as received"),
+    Setting("STAGELENS_MAX_INFLATED", "32MiB", "maximum request size, inflated"),
+    Setting("STAGELENS_QUEUE_BATCHES", "1000", "maximum number of requests that wait for the store"),
+    Setting("STAGELENS_QUEUE_SIZE", "32MiB", "maximum total size of these requests, inflated"),
     Setting(
         "STAGELENS_TRACES",
         "tail",
-        "which requests made of [spans of others](traces.md#from-spans-to-requests) are kept as traces: "
+        "which requests made of [spans of others](traces.md#from-spans-to-requests) are retained as traces: "
         "`tail` (the slowest, errors, a few others) or `all`",
     ),
     Setting(
         "STAGELENS_SPANS_WAITING",
         "256MiB",
-        "how much room spans may take that wait for their requests to be whole; past it senders are told to come back",
+        "buffer for incomplete traces; when full, senders get 429",
     ),
     Setting(
         "STAGELENS_MAY_CALL",
         "public, private, loopback",
-        "[whom the server may call](security.md#whom-the-server-may-call) (targets, destinations, webhooks, the mail "
+        "[egress allow-list](security.md#whom-the-server-may-call) (targets, destinations, webhooks, the mail "
         "server): kinds of addresses, of which there is also `metadata`, networks, names",
     ),
 )
 
 DASHBOARD = (
     Setting("STAGELENS_DASHBOARD_HOST", "127.0.0.1", "address of the pages", option="--dashboard-host"),
-    Setting("STAGELENS_DASHBOARD_PORT", "8600", "their port; 0 takes a free one", option="--dashboard-port"),
+    Setting("STAGELENS_DASHBOARD_PORT", "8600", "port of the pages; 0 picks a free port", option="--dashboard-port"),
     Setting(
         "STAGELENS_DASHBOARD_TOKEN",
         "",
-        "the secret that readers share; off loopback this, or one of the next three, is needed: [who may "
-        "read](security.md)",
+        "shared secret of all readers; required off loopback, unless "
+        "one of the next three is set: [authentication of readers](security.md)",
     ),
-    Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "a file that holds it instead"),
+    Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "a file with the secret instead"),
     Setting(
         "STAGELENS_DASHBOARD_USERS",
         "",
@@ -208,56 +206,56 @@ DASHBOARD = (
     Setting(
         "STAGELENS_DASHBOARD_PROXY_HEADER",
         "",
-        "the header in which a proxy says who has signed in, such as `X-Forwarded-User`",
+        "header in which a proxy names the signed-in user, such as `X-Forwarded-User`",
     ),
     Setting(
         "STAGELENS_DASHBOARD_TRUSTED_PROXIES",
         "",
-        "whose header is believed: addresses and networks, `10.0.0.5,10.1.0.0/16`",
+        "proxies whose header is trusted: addresses and networks, `10.0.0.5,10.1.0.0/16`",
     ),
     Setting(
         "STAGELENS_DASHBOARD_BEHIND_PROXY",
         "0",
-        "`1`: nobody but a proxy that signs people in can reach the dashboard, which asks nothing",
+        "`1`: disable login; only an authenticating proxy can reach the dashboard",
     ),
     Setting(
         "STAGELENS_DASHBOARD_HOSTS",
         "",
-        "the names it is called by, `stagelens.example.com`; under any other it answers nothing",
+        "allowed Host headers, `stagelens.example.com`; others get 421",
     ),
     Setting(
         "STAGELENS_PRICES",
         "",
-        "a file that says what services cost an hour, [read again when it changes](capacity.md); without "
+        "a file with the hourly cost of services, [read again when it changes](capacity.md); without "
         "one no cost is shown",
         option="--prices",
     ),
     Setting(
         "STAGELENS_TRACER_URL",
         "",
-        "the address of a trace in a tracing backend of yours, `https://jaeger.example/trace/{trace_id}`: a "
-        "button on each kept request",
+        "the address of a trace in a tracing backend of yours, `https://jaeger.example/trace/{trace_id}`: a button on "
+        "each retained request",
         option="--tracer",
     ),
 )
 
 ALERTS = (
-    Setting("STAGELENS_DASHBOARD_URL", "the dashboard's own address", "where links in alerts lead"),
+    Setting("STAGELENS_DASHBOARD_URL", "the dashboard's own address", "base URL of links in alerts"),
     Setting(
         "STAGELENS_SLO_FILE",
         "slo.yaml, if there is one",
         "[objectives](slos.md) and [channels](alerts.md)",
         option="--slo",
     ),
-    Setting("STAGELENS_ALERT_INTERVAL", "10s", "how often the objectives are evaluated"),
+    Setting("STAGELENS_ALERT_INTERVAL", "10s", "interval of the evaluation of objectives"),
 )
 
 ALERT_METRICS = (
     Setting(
         "STAGELENS_ALERTS_METRICS_PORT",
         "",
-        "a port at which the alerts serve [their own metrics](alerts.md#watching-the-alerts), 0 for a free "
-        "one; `stagelens up` also has them among the collector's",
+        "port on which the alerts serve [their own metrics](alerts.md#watching-the-alerts), 0 picks a "
+        "free port; `stagelens up` also has them among the collector's",
         option="--metrics-port",
     ),
     Setting("STAGELENS_ALERTS_METRICS_HOST", "127.0.0.1", "its address", option="--metrics-host"),

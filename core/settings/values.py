@@ -79,6 +79,6 @@ def require_positive(key: str, text: str, value: float) -> int:
         ConfigError: *value* is less than one.
     """
     if value < 1:
-        msg = f"{key} is {text!r}; it must be more than nothing"
+        msg = f"{key} is {text!r}; it must be greater than zero"
         raise ConfigError(msg)
     return int(value)

@@ -93,7 +93,7 @@ def parse_all(text: str) -> list[Document]:
     except RecursionError:
         document.problems.append(Problem(1, "it is nested without end; write plain lists and keys"))
     except ValueError as error:  # a date that is none, such as 2026-99-99
-        document.problems.append(Problem(1, f"a value is not what it looks like: {error}; put quotes around it"))
+        document.problems.append(Problem(1, f"a value is ambiguous: {error}; put quotes around it"))
     return made or [document]
 
 
@@ -413,7 +413,7 @@ class Secrets:
         if found:
             self._held[path] = found
         elif path in self._held:
-            text = f"{self._fields.name(key)} names {path}, which {trouble}; the secret it held before is used on"
+            text = f"{self._fields.name(key)} names {path}, which {trouble}; the previous secret stays in use"
             self._document.warnings.append(Problem(self._fields.line_of(key), text))
         return self._held.get(path, "")
 

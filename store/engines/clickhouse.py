@@ -49,13 +49,13 @@ _FIXES = (
         "this user lacks a right; grant it CREATE, ALTER, INSERT, SELECT and DELETE on the database",
     ),
     ("cluster_doesnt_exist", "the server knows no such cluster; correct ?cluster= or the server's remote_servers"),
-    ("without zookeeper", "a replicated table needs Keeper; configure it on the server, or leave ?cluster= away"),
-    ("readonly", "the server takes no writes now; look at its disks and at system.replicas"),
-    ("read-only", "the server takes no writes now; look at its disks and at system.replicas"),
+    ("without zookeeper", "a replicated table needs Keeper; configure it on the server, or remove ?cluster="),
+    ("readonly", "the server rejects writes; check its disks and system.replicas"),
+    ("read-only", "the server rejects writes; check its disks and system.replicas"),
     ("no space", "the server's disk is full; free some space, nothing else has to be done"),
     ("not_enough_space", "the server's disk is full; free some space, nothing else has to be done"),
-    ("memory_limit_exceeded", "the server is out of memory; raise max_memory_usage, or ask for less time"),
-    ("too_many_parts", "the server merges slower than it is written to; look at system.merges and at its disks"),
+    ("memory_limit_exceeded", "the server is out of memory; raise max_memory_usage, or use a shorter time"),
+    ("too_many_parts", "the server merges slower than it receives writes; check system.merges and its disks"),
     (
         "chdb engine",
         "another process has this directory open, or this one has another; chDB serves one directory to one process",
@@ -65,7 +65,7 @@ _FIXES = (
         "the server cannot be reached; check that it runs, its address and its HTTP port (8123, or 8443 with TLS)",
     ),
     ("resolve", "there is no such host; correct STAGELENS_POINTS"),
-    ("timed out", "the server did not answer in time; look at system.processes"),
+    ("timed out", "the server did not respond in time; check system.processes"),
 )
 # Settings that the server's profile might override.
 _SETTINGS = {
@@ -356,7 +356,7 @@ class ClickHousePoints:
         return self.server.rows(sql.select_query("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """Implement `Points`: deletes the rows of intents nobody can still be working on."""
+        """Implement `Points`: deletes the rows of intents that no process can still be working on."""
         intents = schema.intents
         orphans = connection.scalars(select(intents.c.part).where(intents.c.taken_at < now - ORPHANED_SECONDS)).all()
         if orphans:
@@ -377,7 +377,7 @@ class ClickHousePoints:
             msg = (
                 f"cannot write to {self.server.location()}: the newest write there is number {newest}, the database's next one "
                 f"{part}; it belongs to another database, or this one is an older copy. Name the right one, or an empty one in "
-                f"ClickHouse; or delete there what the copy has not seen, from {self._place.local} all with part >= {part}"
+                f"ClickHouse; or delete the parts that the copy lacks, from {self._place.local} all with part >= {part}"
             )
             raise StoreError(msg)
         self._is_ours = True
@@ -401,7 +401,7 @@ class ClickHousePoints:
     def _strike_out(self, connection: Connection, part: int) -> None:
         struck = connection.execute(delete(schema.intents).where(schema.intents.c.part == part))
         if not struck.rowcount:
-            msg = f"a write to {self.server.location()} took longer than {ORPHANED_SECONDS} s and was given up; it may be repeated"
+            msg = f"a write to {self.server.location()} took longer than {ORPHANED_SECONDS} s and was cancelled; it can be repeated"
             raise StoreError(msg)
 
 

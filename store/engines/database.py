@@ -103,7 +103,7 @@ class SqlDialect(Protocol):
 
 _MIGRATIONS = Path(__file__).parents[1] / "migrations"
 _DIALECTS: dict[str, SqlDialect] = {"sqlite": sqlite, "postgresql": postgresql}
-_DEFAULT_FIX = "see what the database said"
+_DEFAULT_FIX = "see the error of the database"
 _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
 
 

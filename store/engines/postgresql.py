@@ -27,7 +27,7 @@ FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
 
 FIXES = (
     ("password authentication failed", "the server refuses this user or password; check both in STAGELENS_DATABASE"),
-    ("no password supplied", "the server asks for a password; put one into STAGELENS_DATABASE or into PGPASSWORD"),
+    ("no password supplied", "the server requires a password; set one in STAGELENS_DATABASE or PGPASSWORD"),
     ("does not exist", "there is no such database, role or table; create it, or correct STAGELENS_DATABASE"),
     ("permission denied", "this user lacks the right; grant it CREATE on the schema"),
     ("read-only transaction", "this server is a standby; name the primary in STAGELENS_DATABASE"),

@@ -89,7 +89,7 @@ class SloQueries(QueryGroup):
 
 
 def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
-    """See `Reader.slo_counts`."""
+    """Implement `Reader.slo_counts`."""
     columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
     last = moment(int(columns.times.max())) if len(columns) else None
@@ -99,7 +99,7 @@ def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds:
 def slo_series(
     snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
 ) -> pd.DataFrame:
-    """See `Reader.slo_series`."""
+    """Implement `Reader.slo_series`."""
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     failed = np.isin(columns.series, failed_series(snapshot, selection))
     lost = {at: total for at, total, _ in _count_steps(columns.where(failed), steps, None)}

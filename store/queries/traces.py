@@ -37,8 +37,8 @@ EXEMPLAR_COLUMNS = (
 )
 # Retention rule of agents (`instrumentors.agent.sample`) and of traces of other programs (`collector.traces`).
 RETENTION_RULE = (
-    "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
-    "and a uniform share, each up to a limit; of other programs' traces the same"
+    "the slowest, failed, forced, cold-start and random requests of every series and "
+    "export, each up to a limit; the same for traces of other programs"
 )
 # Two of a million traces share a prefix of eight hexadecimal digits once in a few thousand stores.
 MIN_PREFIX = 8

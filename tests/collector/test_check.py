@@ -85,7 +85,7 @@ def test_a_collector_that_would_be_open_to_others_is_wrong(capsys: Run, settings
     settings.write_text("")
 
     assert "STAGELENS_COLLECTOR_TOKEN" in check(capsys, "--collector-host", "0.0.0.0")[2]
-    assert "nobody is asked" in check(capsys)[1]
+    assert "senders are not authenticated" in check(capsys)[1]
 
 
 def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Authorities) -> None:
@@ -100,7 +100,7 @@ def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Au
     assert mismatched[0] == 1
     assert str(other.key) in mismatched[2]
     assert matched[0] == 0
-    assert f"whoever is let in, by a certificate that {authority('clients').file} signed" in matched[1]
+    assert f"all admitted senders, by a certificate that {authority('clients').file} signed" in matched[1]
 
 
 def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,7 @@ def test_a_collector_that_was_never_started_can_be_stopped(store: Store) -> None
     """stop() is safe at any time; there is no address before start()."""
     collector = Collector(CollectorConfig(port=0), store)
     collector.stop()
-    with pytest.raises(StagelensError, match="before it is started"):
+    with pytest.raises(StagelensError, match="before its start"):
         _ = collector.address
 
 
@@ -275,7 +275,7 @@ def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("uvicorn.Server.startup", end)
     before = set(threading.enumerate())
-    with pytest.raises(StagelensError, match="ended while it started"):
+    with pytest.raises(StagelensError, match="stopped during startup"):
         Collector(CollectorConfig(port=0), store).start()
 
     # Those of others may end meanwhile.
@@ -308,7 +308,7 @@ def test_a_writer_that_breaks_shows(
     dead = served.client.get("/livez")
 
     assert (answer.status_code, sick.status_code, "restart the collector" in sick.text) == (503, 503, True)
-    assert dead.text == "the thread stagelens-writer has ended; restart the collector, its log says more\n"
+    assert dead.text == "the thread stagelens-writer has stopped; see the log and restart the collector\n"
     assert (sick.headers["retry-after"], dead.headers["retry-after"]) == ("5", "5")
 
 
@@ -321,7 +321,7 @@ def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(TaskSupervisor, "_run", broken)
     served = serve()
-    until(lambda: "the thread stagelens-scraper has ended" in served.client.get("/livez").text)
+    until(lambda: "the thread stagelens-scraper has stopped" in served.client.get("/livez").text)
 
     assert served.client.get("/livez").status_code == 503
 

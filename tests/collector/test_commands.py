@@ -156,7 +156,7 @@ def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
     young.close()
     result = stagelens(tmp_path, "storage")
 
-    assert "too early to tell how large it will be: nothing has reached the tier of 1 min and 1 h yet" in result.stdout
+    assert "projected size is not known yet: no data has reached the tier of 1 min and 1 h yet" in result.stdout
     assert "never reached" not in result.stdout
 
 
@@ -251,7 +251,7 @@ def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
     made = stagelens(tmp_path, "backup", "backup.db")
 
     assert refused.returncode == 1
-    assert "kept.db is there already; name another file" in refused.stderr
+    assert "kept.db already exists; name another file" in refused.stderr
     assert (tmp_path / "kept.db").read_text() == "mine"
     assert made.returncode == 0
     assert counted_at(f"sqlite:///{tmp_path}/backup.db") == counted(store)

@@ -191,7 +191,7 @@ def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[
         with one.store.transaction() as connection:
             replace_parcels(connection, AggregationResult(taken=[1, 2]))
 
-    with pytest.raises(StoreError, match="folded elsewhere"):
+    with pytest.raises(StoreError, match="already processed"):
         take()
 
     assert one.store.waiting().parcels == 1

@@ -1,4 +1,4 @@
-"""What all writers share, the parts under way, how much each tier holds, and totals.
+"""Shared state of all writers: parts in progress, rows of each tier, and totals.
 
 Revision ID: 0003
 Revises: 0002

@@ -1,4 +1,4 @@
-"""What people and pipelines told that happened.
+"""Events reported by users and pipelines.
 
 Revision ID: 0004
 Revises: 0003
@@ -31,5 +31,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it, and with it what was told."""
+    """Drop the table and all reported events."""
     op.drop_table("events")

@@ -1,4 +1,4 @@
-"""Incidents are acknowledged, muted and silenced; a finding tells how a budget burns or how a tail moved.
+"""Incidents are acknowledged, muted and silenced; a finding describes a burning budget or a latency regression.
 
 Revision ID: 0005
 Revises: 0004

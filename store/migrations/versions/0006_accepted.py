@@ -1,4 +1,4 @@
-"""What somebody took for the new normal of a series that became slower.
+"""Accepted new baselines of series with a latency regression.
 
 Revision ID: 0006
 Revises: 0005
@@ -26,5 +26,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it: what was accepted may be told again."""
+    """Drop the table; accepted regressions may be notified again."""
     op.drop_table("tail_accepted")

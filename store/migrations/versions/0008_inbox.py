@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table, and room for the note of who folds it."""
+    """Create the table, and a column for the process that assembles its spans."""
     op.create_table(
         "inbox",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),

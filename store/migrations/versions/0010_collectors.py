@@ -1,4 +1,4 @@
-"""What each collector says about itself.
+"""State reports of collectors.
 
 Revision ID: 0010
 Revises: 0009

@@ -1,4 +1,4 @@
-"""Bodies that wait to be sent on, who sends them, and a name of the store's own, by which a body that comes back is known.
+"""Bodies that wait to be forwarded, their forwarding process, and an id of the store that detects bodies that come back.
 
 Revision ID: 0011
 Revises: 0010
@@ -46,7 +46,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop all three: what waits to be sent on is lost."""
+    """Drop all three; bodies that wait to be forwarded are lost."""
     op.drop_table("identity")
     op.drop_table("destinations")
     op.drop_table("outgoing")

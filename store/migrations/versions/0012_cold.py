@@ -24,7 +24,7 @@ _NUMBERED = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'series'")
 
 
 def upgrade() -> None:
-    """Add the column. Of what is there nobody has said whether it was cold: it counts as it did."""
+    """Add the column; existing series have no value and count as before."""
     with _anew() as table:
         table.add_column(sa.Column("cold", sa.Text, nullable=False, server_default="0"))
         table.drop_constraint(_UNIQUE, type_="unique")
@@ -32,7 +32,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away again, with the cold series: what was counted in them is not told any more."""
+    """Drop the column and the cold series; their requests are no longer included."""
     op.execute("DELETE FROM traces WHERE series_id IN (SELECT id FROM series WHERE cold = '1')")
     op.execute("DELETE FROM series WHERE cold = '1'")
     op.execute("UPDATE store SET series_epoch = series_epoch + 1")

@@ -43,7 +43,7 @@ def test_bodies_wait_while_there_is_room() -> None:
     """All for it or nothing; what was sent makes queue."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     admit(queue, body("a", 9 * MIB), body("b", 99 * MIB))
-    with pytest.raises(UncommittedError, match="9 MiB wait to be sent on to a"):
+    with pytest.raises(UncommittedError, match="9 MiB wait to be forwarded to a"):
         admit(queue, body("b", 1), body("a", 2 * MIB))
     admit(queue, body("b", 99 * MIB))
     queue.freed("a", 2 * MIB)
@@ -93,5 +93,5 @@ def test_a_path_is_kept_if_it_is_one(via: str, kept: str) -> None:
 def test_a_path_through_here_is_a_circle() -> None:
     """Wherever in it we are."""
     for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
-        with pytest.raises(LoopError, match="sent on from here and has come back"):
+        with pytest.raises(LoopError, match="forwarded from here and came back"):
             ForwardQueue(lambda: (), US, None).check_via(via)

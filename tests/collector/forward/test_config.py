@@ -100,16 +100,19 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ),
         (
             "{name: a, endpoint: 'http://169.254.169.254', protocol: grpc}",
-            "at which clouds hand out credentials, which is not",
+            "of a cloud metadata service with credentials, which is not",
         ),
-        ("{name: a, endpoint: 'http://169.254.169.254'}", "at which clouds hand out credentials, which is not called"),
+        (
+            "{name: a, endpoint: 'http://169.254.169.254'}",
+            "of a cloud metadata service with credentials, which is not allowed",
+        ),
         (
             "{name: a, endpoint: 'http://a', signals: [spans]}",
             "signals has 'spans'; write some of metrics, traces, logs",
         ),
         (
             "{name: a, endpoint: 'http://a', headers: {Key: {env: NOT_SET}}}",
-            "env is NOT_SET, which the environment has not",
+            "env is NOT_SET, which is not set",
         ),
         (
             "{name: a, endpoint: 'http://a', headers: {Key: {}}}",
@@ -117,12 +120,12 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ),
         (
             "{name: a, endpoint: 'http://a', headers: {Key: {file: /nowhere}}}",
-            "file is '/nowhere', which is no file here",
+            "file is '/nowhere', which is not a file",
         ),
         ("{name: a, endpoint: 'http://a', headers: {'a b': c}}", "is no header; write plain letters"),
         (
             "{name: a, endpoint: 'http://a', headers: {Content-Type: x}}",
-            "Content-Type is set by Stagelens; leave it out",
+            "Content-Type is set by Stagelens; remove it",
         ),
         (
             "{name: a, endpoint: 'http://a', compression: brotli}",

@@ -155,8 +155,8 @@ def test_a_body_that_is_refused_is_dropped_counted_and_said(
         assert post(collector, "/v1/metrics", body).status_code == 200
     until(lambda: told(collector, "dropped_total", reason="refused") == 3 and destination.bodies() == {good})
 
-    lines = [record.getMessage() for record in caplog.records if "will not get" in record.getMessage()]
-    assert lines == ["backend will not get 1 of what was received: it answers 400: no histograms for …"]
+    lines = [record.getMessage() for record in caplog.records if "will not receive" in record.getMessage()]
+    assert lines == ["backend will not receive 1 bodies: it returns 400: no histograms for …"]
     assert {each["api-key"] for each in destination.asked} == {"key-0123456789"}
     assert "key-0123456789" not in caplog.text
 
@@ -175,7 +175,7 @@ def test_what_a_destination_takes_in_part_is_taken(
     until(lambda: told(collector, "rejected_total") == 4)
 
     assert sum(destination.taken.values()) == 2
-    assert caplog.text.count("takes what it is sent only in part: 2 refused, too old") == 1
+    assert caplog.text.count("accepts data only in part: 2 refused, too old") == 1
 
 
 def test_a_full_store_of_waiting_bodies_has_senders_wait_and_loses_nothing(
@@ -190,7 +190,7 @@ def test_a_full_store_of_waiting_bodies_has_senders_wait_and_loses_nothing(
 
     assert {answer.status_code for answer in refused} == {503}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
-    assert b"wait to be sent on to backend, which does not take them" in refused[0].content
+    assert b"wait to be forwarded to backend, which does not accept them" in refused[0].content
     assert 0 < waiting(store).size_bytes <= 1024**2
     with listening(free_port, away):
         until(lambda: away.bodies("/v1/logs") == taken)
@@ -355,7 +355,7 @@ def test_a_destination_where_clouds_hand_out_credentials_is_not_called(
     until(lambda: told(collector, "retries_total") > 0)
 
     (state,) = collector.destinations.all()
-    assert "at which clouds hand out credentials, which is not called" in state.error
+    assert "of a cloud metadata service with credentials, which is not allowed" in state.error
 
 
 def test_a_destination_is_believed_by_its_name_and_told_who_we_are(

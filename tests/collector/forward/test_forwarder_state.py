@@ -32,8 +32,8 @@ def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCapture
 
     lines = [record.getMessage() for record in caplog.records]
     assert lines == 2 * [
-        "sending on to tempo: down, it answers 503; what is received waits for it",
-        "sending on to tempo: up",
+        "forwarding to tempo: down, it answers 503; received data is buffered",
+        "forwarding to tempo: up",
     ]
     assert states.all()[0].retries == 61
 
@@ -49,9 +49,9 @@ def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFix
 
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "tempo will not get 10 of what was received: no at 0",
-        "tempo will not get 30 of what was received: no at 61",
-        "tempo will not get 1 of what was received: too much",
+        "tempo will not receive 10 bodies: no at 0",
+        "tempo will not receive 30 bodies: no at 61",
+        "tempo will not receive 1 bodies: too much",
     ]
     (state,) = states.all()
     assert (state.lost, state.lost_bodies) == ({"refused": 40, "full": 1}, 41)

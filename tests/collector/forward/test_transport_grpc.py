@@ -128,8 +128,8 @@ def test_what_is_about_the_body_is_dropped_counted_and_said(
             assert post(collector, "/v1/metrics", body).status_code == 200
         until(lambda: told(collector, "dropped_total", reason="refused") == len(codes) and len(found.bodies()) == 1)
 
-    lines = [record.getMessage() for record in caplog.records if "will not get" in record.getMessage()]
-    assert lines == ["backend will not get 1 of what was received: the call ends with INVALID_ARGUMENT: none for …"]
+    lines = [record.getMessage() for record in caplog.records if "will not receive" in record.getMessage()]
+    assert lines == ["backend will not receive 1 bodies: the call ends with INVALID_ARGUMENT: none for …"]
     assert "key-0123456789" not in caplog.text
 
 
@@ -206,7 +206,7 @@ def test_a_name_that_leads_to_metadata_is_not_called(
         until(lambda: collector.destinations.all() and collector.destinations.all()[0].state == "down")
 
         (state,) = collector.destinations.all()
-        assert "at which clouds hand out credentials, which is not called" in state.error
+        assert "of a cloud metadata service with credentials, which is not allowed" in state.error
         assert found.asked == []
 
 

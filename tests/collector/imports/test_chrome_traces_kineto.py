@@ -154,7 +154,7 @@ def test_a_trace_that_breaks_off_before_its_ranges_says_where(taking: Taking, tm
     """JSON has no NaN; that there are no ranges is not the whole of it."""
     broken = event("user_annotation", "predict", 0, float("nan"))
 
-    with pytest.raises(ImportFileError, match=r"is no JSON.*what is left has no ranges"):
+    with pytest.raises(ImportFileError, match=r"is no JSON.*the rest has no ranges"):
         taking(written(tmp_path, broken, event("user_annotation", "predict", 0, 1000)))
 
 

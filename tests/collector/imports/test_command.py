@@ -36,7 +36,7 @@ def test_it_says_what_was_read_and_what_to_do_next(database: str, capsys: pytest
     said = capsys.readouterr().out
 
     assert "a Triton JSON trace" in said
-    assert "10 requests, from 84 spans; 10 kept as traces" in said
+    assert "10 requests, from 84 spans; 10 retained as traces" in said
     assert "services  triton-inference-server 10" in said
     assert f"see it: stagelens dashboard --database {database}" in said
 
@@ -55,7 +55,7 @@ def test_again_it_says_that_nothing_is_new(database: str, tmp_path: Path, capsys
     capsys.readouterr()
 
     assert run(database, copy) == 0
-    assert "10 requests had been imported before" in capsys.readouterr().out
+    assert "10 requests were imported before" in capsys.readouterr().out
 
 
 def test_a_file_that_is_none_costs_the_others_nothing(
@@ -68,7 +68,7 @@ def test_a_file_that_is_none_costs_the_others_nothing(
     assert run(database, "notes.txt", "empty", "missing", tmp_path, TRITON) == 1
     said = capsys.readouterr()
     assert "10 requests" in said.out
-    assert "notes.txt: is in none of the formats that are read: line 1 column 1" in said.err
+    assert "notes.txt: has no supported format: line 1 column 1" in said.err
     assert "OTLP JSON" in said.err
     assert "empty: is empty" in said.err
     assert "missing: cannot be read (No such file or directory)" in said.err
@@ -135,7 +135,7 @@ def test_where_a_file_breaks_off_is_told_once(
     (tmp_path / "run.json").write_text('{"resourceMetrics": [\n{}], "resourceSpans": [\n{"resour')
 
     assert run(database, "run.json") == 1
-    assert capsys.readouterr().out.count("  left out: ") == 1
+    assert capsys.readouterr().out.count("  skipped: ") == 1
 
 
 def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,8 +145,8 @@ def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest
 
     assert run(database, broken) == 1
     said = capsys.readouterr().out
-    assert "left out: record 1: is no record of a Triton trace" in said
-    assert "left out: 9 records in all" in said
+    assert "skipped: record 1: is no record of a Triton trace" in said
+    assert "skipped: 9 records in all" in said
 
 
 def test_what_is_old_comes_with_what_is_kept_of_it(
@@ -161,7 +161,7 @@ def test_what_is_old_comes_with_what_is_kept_of_it(
     assert run(database, old) == 0
     said = capsys.readouterr().out
     for what in ("buckets of 10 s", "buckets of a minute", "traces"):
-        assert f"some of it is older than {what} are kept" in said
+        assert f"some data is older than the retention of {what} (" in said
 
 
 def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.
     assert run(database, file) == 0
     said = capsys.readouterr().out
     assert "no request was found in it" in said
-    assert "metrics of other names" in said
+    assert "metrics with other names" in said
     assert "logs" in said
 
 

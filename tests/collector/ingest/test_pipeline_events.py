@@ -128,7 +128,7 @@ def test_the_command_line_tells_the_collector(served: Any) -> None:
 
 def test_the_command_line_says_why_it_was_refused(served: Any) -> None:
     """The collector's own words reach the person who typed it."""
-    with pytest.raises(StagelensError, match=r"did not take the event \(400\): kind is 'party'; write one of"):
+    with pytest.raises(StagelensError, match=r"rejected the event \(400\): kind is 'party'; write one of"):
         sending.main({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
 
@@ -203,7 +203,9 @@ def test_an_event_that_is_sent_elsewhere_is_not_taken() -> None:
         thread.start()
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
         try:
-            with pytest.raises(StagelensError, match=r"did not take the event \(302\): .*is it the collector"):
+            with pytest.raises(
+                StagelensError, match=r"rejected the event \(302\): .*check that it is a Stagelens collector"
+            ):
                 sending.main({"text": "x"}, env)
         finally:
             server.shutdown()

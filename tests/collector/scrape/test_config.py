@@ -100,7 +100,7 @@ scrape:
         ),
         ("engine: vlm", 5, "did you mean vllm?"),
         ("every: 10ms", 5, "scrape.targets[0].every is 0.01s; write 1s to 300s, such as 10s"),
-        ("bearer_token_file: /none", 5, "scrape.targets[0].bearer_token_file is '/none', which is no file here"),
+        ("bearer_token_file: /none", 5, "scrape.targets[0].bearer_token_file is '/none', which is not a file"),
         ("headers: {'a b': c}", 5, "scrape.targets[0].headers.a b is no header; write plain letters"),
         (
             "rules: {request: a}\n    engine: vllm",
@@ -154,5 +154,7 @@ def test_where_clouds_hand_out_credentials_is_not_asked(host: str) -> None:
     meant, none = read(f"scrape:\n  targets:\n  - {allowed}\n")
 
     assert targets == ()
-    assert "which is not called; STAGELENS_MAY_CALL says what is, and `allow_link_local: true`" in problems[0]
+    assert (
+        "which is not allowed; STAGELENS_MAY_CALL lists allowed addresses, and `allow_link_local: true`" in problems[0]
+    )
     assert (len(meant), none) == (1, [])

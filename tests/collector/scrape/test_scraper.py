@@ -116,8 +116,8 @@ def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
 
     assert [state.state for state in states] == ["down"] * 4
     assert "line 1 is not what Prometheus' text format allows" in states[0].error
-    assert "it answers 500" in states[1].error
-    assert "redirects elsewhere" in states[2].error
+    assert "it returns 500" in states[1].error
+    assert "redirects, which is not followed" in states[2].error
     assert "cannot be read" in states[3].error
     assert (last.state, last.failures, rig.counted()) == ("up", 4, 3)
 
@@ -238,7 +238,7 @@ def test_a_slow_target_costs_the_others_nothing(
     by_url = {state.url: state for state in rig.scraper.states.all()}
 
     assert by_url[fast.url].state == "up"
-    assert by_url[slow.url].error.startswith("it did not answer within ")
+    assert by_url[slow.url].error.startswith("it did not respond within ")
 
 
 def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.served.bodies["/metrics"] = gzip.compress(b"#" * (64 * 1024**2))
     bomb = rig.read()
 
-    assert large.error == bomb.error == "its answer is larger than 1 MiB; drop metrics or labels there"
+    assert large.error == bomb.error == "its response is larger than 1 MiB; drop metrics or labels there"
 
 
 def test_gzip_is_read(rig: Rig) -> None:
@@ -286,7 +286,7 @@ def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypa
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
     rig.target = replace(rig.target, url="http://engine.example/metrics")
 
-    assert "is an address at which clouds hand out credentials, which is not called" in rig.read().error
+    assert "is an address of a cloud metadata service with credentials, which is not allowed" in rig.read().error
 
 
 def test_an_exposition_of_several_engines_asks_which_is_meant(rig: Rig) -> None:
@@ -358,8 +358,8 @@ def test_statistics_that_fail_do_not_take_the_metrics_with_them(rig: Rig) -> Non
         (band, runs.count, runs.sum) for each in rig.store.read.engines(ever) for band, runs in each.batches.items()
     ]
 
-    assert "it answers 404" in missing.error
-    assert "not what Triton says" in garbage.error
+    assert "it returns 404" in missing.error
+    assert "not in Triton's format" in garbage.error
     assert [state.state for state in states] == ["up", "up"]
     assert rig.counted() == 1
     assert found == [("4-7", 7, 7.0)]

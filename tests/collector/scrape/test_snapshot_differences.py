@@ -149,12 +149,12 @@ def test_labels_that_were_away_go_on_from_where_they_were() -> None:
 def test_other_rules_begin_anew() -> None:
     """A rule that was added would find counters as old as the process."""
     first = reading(0, {STREAM: counted([0.2])})
-    other = Snapshot(10, "other rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
+    other = Snapshot(10, "changed rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
 
     difference = difference_between(first, other)
 
     assert difference.added == {}
-    assert "other rules" in difference.note
+    assert "changed rules" in difference.note
 
 
 def test_a_long_silence_is_lost_and_said_to_be() -> None:
@@ -176,4 +176,4 @@ def test_two_processes_behind_one_address_are_not_counted_in_turn() -> None:
     back = difference_between(there.base, reading(1020, {STREAM: counted([0.2] * 51)}, started=100))
 
     assert there.added == back.added == {}
-    assert "each process by its own address" in there.note
+    assert "each process at its own address" in there.note

@@ -83,10 +83,13 @@ anonymous: {{requests_per_second: 0.5}}
         ("tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: a, token_env: TEAM_B}", "3: .*is called 'a' like"),
         ("tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: b, token_env: TEAM_A}", "3: .*the same token as"),
         ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: much}", "2: .*bytes_per_second is 'much'"),
-        ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: 0MiB}", "2: .*more than nothing"),
+        ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: 0MiB}", "2: .*greater than zero"),
         ("tokens:\n  - {name: a, token_env: TEAM_A, requests_per_second: 0}", "2: .*requests_per_second is 0"),
         ("tokens:\n  - team-a", "2: tokens[0] is 'team-a'; write keys"),
-        ("certificates: [{common_name: a}]", "1: certificates asks for certificates that nothing checks; .*client_ca"),
+        (
+            "certificates: [{common_name: a}]",
+            "1: certificates requires certificates that are not verified; .*client_ca",
+        ),
         (
             "tls: {certificate: /nowhere.crt, key: /nowhere.key}",
             "1: tls.certificate is /nowhere.crt, where there is no",

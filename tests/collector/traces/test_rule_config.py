@@ -109,7 +109,7 @@ spans:
         ("spans: [3]", "1: rules.spans[0] is 3; write keys and values, such as `name: our reranker`"),
         ("spans:\n  - when: {span: a}", "2: rules.spans[0].name is missing; add `name: our reranker`"),
         ("spans:\n  - name: a", "2: rules.spans[0].when is missing; add `when: {span: rerank}`"),
-        ("spans:\n  - name: a\n    when: {}", "3: rules.spans[0].when says nothing; write which spans, such as"),
+        ("spans:\n  - name: a\n    when: {}", "3: rules.spans[0].when matches nothing; write a condition, such as"),
         ("spans:\n  - name: a\n    when: [{span: b}, 3]", "3: rules.spans[0].when[1] is 3; write keys and values"),
         (one("stage: prefil"), "4: rules.spans[0].stage is 'prefil', which is no stage; did you mean prefill?"),
         (
@@ -118,14 +118,14 @@ spans:
         ),
         (one("request: maybe"), "4: rules.spans[0].request is 'maybe'; write true or false"),
         (one("modle: x"), "4: rules.spans[0].modle is not known; did you mean model?"),
-        (one("show: [db.statement]"), "4: rules.spans[0].show has db.statement, which may hold what people wrote"),
-        (one('called: "{gen_ai.prompt}"'), "4: rules.spans[0].called has gen_ai.prompt, which may hold what people"),
-        (one('route: ["{url.query}/x"]'), "4: rules.spans[0].route has url.query, which may hold what people wrote"),
+        (one("show: [db.statement]"), "4: rules.spans[0].show has db.statement, which may contain user content"),
+        (one('called: "{gen_ai.prompt}"'), "4: rules.spans[0].called has gen_ai.prompt, which may contain user"),
+        (one('route: ["{url.query}/x"]'), "4: rules.spans[0].route has url.query, which may contain user content"),
         (one("parts: [{lasts: x}]"), "4: rules.spans[0].parts[0].stage is missing; add `stage: queue`"),
-        (one("parts: [{stage: queue}]"), "4: rules.spans[0].parts[0] must say in one way where it lies; write `lasts`"),
-        (one("parts: [{stage: queue, lasts: a, until: b}]"), "4: rules.spans[0].parts[0] must say in one way"),
-        (one("parts: [{stage: queue, begins: a}]"), "4: rules.spans[0].parts[0] must say in one way"),
-        (one("parts: [{stage: queue, from_event: a}]"), "4: rules.spans[0].parts[0] must say in one way"),
+        (one("parts: [{stage: queue}]"), "4: rules.spans[0].parts[0] needs exactly one position; write `lasts`"),
+        (one("parts: [{stage: queue, lasts: a, until: b}]"), "4: rules.spans[0].parts[0] needs exactly one position"),
+        (one("parts: [{stage: queue, begins: a}]"), "4: rules.spans[0].parts[0] needs exactly one position"),
+        (one("parts: [{stage: queue, from_event: a}]"), "4: rules.spans[0].parts[0] needs exactly one position"),
         (
             one("parts: [{stage: queue, lasts: a, unit: sec}]"),
             "4: rules.spans[0].parts[0].unit is 'sec'; write one of s, ms, us, ns, text",
@@ -145,7 +145,7 @@ spans:
         ),
         (
             "spans:\n  - name: a\n    when: {attributes: {b: }}",
-            '3: rules.spans[0].when.attributes.b is empty; write what it may be, "*" for anything',
+            '3: rules.spans[0].when.attributes.b is empty; write a pattern, "*" for any value',
         ),
         (
             "spans:\n  - name: a\n    when: {span: [{b: c}]}",
@@ -221,6 +221,4 @@ def test_what_looks_like_a_set_is_warned_of() -> None:
 
     assert rule.when[0].spans == ("job [0-9]",)
     assert warning.line == 2
-    assert warning.text.startswith(
-        "rules.spans[0].when.span has 'job [0-9]', read as it is written: only * and ? stand"
-    )
+    assert warning.text.startswith("rules.spans[0].when.span has 'job [0-9]', matched literally: only * and ? are")

@@ -295,7 +295,7 @@ def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: p
 
     with monkeypatch.context() as patched:
         patched.setattr(ClickHouseServer, "insert", slow)
-        with pytest.raises(StoreError, match="took longer than 600 s and was given up; it may be repeated"):
+        with pytest.raises(StoreError, match="took longer than 600 s and was cancelled; it can be repeated"):
             points.apply(engine, writing(NOON - 500, then=fail))
     points.apply(engine, writing(NOON - 500))
 

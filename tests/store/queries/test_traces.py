@@ -176,7 +176,7 @@ def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable
 
         assert found.attrs["kept"] == {"error": 1, "slow": 2, "uniform": 1}
         assert (found.attrs["retention_seconds"], found.attrs["kept_a_service"]) == (259_200, 500)
-        assert all(word in rule for word in ("requested", "failed", "slowest", "loaded", "uniform"))
+        assert all(word in rule for word in ("forced", "failed", "slowest", "cold-start", "random"))
 
 
 def test_the_name_of_a_kept_request_never_changes(one: Site) -> None:
