@@ -130,8 +130,8 @@ def _budget_ns(part: str, text: str, key: str) -> float:
 
 def _budget_error(text: str, key: str) -> str:
     return (
-        f"{key} is {text!r}; write a share of a request's time, a time, or both, of which the larger holds, such as "
-        "1%,100us; or 0 for no budget"
+        f"{key} is {text!r}; write a share of a request's time, a time, "
+        "or both (the larger limit applies), such as 1%,100us; or 0 for no budget"
     )
 
 
@@ -235,7 +235,7 @@ def _trust(read: _Reader) -> ClientTlsFiles:
     )
     if None in pair and pair != [None, None]:
         logger.warning(
-            "stagelens: no certificate is shown to the collector: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+            "stagelens: no client certificate is sent to the collector: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
             "OTEL_EXPORTER_OTLP_CLIENT_KEY must both name a file"
         )
         pair = [None, None]

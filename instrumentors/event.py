@@ -42,7 +42,7 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
         )
         raise StagelensError(msg) from error
     if answer.status not in OK_STATUSES:
-        msg = f"the collector at {base} did not take the event ({answer.status}): {_reason(answer.body)}"
+        msg = f"the collector at {base} rejected the event ({answer.status}): {_reason(answer.body)}"
         raise StagelensError(msg)
     return 0
 
@@ -60,4 +60,4 @@ def _reason(body: bytes) -> str:
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return "it did not say why; is it the collector of Stagelens?"
+        return "no reason given; check that it is a Stagelens collector"

@@ -43,7 +43,7 @@ def log_failure(what: str) -> None:
         # Our code may fail while an exception of the host propagates; the host reports that one.
         error.__suppress_context__ = True
     _logger.warning(
-        "stagelens: %s failed; it is left out, and the service is not affected. Please report this:",
+        "stagelens: %s failed; it is disabled, and the service is not affected. Please report this:",
         what,
         exc_info=error,
     )

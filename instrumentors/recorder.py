@@ -123,11 +123,11 @@ def _calibrate() -> None:
             first()
         calibrate()
     except Exception:
-        logging.getLogger("stagelens").debug("what a request costs could not be found out", exc_info=True)
+        logging.getLogger("stagelens").debug("the overhead of a request could not be measured", exc_info=True)
 
 
 def begin_untimed(variable: ContextVar[Marks | None]) -> tuple[Marks, Token[Marks | None]]:
-    """Start a request that is counted without stages; in `current` its stages are recorded all the same, in `untimed` not."""
+    """Start a request that is counted without stages; in `current` its stages are still recorded, in `untimed` not."""
     marks: Marks = [OPEN, clock(), 0, UNTIMED, int(variable is current), 0]
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:

@@ -186,7 +186,7 @@ def is_ready(marks: Marks) -> bool:
     try:
         return all(late.ready() for late in _late_parts(marks))
     except Exception:
-        log_failure("asking what a device or server says of a request")
+        log_failure("requesting timings of a device or server")
         return True
 
 
@@ -196,7 +196,7 @@ def complete(marks: Marks) -> None:
         try:
             marks.extend(late.marks())
         except Exception:
-            log_failure("reading what a device or server says of a request")
+            log_failure("reading timings of a device or server")
 
 
 def _late_parts(marks: Marks) -> list[Late]:

@@ -24,7 +24,7 @@ PID_VARIABLE = "STAGELENS_RUN_PID"
 USAGE = """\
 usage: stagelens run [OPTION ...] -- COMMAND [ARGUMENT ...]
 
-Start COMMAND with every request of its Python processes timed, stage by stage; its code stays as it is.
+Start COMMAND and time every request of its Python processes by stage; its code stays unchanged.
 
   stagelens run -- uvicorn app:app --workers 2
   stagelens run --stage preprocess=app:resize -- python serve.py

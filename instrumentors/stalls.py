@@ -70,7 +70,7 @@ class ProcessCounters:
             used = resource.getrusage(resource.RUSAGE_SELF)
             self._readings.append(CounterReading(now, used.ru_nivcsw, used.ru_majflt, _allocator_retries()))
         except Exception:
-            log_failure("reading what the process goes through")
+            log_failure("reading stalls of the process")
 
     def increase_around(self, start: int, end: int) -> dict[str, int]:
         """Return the increase of the counters around a request as span attributes; none without an increase or readings.
@@ -220,7 +220,7 @@ class LoopLag:
         self._worst_ns = -1
 
     def note(self, late_ns: int) -> None:
-        """Note the delay of a beat. Two loops may do so at once: then one of the two is lost, which is rare and harmless."""
+        """Record the delay of a beat. If two loops do so at once, one delay is lost, which is rare and harmless."""
         self._worst_ns = max(self._worst_ns, late_ns)
 
     def take(self) -> int | None:

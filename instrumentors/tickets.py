@@ -120,7 +120,7 @@ class Ticket:
             self.gone = now or self.since
 
     def runs(self) -> list[BatchRun]:
-        """Return its runs so far."""
+        """Return the runs of the ticket so far."""
         return self._runs[:]
 
     def ready(self) -> bool:
@@ -311,4 +311,4 @@ class TicketsById:
                 if drawn is not None:
                     drawn.done(uid.run)
         except Exception:
-            log_failure(f"learning what a worker of {self._library} did for a request")
+            log_failure(f"reading the stages that a worker of {self._library} recorded for a request")

@@ -243,8 +243,8 @@ MIN_SAMPLE_REQUESTS = 20
 
 _LEVEL_TEXTS = (
     "everything is recorded",
-    "no traces are kept",
-    "no traces are kept and no tokens, batch sizes and failed calls counted",
+    "no traces are retained",
+    "no traces are retained, and no tokens, batch sizes and failed calls are counted",
     "requests are counted without their stages",
     "nothing is recorded",
 )
@@ -337,7 +337,7 @@ class CostController:
             return
         if before == NOTHING:
             if governor.try_again(now):
-                self._apply("whether that fits the budget is tried")
+                self._apply("the agent checks whether this fits the budget")
             return
         seconds = now - self._sampled_at
         sample = self._sample(now, seconds) if seconds >= SAMPLE_EVERY_SECONDS and self._path.known else None
@@ -427,6 +427,6 @@ def _describe_change(sample: CostSample, before: int, level: int, budget: Overhe
         for nanoseconds in (sample.costs_ns[before], sample.costs_ns[level], sample.duration_ns)
     )
     return (
-        f"with what was until now it costs a request {cost}, with this {then}, where requests take {mean} and "
+        f"overhead per request was {cost} and is estimated at {then} now; requests take {mean} and "
         f"STAGELENS_OVERHEAD_BUDGET allows {budget}"
     )

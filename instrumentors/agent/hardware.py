@@ -77,7 +77,7 @@ class ProcessMetrics:
         self._before = _counters()
 
     def take(self) -> Iterator[Reading]:
-        """Yield what is known; nothing where that was asked for just now."""
+        """Yield the measured values; nothing if they were read a moment ago."""
         before, now = self._before, _counters()
         seconds = (now.at_ns - before.at_ns) / 1e9
         if seconds < MIN_SECONDS:
@@ -209,13 +209,13 @@ class Gpus:
             found = self._read_devices()
         except Exception as error:
             # No library, no driver.
-            logger.debug("stagelens: GPUs cannot be read: %s", error)
+            logger.debug("stagelens: GPUs cannot be read, GPU metrics are missing: %s", error)
             found = []
         self._readings.extend(found)
         if found:
             return EVERY_SECONDS
         if self._devices:
-            logger.warning("stagelens: the GPUs cannot be read any more; that is tried again every 5 minutes")
+            logger.warning("stagelens: GPUs can no longer be read; GPU metrics are missing; retrying every 5 minutes")
         self._devices = []
         self._shut_down()
         return RETRY_SECONDS
@@ -336,11 +336,11 @@ class Hardware:
             log_failure("starting a thread that reads GPUs")
 
     def take(self) -> list[Reading]:
-        """Return what can be said of the time since the last call; never raises."""
+        """Return the values for the time since the last call; never raises."""
         found: list[Reading] = []
         for source in self._sources:
             try:
                 found += source()
             except Exception:
-                log_failure("reading what the machine does")
+                log_failure("reading host metrics")
         return [each for each in found if 0 <= each.value < math.inf]

@@ -150,7 +150,7 @@ class Agent:
                         self._export(due=True)
                         self._exporter.wake()
             except Exception as error:
-                self._report("the background thread met an error and goes on", error)
+                self._report("the background thread had an error and continues", error)
             self._wait()
 
     def flush(self, timeout_seconds: float) -> bool:
@@ -289,7 +289,7 @@ class Agent:
                     root.attributes[names.REPLICA_AGE] = max(0, root.start - loads.born)
                     traces.append(trace)
                 except Exception as error:
-                    self._report("a kept request could not be written as a trace; it is counted all the same", error)
+                    self._report("a retained request could not be written as a trace; it is still counted", error)
             self._pause()
         return traces
 

@@ -32,7 +32,7 @@ end, which is the load. Nothing is sent anywhere.
   stagelens bench --url http://127.0.0.1:8000/health --load 'hey -n 500 http://127.0.0.1:8000/predict' -- python serve.py
   stagelens bench -- python batch.py
 
-With {port} in it the command is started twice, each with a free port, and both are asked in turn; else it is started for
+With {port} in it the command is started twice, each with a free port, and both receive requests in turn; else it is started for
 each turn anew, which takes longer.
 
 Ctrl-C ends it with the rounds there are. Exit codes: 0 measured, 1 the command or the load failed, 2 wrong usage.
@@ -44,17 +44,21 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "stagelens bench",
         usage="stagelens bench [options] -- COMMAND [ARGUMENT ...]",
-        description="Measure what it costs COMMAND to be timed: without and with `stagelens run`, taking turns.",
+        description="Measure the overhead on COMMAND: without and with `stagelens run`, alternating.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--url", metavar="URL", help="what to ask; with --load, what answers when the command is ready")
-    made.add_argument("--method", metavar="NAME", help="of the request (default GET, with --body POST)")
-    made.add_argument("--body", type=Path, metavar="FILE", help="what to send (default nothing)")
     made.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along; may be repeated"
+        "--url", metavar="URL", help="URL to request; with --load, URL that responds when the command is ready"
     )
-    made.add_argument("--load", default="", metavar="COMMAND", help="a load of your own, for a shell; its time counts")
+    made.add_argument("--method", metavar="NAME", help="method of the request (default GET, with --body POST)")
+    made.add_argument("--body", type=Path, metavar="FILE", help="file with the body (default none)")
+    made.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="header to send; can be repeated"
+    )
+    made.add_argument(
+        "--load", default="", metavar="COMMAND", help="shell command that makes the load; its time counts"
+    )
     made.add_argument("--requests", type=_count, default=REQUESTS, metavar="N", help=f"a turn (default {REQUESTS})")
     made.add_argument(
         "--concurrency", type=_count, default=CONCURRENCY, metavar="N", help=f"at a time (default {CONCURRENCY})"
@@ -99,7 +103,7 @@ def main(words: list[str]) -> int:
     if not command:
         reader.error("the command is missing")
     if options.load and not options.url:
-        reader.error("--load needs --url: it tells when the command is ready")
+        reader.error("--load needs --url, which responds when the command is ready")
     if options.url and (wrong := _wrong_address(options.url, command)):
         reader.error(wrong)
     with Sink() as sink:
@@ -163,15 +167,15 @@ def _request_headers(options: argparse.Namespace, body: bytes | None) -> dict[st
 def _print_result(plan: Plan, found: Mapping[str, Change], count: int) -> None:
     of = f" of {plan.requests} requests, {plan.concurrency} at a time" if plan.asking and not plan.load else ""
     print(f"{shlex.join(plan.command)}: {count} rounds{of}\n")
-    print(f"{'':<16}{'without':>12}{'with':>12}{'change':>11}   95 % sure")
+    print(f"{'':<16}{'without':>12}{'with':>12}{'change':>11}   95 % CI")
     for name, change in found.items():
         title = "CPU a request" if name == CPU and of else name
         without, with_ = (_format_value(name, value) for value in (change.without, change.with_))
         print(f"{title:<16}{without:>12}{with_:>12}{_percent(change.ratio):>11}   {_format_interval(change)}")
     if any(change.low is None for change in found.values()):
-        print(f"\nNothing is sure with fewer than {MIN_ROUNDS} rounds.")
+        print(f"\nNo significant result with fewer than {MIN_ROUNDS} rounds.")
     elif noise := [name for name, change in found.items() if change.is_noise]:
-        print(f"\nLost in noise: {', '.join(noise)}. More --rounds or --requests narrow the interval.")
+        print(f"\nBelow the noise: {', '.join(noise)}. More --rounds or --requests narrow the interval.")
 
 
 def _format_interval(change: Change) -> str:

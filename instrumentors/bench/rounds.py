@@ -226,7 +226,7 @@ def _check_free(asking: RequestSpec) -> None:
         taken = tried.connect_ex((parts.hostname or "", parts.port or 80)) == 0
     if taken:
         msg = (
-            f"somebody listens at {parts.netloc} already, and would be measured instead.\n"
+            f"a process listens at {parts.netloc} already and would be measured instead.\n"
             f"    End it, or write {PORT} for the port in the command and the address"
         )
         raise StagelensError(msg)
@@ -279,13 +279,13 @@ class RequestSpec:
                 self.method, _request_target(urlsplit(self.url)), body=self.body, headers=dict(self.headers)
             )
         except (ValueError, http.client.InvalidURL) as error:
-            msg = f"the request cannot be made: {error}"
+            msg = f"the request cannot be sent: {error}"
             raise StagelensError(msg) from error
         response = connection.getresponse()
         return response.status, response.read()
 
     def is_answered(self) -> bool:
-        """Return whether anybody answers it, whatever the answer."""
+        """Return whether any response arrives, of any status."""
         connection = self.connect()
         try:
             self.ask(connection)
@@ -298,7 +298,7 @@ class RequestSpec:
 
 
 def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: float) -> None:
-    """Return when *service* answers *asking*.
+    """Wait until *service* responds to *asking*.
 
     Raises:
         StagelensError: It ends, or does not answer for *patience_seconds*.
@@ -306,7 +306,7 @@ def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: fl
     deadline = time.monotonic() + patience_seconds
     while not asking.is_answered():
         if service.is_over or time.monotonic() > deadline:
-            msg = f"{service.failure()}\n    {asking.url} is not answered; --patience says how long to wait"
+            msg = f"{service.failure()}\n    {asking.url} does not respond; --patience sets the time to wait"
             raise StagelensError(msg)
         pause()
 
@@ -334,7 +334,7 @@ def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
                 status, body = _ask_or_reconnect(asking, connection)
                 latencies.append(time.perf_counter() - begun)
                 if status >= _FAILED:
-                    msg = f"{asking.url} answers HTTP {status}: {body[:_SHOWN_CHARS].decode(errors='replace')}"
+                    msg = f"{asking.url} returns HTTP {status}: {body[:_SHOWN_CHARS].decode(errors='replace')}"
                     raise StagelensError(msg)
         finally:
             connection.close()
@@ -366,7 +366,7 @@ def _ask_or_reconnect(asking: RequestSpec, connection: http.client.HTTPConnectio
         try:
             return asking.ask(connection)
         except (OSError, http.client.HTTPException):
-            msg = f"{asking.url} is not answered any more ({error or type(error).__name__})"
+            msg = f"{asking.url} no longer responds ({error or type(error).__name__})"
             raise StagelensError(msg) from error
 
 

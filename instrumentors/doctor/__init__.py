@@ -66,18 +66,18 @@ def run_checks(inspection: Inspection) -> Iterator[DoctorFinding]:
 USAGE = """\
 usage: stagelens doctor [OPTION ...] -- COMMAND [ARGUMENT ...]
 
-Say what `stagelens run -- COMMAND` would time, and what is in the way, each with its cure. COMMAND is not started: its
-interpreter is asked what it has, its modules are read, and the collector is asked to take an export without content.
+Check what `stagelens run -- COMMAND` would time, and suggest fixes. COMMAND is not started: its
+interpreter is queried, its modules are read, and an empty export is sent to the collector.
 
   stagelens doctor -- uvicorn app:app --workers 2
   stagelens doctor --stage preprocess=app:resize -- python serve.py
 
 options:
-  --run SECONDS                  then start COMMAND for so long, and see which of its processes would be timed, and what they
-                                 import; what it sends meanwhile goes nowhere
+  --run SECONDS                  then run COMMAND for this time, and list which of its processes would be timed, and their
+                                 imports; its data is discarded
   --stage, --summary, --report, --save    as `stagelens run` takes them
 
-exit codes: 0 nothing is in the way, 1 something is, 2 wrong usage
+exit codes: 0 no problems, 1 problems found, 2 wrong usage
 """
 
 FINE, IN_THE_WAY, WRONG = 0, 1, 2
@@ -259,20 +259,20 @@ def write_report(
     _write_libraries(page, inspection)
     if watched is not None:
         page.line()
-        page.line(f"Run for {watched.seconds:.0f} s, in processes of Python we were in: {watched.processes}")
+        page.line(f"Run for {watched.seconds:.0f} s, in instrumented Python processes: {watched.processes}")
         page.wrapped(
             ", ".join(f"{title} ({count})" for title, count in watched.libraries.items()), "  imported there: "
         )
     hurting, rest = [one for one in found if one.hurts], [one for one in found if not one.hurts]
     if hurting:
-        _write_findings(page, "In the way:", hurting, RED)
+        _write_findings(page, "Problems:", hurting, RED)
     if rest:
         _write_findings(page, "Worth knowing:", rest, YELLOW)
     page.line()
     if hurting:
-        page.line(f"{len(hurting)} in the way", RED, BOLD)
+        page.line(f"{len(hurting)} problem{'s' * (len(hurting) != 1)} found.", RED, BOLD)
     else:
-        page.line("Nothing is in the way.", GREEN, BOLD)
+        page.line("No problems found.", GREEN, BOLD)
 
 
 def _write_interpreter(page: ReportWriter, inspection: Inspection) -> None:
@@ -290,21 +290,21 @@ def _write_libraries(page: ReportWriter, inspection: Inspection) -> None:
     width = max((len(library.title) for library in certain), default=0)
     if certain:
         page.line()
-        page.line("Timed by itself:" if inspection.sources.trees else "Timed by itself, where it is imported:")
+        page.line("Timed automatically:" if inspection.sources.trees else "Timed automatically, if it is imported:")
     for library in certain:
         page.wrapped(", ".join(_versions(library)), f"  {library.title:<{width}}  ")
     rest = dict.fromkeys(version for library in libraries if not library.certain for version in _versions(library))
     if rest:
         page.line()
         page.line(
-            "Timed by itself too, where something imports it:"
+            "Also timed automatically, if another module imports it:"
             if certain
-            else "Timed by itself, where something imports it:"
+            else "Timed automatically, if another module imports it:"
         )
         page.wrapped(", ".join(rest), "  ")
     for name, version in untimed_libraries(inspection).items():
         page.line()
-        page.line(f"Not timed by itself: {name} {version}")
+        page.line(f"Not timed automatically: {name} {version}")
         page.line(f"      stagelens run --stage forward=MODULE:FUNCTION -- {inspection.target.name} …", BOLD)
 
 

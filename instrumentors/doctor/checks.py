@@ -63,8 +63,8 @@ def check_memory(inspection: Inspection) -> Iterator[DoctorFinding]:
     ).buffer_bytes
     if free is not None and free < OURS_BYTES + buffer:
         yield DoctorFinding(
-            f"The container has {format_size(max(free, 0))} of memory left; each process may take {format_size(OURS_BYTES + buffer)} "
-            "where no collector answers.",
+            f"The container has {format_size(max(free, 0))} of memory left; each process may take {format_size(OURS_BYTES + buffer)} while "
+            "no collector responds.",
             "STAGELENS_BUFFER_SIZE=1MiB, or a higher limit of memory",
         )
 
@@ -73,7 +73,7 @@ def check_gpus(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that present GPUs can be read."""
     if DRIVER.exists() and inspection.interpreter and not inspection.installed("nvidia-ml-py"):
         yield DoctorFinding(
-            "There is a GPU, and nothing to read it with: how busy it is will not be told.",
+            "There is a GPU, but nvidia-ml-py is missing: its utilization will not be reported.",
             "pip install 'stagelens[gpu]'",
             hurts=False,
         )
@@ -99,7 +99,7 @@ def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
     if target.lost:
         text, _, fix = target.lost.partition("\n")
         outside = f"stagelens doctor, and stagelens run, inside of what {target.name} starts"
-        known = "It cannot be started" if fix else "It is not known what runs"
+        known = "It cannot be started" if fix else "The program is not known"
         yield DoctorFinding(f"{known}: {text}", fix.strip() or (outside if "somewhere" in text else ""))
     elif inspection.silence:
         yield DoctorFinding(f"{target.interpreter} cannot be asked: {inspection.silence}")
@@ -141,7 +141,7 @@ def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
         yield DoctorFinding(f"{reason}: nothing is timed.", fix)
     elif error:
         user = (
-            "; what is installed for the user only is left out (PYTHONNOUSERSITE or -s)" if found.no_user_site else ""
+            "; packages installed for the user only are ignored (PYTHONNOUSERSITE or -s)" if found.no_user_site else ""
         )
         yield DoctorFinding(
             f"{found.executable} cannot load stagelens ({error}){user}: nothing is timed.",
@@ -149,7 +149,8 @@ def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
         )
     elif not ours["loaded"]:
         yield DoctorFinding(
-            f"{found.sitecustomize or 'something'} runs as sitecustomize in place of ours: nothing is timed.", BY_HAND
+            f"{found.sitecustomize or 'something'} runs as sitecustomize instead of Stagelens: nothing is timed.",
+            BY_HAND,
         )
     elif ours["version"] != __version__:
         yield DoctorFinding(
@@ -179,12 +180,12 @@ def check_uwsgi(inspection: Inspection) -> Iterator[DoctorFinding]:
 def _reason_not_loaded(inspection: Inspection, found: Interpreter) -> tuple[str, str]:
     if found.ignores_environment:
         flags = " ".join(flag for flag in inspection.target.flags if set("IE") & set(flag)) or "-I or -E"
-        return f"{flags} has Python ignore PYTHONPATH, by which Stagelens comes in", f"leave {flags} out, or {BY_HAND}"
+        return f"{flags} makes Python ignore PYTHONPATH, which loads Stagelens", f"remove {flags}, or {BY_HAND}"
     if found.no_site:
-        return "-S has Python load no sitecustomize, by which Stagelens comes in", f"leave -S out, or {BY_HAND}"
+        return "-S makes Python skip sitecustomize, which loads Stagelens", f"remove -S, or {BY_HAND}"
     if str(run.AUTOLOAD) not in found.environment.get("PYTHONPATH", "").split(os.pathsep):
         outer, inner = shlex.join(inspection.target.outer), shlex.join(inspection.target.inner)
-        return "PYTHONPATH, by which Stagelens comes in, is replaced", f"{outer} stagelens run -- {inner}".strip()
+        return "PYTHONPATH, which loads Stagelens, is replaced", f"{outer} stagelens run -- {inner}".strip()
     return "", ""
 
 
@@ -208,7 +209,7 @@ def check_settings(inspection: Inspection) -> Iterator[DoctorFinding]:
     named = "service.name=" in inspection.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if inspection.interpreter and not inspection.environment.get("OTEL_SERVICE_NAME") and not named:
         yield DoctorFinding(
-            f"The service has no name of its own; pages will call it {inspection.target.name!r}.",
+            f"The service has no name; pages will call it {inspection.target.name!r}.",
             "OTEL_SERVICE_NAME=checkout",
             hurts=False,
         )
@@ -219,7 +220,7 @@ def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
     config, _ = _read_config(inspection)
     if inspection.alone:
         yield DoctorFinding(
-            "No collector answers: started in this terminal, the run is summed up here when it ends. A service needs one.",
+            "No collector responds: in this terminal, the run is summarized when it ends. A service needs a collector.",
             "stagelens up",
             hurts=False,
         )
@@ -262,7 +263,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         )
     except http.client.HTTPException:
         host = urlsplit(url).hostname
-        text = f"{place} does not answer in HTTP/1, as OTLP/HTTP does: is it the port of OTLP/gRPC? Nothing arrives."
+        text = f"{place} does not speak HTTP/1; it may be the OTLP/gRPC port. No data arrives."
         return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
@@ -271,11 +272,11 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         return DoctorFinding(text, fix)
     if answer.status in DENIED_STATUSES:
         fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"
-        text = "lets nobody in without a token" if not config.headers else "does not take the token or certificate"
+        text = "requires a token" if not config.headers else "rejects the token or certificate"
         return DoctorFinding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", fix)
     if answer.status in OK_STATUSES:
         return _clock_skew(place, answer.headers.get("Date") or "")
-    text = "takes nothing now" if answer.status in RETRY_STATUSES else "is no OTLP receiver"
+    text = "accepts no data now" if answer.status in RETRY_STATUSES else "is no OTLP receiver"
     fix = "" if answer.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
     return DoctorFinding(
         f"{place} {text}: POST {urlsplit(url).path} has HTTP {answer.status} {explanation(answer.body)}.", fix

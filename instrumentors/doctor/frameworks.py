@@ -36,14 +36,14 @@ def check_vllm(inspection: Inspection) -> Iterator[DoctorFinding]:
         )
     if inspection.option("--enable-per-request-metrics") is None and _knows(inspection, "enable_per_request_metrics"):
         yield DoctorFinding(
-            "vLLM does not tell its clients how long each request waited and ran.",
+            "vLLM does not report queue and run times to its clients.",
             "vllm serve … --enable-per-request-metrics",
             hurts=False,
         )
     if inspection.option("--disable-log-stats") is not None:
         yield DoctorFinding(
             "--disable-log-stats leaves vLLM's /metrics without latencies.",
-            "leave --disable-log-stats out",
+            "remove --disable-log-stats",
             hurts=False,
         )
 
@@ -115,7 +115,7 @@ def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
             and not {"stream_options", None, "extra_body"} & given.keys()
         ):
             yield DoctorFinding(
-                f"{place} asks for a stream without its usage: its tokens are not known (a guess).",
+                f"{place} requests a stream without usage: its tokens are not known (a guess).",
                 'stream_options={"include_usage": True}',
                 hurts=False,
             )
@@ -153,35 +153,35 @@ WAYS = (
         "ray",
         ("serve.batch", "ray.serve.batch"),
         (),
-        "works requests off together, in a task of its own: what is timed there belongs to none of them",
+        "processes requests together, in its own task: stages recorded there belong to no request",
         "await self.batched(x, stagelens.ticket())    # and in batched: with stagelens.batch(tickets):",
     ),
     Way(
         "ray",
         ("serve.deployment", "ray.serve.deployment"),
         (),
-        "runs in processes of Ray's: what is timed there belongs to no request",
+        "runs in Ray processes: stages recorded there belong to no request",
         'with stagelens.request("model"):    # in its method',
     ),
     Way(
         "mlserver",
         ("MLModel", "mlserver.MLModel"),
         ("mlserver",),
-        "runs in workers of MLServer's: what is timed there belongs to no request",
+        "runs in MLServer workers: stages recorded there belong to no request",
         'with stagelens.request("predict"):    # in its method',
     ),
     Way(
         "ts",
         (),
         ("torchserve",),
-        "runs handlers in workers: what is timed there belongs to no request",
+        "runs handlers in workers: stages recorded there belong to no request",
         'with stagelens.request("handle", traceparent=ctx.get_request_header(0, "traceparent") or ""):    # in the handler',
     ),
     Way(
         "litserve.specs",
         ("OpenAISpec", "ls.OpenAISpec", "litserve.OpenAISpec", "OpenAIEmbeddingSpec", "ls.OpenAIEmbeddingSpec"),
         (),
-        "puts requests into LitServe's queue by itself: what is timed in the worker belongs to no request",
+        "puts requests into LitServe's queue itself: stages recorded in the worker belong to no request",
         'with stagelens.request("predict"):    # in predict',
     ),
 )
@@ -255,7 +255,7 @@ def check_gevent(inspection: Inspection) -> Iterator[DoctorFinding]:
             late = next((name for name in sorted(names) if name.partition(".")[0] in BEFORE_GEVENT), late)
             if late and _patches(node):
                 yield DoctorFinding(
-                    f"{path}:{node.lineno} patches after {late} was imported, whose sockets or locks stay as they were (a guess).",
+                    f"{path}:{node.lineno} patches after {late} was imported, whose sockets or locks stay unpatched (a guess).",
                     "from gevent import monkey; monkey.patch_all()    # before all other imports",
                 )
     worker = inspection.option("-k", "--worker-class") or ""

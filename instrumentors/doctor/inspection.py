@@ -89,13 +89,13 @@ class Inspection:
 
     Args:
         command: The command as it was given.
-        target: What it comes to.
-        environment: Its environment, as far as it is known.
-        interpreter: What its interpreter says; None where it was not asked or did not answer.
-        silence: Why it did not answer, "" where it did or was not asked.
-        sources: The modules of the command's own that were found.
-        kept_here: Whether the run would be kept by `stagelens run` itself, so that no collector is needed.
-        alone: Whether that is so only because no collector answers, and a person waits at a terminal.
+        target: The program that the command starts.
+        environment: Known part of its environment.
+        interpreter: Facts of its interpreter; None if the interpreter was not queried or did not respond.
+        silence: Why the interpreter did not respond, else "".
+        sources: Modules of the command that were found.
+        kept_here: Whether `stagelens run` itself would save the run, so that no collector is needed.
+        alone: Whether *kept_here* holds only because no collector responds and the command runs in a terminal.
     """
 
     command: Sequence[str]
@@ -145,17 +145,17 @@ QUIET = {
 
 
 def ask_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
-    """Start the interpreter of *target* in *env* and return its facts; None and the reason if it does not answer."""
+    """Start the interpreter of *target* in *env* and return its facts; None and the reason if it does not respond."""
     command = [*target.prefix, target.interpreter, *target.flags, "-c", Path(probe.__file__).read_text()]
     try:
         said, problems = _interpreter_output(command, {**env, **QUIET})
     except OSError as error:
         return None, f"{error.filename or command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return None, f"it did not answer within {PATIENCE_SECONDS:g} s"
+        return None, f"it did not respond within {PATIENCE_SECONDS:g} s"
     answers = [line.removeprefix(probe.MARK) for line in said.splitlines() if line.startswith(probe.MARK)]
     if not answers:
-        return None, problems.strip().splitlines()[-1] if problems.strip() else "it said nothing"
+        return None, problems.strip().splitlines()[-1] if problems.strip() else "it printed nothing"
     facts: dict[str, Any] = json.loads(answers[-1])
     facts["environment"] = {
         **{name: value for name, value in facts["environment"].items() if name not in QUIET},
@@ -385,7 +385,7 @@ def live_findings(watched: LiveRun) -> Iterator[DoctorFinding]:
         yield DoctorFinding(f"After {watched.seconds:.1f} s {first}: {' '.join(''.join(rest[-1:]).split())}")
     for line in dict.fromkeys(watched.missed):
         yield DoctorFinding(
-            f"`{line}` ran without us: it was started with another PYTHONPATH, or with -I, -E or -S.",
+            f"`{line}` ran without Stagelens: it was started with another PYTHONPATH, or with -I, -E or -S.",
             f"PYTHONPATH={AUTOLOAD}:$PYTHONPATH    # where it is started",
         )
 

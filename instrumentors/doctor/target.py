@@ -170,7 +170,7 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget
         if isinstance(step, CommandTarget):
             return step
         found, words = step
-    return replace(found, lost="the command starts one program through another too often")
+    return replace(found, lost="the command has too many nested launchers")
 
 
 def _next_word(
@@ -246,7 +246,7 @@ def _inspect_shell(
     place = _after_options(words, 1, frozenset({"-o", "+o"}))
     options = [word for word in words[1:place] if not word.startswith("--")]
     if place >= len(words):
-        return replace(found, program=words[0], lost="a shell asks for commands")
+        return replace(found, program=words[0], lost="an interactive shell is started")
     if any("c" in word for word in options):
         return _inspect_commands(found, words[place], words[place + 1 :])
     path = shutil.which(words[place], path=env.get("PATH")) or words[place]
@@ -268,7 +268,7 @@ def _inspect_commands(
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
     words = last_program(text, arguments)
     if words is None:
-        return replace(found, program="sh", lost="a shell starts it, in a way that only the shell can read")
+        return replace(found, program="sh", lost="a shell starts it, with a command that cannot be parsed")
     return replace(found, seen=(*found.seen, "sh")), words
 
 

@@ -129,11 +129,11 @@ MAX_SHOWN_CHARS = 300
 
 _UNREACHABLE_FIX = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
 _TLS_FIX = (
-    "Compare OTEL_EXPORTER_OTLP_CERTIFICATE (whom to trust) and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
-    "OTEL_EXPORTER_OTLP_CLIENT_KEY (what to show) with what the collector has"
+    "Compare OTEL_EXPORTER_OTLP_CERTIFICATE (CA to trust) and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY (client certificate) with the settings of the collector"
 )
 _DENIED = (
-    "does not let this process in, and what is sent is dropped until it does; set OTEL_EXPORTER_OTLP_HEADERS to "
+    "authentication failed (401/403); data is dropped until it succeeds; set OTEL_EXPORTER_OTLP_HEADERS to "
     "authorization=Bearer%20<token>, or OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY"
 )
 
@@ -181,11 +181,11 @@ class Exporter:
         self._leaving = False
 
     def offer(self, batch: ExportBatch) -> None:
-        """Take *batch* for delivery; where there is no room, see `Outbox.put`."""
+        """Queue *batch* for delivery; `Outbox.put` describes a full queue."""
         for evicted in self._outbox.put(batch):
             self._drop(evicted, "buffer_full")
-            dropped = "the oldest requests are not counted" if evicted.requests else "kept traces are dropped"
-            self._warn(dropped, f"more waits for the collector than STAGELENS_BUFFER_SIZE allows: {dropped}")
+            dropped = "the oldest requests are not counted" if evicted.requests else "retained traces are dropped"
+            self._warn(dropped, f"the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: {dropped}")
 
     def wake(self) -> None:
         """Wake the sending thread, unless it waits after a failure; start it if it does not run."""
@@ -224,9 +224,7 @@ class Exporter:
         self._leaving = False
         # Who was told that they are sent later must hear that there may be no later.
         if "unreachable" in self._logged and (left := self._outbox.requests):
-            self._warn(
-                "left", f"requests that are still not delivered: {left}; a process that ends now takes them along"
-            )
+            self._warn("left", f"requests that are still not delivered: {left}; they are lost if the process ends now")
         return self._outbox.empty
 
     def _start(self) -> None:

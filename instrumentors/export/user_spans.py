@@ -40,7 +40,7 @@ def export_spans(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS)
     try:
         return _emit(traces, anchor_ns, room)
     except Exception:
-        log_failure("handing kept requests to the OpenTelemetry SDK")
+        log_failure("passing retained requests to the OpenTelemetry SDK")
         return 0
 
 

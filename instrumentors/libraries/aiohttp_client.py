@@ -78,7 +78,7 @@ def _watch(response: Any) -> None:
             setattr(response, LINES, stream)
             setattr(response.content._protocol, LINES, weakref.ref(stream))  # noqa: SLF001 - has no public name
     except Exception:
-        log_failure("reading the lines of an answer")
+        log_failure("reading the lines of a response")
 
 
 def _no_stream() -> None:
@@ -91,7 +91,7 @@ def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks:
             # A copy, also of an iterable that can be read but once.
             options["headers"] = with_traceparent(headers_class(options.get("headers") or ()), marks)
     except Exception:
-        log_failure("handing a trace on")
+        log_failure("propagating a trace")
 
 
 def _read(original: Any) -> Any:

@@ -55,7 +55,7 @@ class AiohttpExchange:
         )
 
     async def handle(self, request: Any) -> Any:
-        """Call the handler; aiohttp answers for one that raises."""
+        """Call the handler; aiohttp responds for one that raises."""
         try:
             return await self._handler(request)
         except BaseException as error:

@@ -153,7 +153,7 @@ class AsgiExchange:
         self._start = self._read_head()
 
     def name(self, template: str) -> None:
-        """Take the route's template, as it is below the mounts that led there."""
+        """Set the route to the mounts and the *template* below them."""
         self.route = self.mounts + template
 
     async def receive(self) -> Message:
@@ -324,10 +324,10 @@ class AsgiInstrumentor(Instrumentor):
     title = "Starlette and FastAPI"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and sending the answer",
+            "network": "reading the body, and sending the response",
             "queue": "`X-Request-Start` of a proxy, the wait for a thread of AnyIO's pool, and the wait for the event loop "
             "once it is done",
-            "serialize": "`Request.json` and `form`, FastAPI's validation of body and answer, building a `Response`",
+            "serialize": "`Request.json` and `form`, FastAPI's validation of body and response, building a `Response`",
         }
     )
     facts = ("method", "first_token", "gap")

@@ -94,6 +94,6 @@ def _facts(dispatcher: Any, jobs: Any) -> Marks:
     try:
         size = sum(dispatcher.get_batch_size(job.data) for job in jobs)
     except Exception:
-        log_failure("asking for the size of a batch of BentoML")
+        log_failure("reading the size of a batch of BentoML")
         size = 0
     return [SHARED, 0, 0, "@batch", size, 0]

@@ -92,7 +92,7 @@ class AnsweredCall:
                 reports_in_body(parse_object(body)), self.marks, Wait(self._begun, self.ended, headers=self._headers)
             )
         except Exception:
-            log_failure("reading what a server says of a call")
+            log_failure("reading server timings of a call")
 
 
 def has_report(body: str | bytes) -> bool:
@@ -118,7 +118,7 @@ def attach_call(holder: Any, response: Any, marks: Marks, begun: int) -> None:
     try:
         setattr(holder, CALL, AnsweredCall(marks, begun, response.headers))
     except Exception:
-        log_failure("reading what a server says of a call")
+        log_failure("reading server timings of a call")
 
 
 def call_of(holder: Any) -> AnsweredCall | None:
@@ -134,7 +134,7 @@ def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
             _reports_in_headers(headers), marks, wait
         )
     except Exception:
-        log_failure("reading what a server says of a call")
+        log_failure("reading server timings of a call")
         return False
 
 
@@ -243,7 +243,7 @@ def with_traceparent(headers: Any, marks: Marks) -> Any:
         carrier = headers.copy()
         carrier[TRACEPARENT] = value
     except Exception:
-        log_failure("handing a trace on")
+        log_failure("propagating a trace")
         return headers
     return carrier
 
@@ -260,7 +260,7 @@ _MAX_TOKENS: Final = 10**8
 
 
 class TokenStream:
-    """The parts of one answer.
+    """The parts of one response.
 
     Args:
         marks: Those of the request that waits for it.
@@ -394,7 +394,7 @@ _EVENT: Final = "data:"
 
 
 class LineStream:
-    """The lines of one answer; no method raises.
+    """The lines of one response; no method raises.
 
     Args:
         call: The call it answers.

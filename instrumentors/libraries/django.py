@@ -24,7 +24,7 @@ class DjangoInstrumentor(Instrumentor):
     title = "Django"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and the server sending the answer",
+            "network": "reading the body, and the server sending the response",
             "queue": "`X-Request-Start` of a proxy, and gunicorn's pool of threads",
             "serialize": "parsing `POST` and `FILES`, building a `JsonResponse`",
         }

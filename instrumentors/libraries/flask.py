@@ -23,9 +23,9 @@ class FlaskInstrumentor(Instrumentor):
     title = "Flask"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and the server sending the answer",
+            "network": "reading the body, and the server sending the response",
             "queue": "`X-Request-Start` of a proxy, and gunicorn's pool of threads",
-            "serialize": "`Request.get_json` and `form`, `jsonify`, `app.json`, and making a response of a view's answer",
+            "serialize": "`Request.get_json` and `form`, `jsonify`, `app.json`, and making a response from the return value of a view",
         }
     )
     facts = ("method", "first_token", "gap")

@@ -166,6 +166,6 @@ def _carrying(metadata: Any, marks: Marks) -> Any:
             return pairs
         value = traceparent(marks)
     except Exception:
-        log_failure("handing a trace on")
+        log_failure("propagating a trace")
         return metadata
     return (*pairs, (TRACEPARENT, value)) if value else pairs or metadata

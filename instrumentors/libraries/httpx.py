@@ -109,7 +109,7 @@ def _with_trace(request: Any, marks: Marks) -> Any:
         vars(twin).update(vars(request))
         twin.headers = headers
     except Exception:
-        log_failure("handing a trace on")
+        log_failure("propagating a trace")
         return request
     return twin
 
@@ -123,7 +123,7 @@ def _give_back(outcome: Any, sent: Any, request: Any) -> None:
         if getattr(outcome, "_request", None) is sent:
             outcome.request = request
     except Exception:
-        log_failure("handing a trace on")
+        log_failure("propagating a trace")
 
 
 def _stream_of(response: Any) -> Any:

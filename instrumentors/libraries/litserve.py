@@ -100,7 +100,7 @@ def _setup(original: Any) -> Any:
 
 
 class Queue:
-    """The queue of a spec, such as OpenAI's, which puts requests into it by itself.
+    """The queue of a spec, such as OpenAI's, which puts requests into it without LitServe.
 
     Args:
         queue: LitServe's.
@@ -152,13 +152,13 @@ class _Work:
         self.stage = (stage, clock())
 
     def end_stage(self) -> None:
-        """Note the stage that was begun, if any."""
+        """Record the stage that was started, if any."""
         stage, self.stage = self.stage, None
         if stage is not None and len(self.run.marks) < MAX_MARKS:
             self.run.marks.extend((*stage, clock()))
 
     def end(self) -> BatchRun:
-        """Return what there was, at the first answer."""
+        """Return the waiting requests, at the first response."""
         if not self.run.ended:
             self.end_stage()
             self.run.marks[0] = CLOSED
@@ -209,7 +209,7 @@ def _put_response(original: Any) -> Any:
             elif status != OK or getattr(response_type, "name", "") != STREAMING:
                 uid = _with_run(uid)
         except Exception:
-            log_failure("sending back what a worker of LitServe did for a request")
+            log_failure("returning the stages that a worker of LitServe recorded for a request")
         return original(self, transport, response_queue_id, uid, response_data, status, response_type)
 
     return put_response

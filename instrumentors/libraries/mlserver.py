@@ -117,7 +117,7 @@ def _process(original: Any) -> Any:
         try:
             response.id = with_run(response.id, run)
         except Exception:
-            log_failure("sending back what a worker of MLServer did for a request")
+            log_failure("returning the stages that a worker of MLServer recorded for a request")
         return response
 
     return _process_request

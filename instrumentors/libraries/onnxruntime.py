@@ -42,7 +42,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     )
     facts = ("model", "device", "provider", "batch")
     not_timed = (
-        "what `run` copies to a device and back by itself: it is part of `forward`; an `IOBinding` tells them apart",
+        "copies of `run` to a device and back: part of `forward`; an `IOBinding` separates them",
         "`copy_tensors` and DLPack",
         "onnxruntime-genai, which makes no `InferenceSession`",
     )

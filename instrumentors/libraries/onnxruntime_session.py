@@ -219,7 +219,7 @@ def between(source: str, target: str) -> str:
 
 
 def copying(stage_of: Callable[..., str]) -> Callable[[Any], Any]:
-    """Return a wrapper that makes a call the stage that *stage_of* answers for its arguments, none for ""."""
+    """Return a wrapper that records a call as the stage that *stage_of* returns for its arguments, none for ""."""
 
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:

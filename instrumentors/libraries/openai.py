@@ -27,16 +27,16 @@ class OpenAIInstrumentor(Instrumentor):
     title = "OpenAI (client)"
     stages = MappingProxyType(
         {
-            "queue": "of a stream, where its server tells",
+            "queue": "of a stream, if its server reports it",
             "prefill": "the same",
             "decode": "the same",
-            "network": "of a stream whose server tells: what is left of the wait for its first token",
+            "network": "of a stream whose server reports it: the rest of the wait for its first token",
         }
     )
     facts = ("first_token", "time_per_token", "gap", "tokens")
     not_timed = (
         "the time from one token to the next without `include_usage`, or of several choices at once",
-        "tokens, and what a server tells in its last part, of a stream that is not read to its end",
+        "tokens, and reports in the last part, of a stream that is not read to its end",
         "the time from one token to the next of a response with a summary of its reasoning, or of several items",
     )
     tested = MappingProxyType({"openai": "3.54.0"})

@@ -26,7 +26,7 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
 
     library = "opentelemetry.sdk"
     title = "OpenTelemetry SDK"
-    not_timed = ("spans: they stay the SDK's own; kept requests are added to the traces they belong to",)
+    not_timed = ("spans: they stay the SDK's own; retained requests are added to their traces",)
     tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

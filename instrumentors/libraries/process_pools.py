@@ -37,9 +37,9 @@ class ProcessPoolInstrumentor(Instrumentor):
     )
     not_timed = (
         "libraries in a process that is not instrumented: `stagelens run`, or `stagelens.instrument()` at the top of the main module",
-        "the way back of the result: Unattributed",
+        "the transfer of the result back: Unattributed",
         "processes by another interpreter (`multiprocessing.set_executable`)",
-        "what an exception that pickles itself leaves behind: the time before it is unattributed",
+        "the time before an exception that pickles itself is unattributed",
     )
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -91,7 +91,7 @@ def _same_python(pool: Any) -> bool:
         forks = pool._mp_context.get_start_method() == "fork"  # noqa: SLF001 - there is no public name for it
         return forks or spawn is None or os.fsdecode(spawn.get_executable()) == sys.executable
     except Exception:
-        log_failure("asking a process pool for its interpreter")
+        log_failure("reading the interpreter of a process pool")
         return False
 
 
@@ -155,4 +155,4 @@ def _attach_run(manager: Any, result_item: Any, run: BatchRun | None) -> None:
         if waiting is not None and waiting.fn is work:
             waiting.args[0].done(run)
     except Exception:
-        log_failure("learning what a process did for a request")
+        log_failure("reading the stages of a process for a request")

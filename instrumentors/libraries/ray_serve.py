@@ -43,15 +43,15 @@ class RayServeInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "from the proxy or the call of a handle until a replica has it; from the call of a `@serve.batch` method until its batch begins",
-            "dependency": "waiting for the answer to `handle.remote()`; in the replica that is a request of its own, in the same trace",
-            "network": "of a deployment that is no FastAPI application: handing the answer to the proxy",
+            "dependency": "waiting for the response to `handle.remote()`; in the replica that is a request of its own, in the same trace",
+            "network": "of a deployment that is no FastAPI application: passing the response to the proxy",
         }
     )
     facts = ("batch", "method")
     not_timed = (
         "the proxy itself, and the way to the replica's user code and back: Unattributed",
         'a method of a deployment itself, but libraries in it: `stagelens.stage("forward")` around its body',
-        "an answer that nobody waits for but a deployment it was handed on to (`second.remote(first.remote())`): it is that one's `queue`",
+        "a response that only another deployment waits for (`second.remote(first.remote())`): it is that one's `queue`",
         "clocks of hosts that differ: a call that was sent in the future has no `queue`",
     )
     tested = MappingProxyType({"ray": "2.60.0"})

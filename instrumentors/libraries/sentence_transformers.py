@@ -38,7 +38,7 @@ class SentenceTransformersInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "preprocess": "`encode` and `predict`: sorting, and preparing the batches",
-            "postprocess": "`encode` and `predict`: all that is done with what the model answers",
+            "postprocess": "`encode` and `predict`: all processing of the model output",
             "load": "creating a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
         }
     )

@@ -277,8 +277,8 @@ def _record_suspect(dialect: ReportDialect, marks: Marks, wait: Wait) -> None:
     if dialect not in _warned:
         _warned.add(dialect)
         _logger.warning(
-            "stagelens: what a server says of its time cannot be true (%s: %s). Such calls stay a dependency as a whole and "
-            "are counted as inference.suspect_report.duration; is a proxy or a version of it using another unit?",
+            "stagelens: server timings are invalid (%s: %s). These calls count as dependency as a whole, and "
+            "as inference.suspect_report.duration; check whether a proxy or a version of the server uses another unit",
             dialect.name,
             ", ".join(field.name for field in dialect.fields),
         )
@@ -341,7 +341,7 @@ def is_plausible(dialect: ReportDialect, parts: Parts, wall_ns: int) -> bool:
 def divide_wait(parts: Parts, wait: Wait) -> Marks:
     """Return *parts* as marks, and the rest of the *wait* as `network`, half of it on each side.
 
-    Of a stream the wait for its first token is all that is known to be on the wire: afterwards its reader may take its time.
+    For a stream only the wait for the first token counts as wire time: later waits may come from its reader.
 
     >>> divide_wait([("queue", 20), ("prefill", 40)], Wait(100, 200))
     ['network@rest', 100, 120, 'queue@reported', 120, 140, 'prefill@reported', 140, 180, 'network@rest', 180, 200]

@@ -89,7 +89,7 @@ def _requested_model(args: Any) -> str:
     try:
         return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
     except Exception:
-        log_failure("naming what is loaded from a repository")
+        log_failure("naming a load from a repository")
         return ""
 
 
@@ -424,7 +424,7 @@ class TransformersInstrumentor(Instrumentor):
         "the first token of a `custom_generate` loop that never asks `_has_unfinished_sequences`: all of it is `decode`",
         "what a streamer or a logits processor does inside `generate`: it is part of `prefill` and `decode`",
         "image processors and feature extractors outside a pipeline: wrap them in a stage of your own",
-        "padding is not told from tokens, for no value is read: rows that ended early count as long as the longest",
+        "padding counts as tokens, as no value is read: rows that ended early count as long as the longest",
     )
     tested = MappingProxyType({"transformers": "5.23.0"})
 

@@ -71,7 +71,7 @@ class WsgiExchange:
         )
 
     def name(self, template: str) -> None:
-        """Take the route's template."""
+        """Set the route to *template*."""
         self.route = template
 
     def start_response(self, status: str, headers: Any, *exc_info: Any) -> Any:

@@ -65,8 +65,8 @@ def test_a_run_that_cannot_be_kept_is_not_begun(sink: Sink, surroundings: str) -
     answer = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
     assert (answer.returncode, answer.stdout) == (1, "")
-    assert answer.stderr.startswith("stagelens: there is no place for temporary files: ")
-    assert answer.stderr.endswith("; set TMPDIR to a folder with room\n")
+    assert answer.stderr.startswith("stagelens: no directory for temporary files: ")
+    assert answer.stderr.endswith("; set TMPDIR to a directory with free space\n")
 
 
 def test_a_disk_that_fills_meanwhile_costs_the_summary_and_not_the_run(sink: Sink) -> None:
@@ -75,7 +75,7 @@ def test_a_disk_that_fills_meanwhile_costs_the_summary_and_not_the_run(sink: Sin
 
     assert answer.stdout == "done\nNo space left on device\n"
     assert answer.returncode == 1
-    assert "not all of the run could be counted" in answer.stderr
+    assert "some requests of the run were not counted" in answer.stderr
     assert "the disk is full" in answer.stderr
     assert "No request was seen" not in answer.stderr
     assert "Traceback" not in answer.stderr

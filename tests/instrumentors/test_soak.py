@@ -18,7 +18,7 @@ REQUESTS = 200_000
 # By then every series, every thread of the pool and every cache is there.
 WARM = 50_000
 # Blocks of memory, 50 to 100 bytes each as a rule. One that is left behind by every request of one kind of ending would
-# make more than 10,000 of them; what is left over is the interpreter's own to and fro.
+# make more than 10,000 of them; the rest over is the interpreter's own to and fro.
 MAX_BLOCKS = 2_000
 # Pieces of the heap that the allocator keeps; 150,000 requests of 700 bytes would be 100 MB.
 MAX_GROWTH_BYTES = 8 * 1024**2

@@ -46,7 +46,7 @@ PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
 
 
 def skip_own_frames(eval_frame: ModuleType) -> None:
-    """Mark the code of the instrumentors to be skipped by Dynamo; code inside a trace is inlined all the same.
+    """Mark the code of the instrumentors to be skipped by Dynamo; code inside a trace is still inlined.
 
     Args:
         eval_frame: `torch._dynamo.eval_frame`.
@@ -252,7 +252,7 @@ def _unseen(model: TorchModel, args: Any) -> Any:
     try:
         return model.unseen(args) if devices.torch.backends.cudnn.benchmark else None
     except Exception:
-        log_failure("asking for the shape of an input")
+        log_failure("reading the shape of an input")
         return None
 
 

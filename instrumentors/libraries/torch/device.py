@@ -50,7 +50,7 @@ class Driver:
         self._prepared = threading.local()
 
     def prepare(self, device: int) -> None:
-        """Get this thread ready for asking events, once.
+        """Prepare this thread for querying events, once.
 
         Args:
             device: The index of one that is in use.
@@ -75,7 +75,7 @@ class Driver:
         function = f"{self._prefix}{name}"
         error = getattr(ctypes.CDLL(self._library), function)(*args)
         if error:
-            message = f"{function} must return 0 before events may be asked for, got {error}"
+            message = f"{function} must return 0 before events can be used, got {error}"
             raise RuntimeError(message)
 
 
@@ -95,7 +95,7 @@ class StreamEvent(Protocol):
     """A point of a stream, as in `torch.cuda.Event(enable_timing=True)`."""
 
     def record(self, stream: Any) -> None:
-        """Put it behind everything that *stream* was asked for."""
+        """Put it behind all work of *stream*."""
         ...
 
     def query(self) -> bool:
@@ -119,7 +119,7 @@ class EventSource(Protocol):
         ...
 
     def prepare(self, device: Any) -> None:
-        """Get this thread ready for asking events; *device* is one that has some."""
+        """Prepare this thread for querying events; *device* is one that has some."""
         ...
 
 
@@ -159,7 +159,7 @@ class TorchEvents:
         return self._backend.Event(enable_timing=True)
 
     def prepare(self, device: Any) -> None:
-        """Get this thread ready for asking events, as `Driver.prepare` does."""
+        """Prepare this thread for querying events, as `Driver.prepare` does."""
         if self._driver is not None:
             self._driver.prepare(device.index)
 
@@ -174,7 +174,7 @@ def event_source(torch: Any, kind: str) -> EventSource | None:
 
 
 class DeviceEvent:
-    """An event, when it was asked for, and when it happened, once that is known.
+    """An event, the time of its recording, and its device time, once that is known.
 
     Args:
         event: Recorded a moment ago.
@@ -291,7 +291,7 @@ class DeviceWork:
         self.end: DeviceEvent | None = None
 
     def finish(self, stage: str) -> None:
-        """Note that the host has asked for all of it, and what stage it is."""
+        """Record that the host has queued all of it, and its stage."""
         self._stage = stage
         self.end = self.timeline.record(self._stream)
         self.timeline.last[self._stream] = self._request, self.end
@@ -310,7 +310,7 @@ class DeviceWork:
         return self.timeline.place(self.start), self.timeline.place(self._ended())
 
     def marks(self, free_at: int) -> Marks:
-        """Return the marks of work whose times the device has told.
+        """Return the marks of work whose times the device has reported.
 
         Args:
             free_at: When the work of the same request before it ended. [nanoseconds]
@@ -369,13 +369,13 @@ class DeviceTimes:
             while self._waiting and self._waiting[-1].is_done():
                 self._waiting.pop()
         except Exception:
-            log_failure("asking a device for its times")
+            log_failure("reading the times of a device")
             self._timelines.clear()
             return True
         return not self._waiting
 
     def marks(self) -> Marks:
-        """Return what the device did when, as far as it has told."""
+        """Return the device times of the work, as far as they are known."""
         try:
             self._prepare()
             return self._marks({work for work in self.works if work.is_done()} if self._timelines else set())
@@ -463,7 +463,7 @@ class Devices:
             return None
 
     def finish(self, work: DeviceWork, stage: str, marks: Marks) -> None:
-        """Note that the host has asked for all of *work*."""
+        """Record that the host has queued all of *work*."""
         if len(marks) >= MAX_MARKS:
             return
         try:

@@ -31,7 +31,7 @@ class TritonClientInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "serialize": "`set_data_from_numpy`, `as_numpy`, copies into and out of system shared memory, building the request",
-            "network": "`infer`, `async_infer` and streams: from the call to its answer, less what the server says of itself",
+            "network": "`infer`, `async_infer` and streams: from the call to its response, less the time reported by the server",
             "queue": "waiting in the server: average of the moment, from its statistics",
             "h2d": "the server's `compute_input`: average of the moment",
             "forward": "the server's `compute_infer`: average of the moment",
@@ -47,7 +47,7 @@ class TritonClientInstrumentor(Instrumentor):
         "CUDA shared memory",
         "`traceparent` in a gRPC stream that was started outside the request",
         "the server's own trace of about 4 % of calls over gRPC: Triton 24.10 does not heed their `traceparent`",
-        "calls of several requests without a `request_id` in one gRPC stream: nothing tells their answers apart",
+        "calls of several requests without a `request_id` in one gRPC stream: their responses cannot be matched",
     )
     tested = MappingProxyType({"tritonclient": "2.73.0"})
 
@@ -124,7 +124,7 @@ FINAL = "triton_final_response"
 
 
 class StreamedCall(Call):
-    """A call that is answered in parts."""
+    """A call with a response in parts."""
 
     __slots__ = ("_gap", "_last", "_parts", "_wait", "inferences")
 
@@ -175,7 +175,7 @@ class StreamedCall(Call):
             log_failure("timing a stream of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
-        """Say which model was called; an average tells of one inference, not of several in a row."""
+        """Return the called model; an average describes one inference, not several in a row."""
         if self.inferences != 1:
             self.server = None
         super().settle(arrived, error, status)
@@ -214,7 +214,7 @@ class MutableMark:
             self._marks[at + 2] = value
 
     def _place(self) -> int:
-        """Return where the triple stands, 0 if nowhere; other threads may have written after it, or made room before."""
+        """Return the position of the triple, 0 if it is gone; other threads may have written after it, or removed marks before it."""
         marks, at = self._marks, self._at
         if not self._stands(at):
             places = range(len(marks) - 3, 0, -3)
@@ -254,7 +254,7 @@ class CallStream:
         self._ambiguous: set[str] = set()
 
     def add(self, call: StreamedCall, request_id: str) -> None:
-        """Expect answers to *call*."""
+        """Expect responses to *call*."""
         with self._lock:
             earlier = self._calls.pop(request_id, None)
             if earlier is not None:
@@ -275,7 +275,7 @@ class CallStream:
             call.end(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Expect no more answers."""
+        """Expect no more responses."""
         with self._lock:
             while self._calls:
                 self._calls.popitem()[1].end(error)
@@ -444,7 +444,7 @@ class StreamInputs:
 
 
 class ResponseParts:
-    """The answers of a stream, passed on and noted.
+    """The responses of a stream, passed on and recorded.
 
     Args:
         parts: The client's.

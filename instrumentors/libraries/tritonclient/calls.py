@@ -61,7 +61,7 @@ class Call:
             self.marks.extend(("serialize", begun, self.sent))
 
     def end(self, error: BaseException | None, status: str = "") -> None:
-        """Mark the wait, once: with *error*, or an answer's *status* that means one, it has failed."""
+        """Record the wait, once: *error*, or a *status* that means one, marks it as failed."""
         arrived = clock()
         if self._ended or len(self.marks) >= MAX_MARKS:
             return
@@ -257,7 +257,7 @@ def _failure(response: Any) -> str:
     try:
         return str(response.status_code) if response.status_code >= CLIENT_ERROR else ""
     except Exception:
-        log_failure("reading the status of an answer to tritonclient")
+        log_failure("reading the status of a response to tritonclient")
         return ""
 
 
@@ -286,7 +286,7 @@ def _gave_up(marks: Marks, handle: Any, begun: int) -> None:
         if not handle._greenlet.ready() and len(marks) < MAX_MARKS:  # noqa: SLF001 - nothing else says so
             marks.extend(("@failed", "triton:timeout", clock() - begun))
     except Exception:
-        log_failure("asking a call of tritonclient whether it is over")
+        log_failure("checking whether a call of tritonclient is done")
 
 
 def async_infer_grpc(original: Any) -> Any:

@@ -203,7 +203,7 @@ class CallWindow(NamedTuple):
 
 
 class TotalsReading(NamedTuple):
-    """Totals, and when they were asked for, in nanoseconds of the recorder's clock."""
+    """Totals and the time of their request, in nanoseconds of the recorder's clock."""
 
     at: int
     totals: Totals
@@ -227,7 +227,7 @@ class ServerStatistics:
         return self._failures > 0
 
     def read(self, model: str, version: str, now: int) -> Totals | None:
-        """Return a model's totals, or None if the server does not tell; never raises."""
+        """Return a model's totals, or None if the server does not report them; never raises."""
         if now < self._paused_until:
             return None
         try:
@@ -244,7 +244,7 @@ class ServerStatistics:
     def _failed(self, error: Exception) -> None:
         if not self._failures:
             _logger.warning(
-                "stagelens: the Triton server at %s does not tell its statistics (%s): its calls count as network only",
+                "stagelens: the Triton server at %s does not report statistics (%s): its calls count as network only",
                 self._server.url,
                 type(error).__name__,
             )
@@ -368,7 +368,7 @@ class KnownModels:
         self._models: dict[tuple[Server, str, str], ModelReadings] = {}
 
     def model(self, server: Server, name: str, version: str) -> ModelReadings | None:
-        """Return a model's readings, or None where there is no room for another."""
+        """Return a model's readings, or None if the table is full."""
         model = self._models.get((server, name, version))
         if model is None and self._has_room():
             source = self._sources.setdefault(server, ServerStatistics(server))

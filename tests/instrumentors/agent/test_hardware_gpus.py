@@ -98,7 +98,7 @@ def test_a_driver_that_is_lost_is_said_once_and_found_again(caplog: pytest.LogCa
 
     assert waits == [RETRY_SECONDS] * 2
     assert [record.getMessage() for record in caplog.records] == [
-        "stagelens: the GPUs cannot be read any more; that is tried again every 5 minutes"
+        "stagelens: GPUs can no longer be read; GPU metrics are missing; retrying every 5 minutes"
     ]
     assert (GPU, "gpu0") in told(gpus)
     assert nvml.begun == 0

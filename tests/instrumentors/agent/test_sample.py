@@ -1,4 +1,4 @@
-"""Which requests are kept as traces."""
+"""Which requests are retained as traces."""
 
 from __future__ import annotations
 

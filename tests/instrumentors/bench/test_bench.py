@@ -117,7 +117,7 @@ def test_a_command_that_ends_by_itself_is_its_own_load(bench: Bench, place: Path
         (["--", sys.executable, "-c", "print('last words'); 1/0"], "has ended with 1\n    last words\n"),
         (["--url", "http://127.0.0.1:{port}/", "--", sys.executable, "-c", "1/0 # {port}"], "has ended with 1"),
         (["--", "nosuchcommand"], "nosuchcommand cannot be started"),
-        (["--url", "http://127.0.0.1:1/", "--header", "a b\nc: d", "--", "sleep", "60"], "the request cannot be made"),
+        (["--url", "http://127.0.0.1:1/", "--header", "a b\nc: d", "--", "sleep", "60"], "the request cannot be sent"),
         (["--body", "nosuchfile", "--", "true"], "--body nosuchfile cannot be read"),
         (["--url", "http://127.0.0.1:{port}/work", "--body", "bad", *UVICORN], "answers HTTP 500"),
         (["--url", "http://127.0.0.1:{port}/work", "--load", "exit 3", *UVICORN], "--load has ended with 3"),
@@ -137,7 +137,7 @@ def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
     """It would be the same on both sides."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        with pytest.raises(StagelensError, match="somebody listens at"):
+        with pytest.raises(StagelensError, match="a process listens at"):
             bench_command.main(["--url", url, "--", "true"])
 
 

@@ -182,7 +182,7 @@ def test_an_error_in_the_background_is_logged_and_the_thread_goes_on(sink: Sink)
     done = run(sink.url, PLANTED.format(error="ValueError", then=""), STAGELENS_EXPORT_INTERVAL="100ms")
 
     assert done.returncode == 0
-    assert done.stderr.count("the background thread met an error and goes on") == 1
+    assert done.stderr.count("the background thread had an error and continues") == 1
     assert "ValueError: planted" in done.stderr
     assert sink.requests() == 2
 

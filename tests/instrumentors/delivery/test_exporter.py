@@ -197,7 +197,7 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first(
 
     assert losses == [("buffer_full", count) for count in (10, 11, 12)]
     assert caplog.messages == [
-        "stagelens: more waits for the collector than STAGELENS_BUFFER_SIZE allows: the oldest requests are not counted"
+        "stagelens: the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: the oldest requests are not counted"
     ]
 
 
@@ -210,7 +210,7 @@ def test_traces_go_before_counts(losses: Losses, exporter: Make, caplog: pytest.
 
     assert losses == []
     assert caplog.messages == [
-        "stagelens: more waits for the collector than STAGELENS_BUFFER_SIZE allows: kept traces are dropped"
+        "stagelens: the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: retained traces are dropped"
     ]
 
 
@@ -307,7 +307,7 @@ def test_a_server_that_comes_and_goes_does_not_fill_the_log(
         assert agent.drain(60)
 
     assert caplog.messages == [
-        f"stagelens: {sink.url} does not take data (HTTP 503 full); they are kept and sent later."
+        f"stagelens: {sink.url} does not accept data (HTTP 503 full); data is buffered and sent later."
     ]
 
 
@@ -416,7 +416,7 @@ def test_what_was_to_be_sent_later_is_told_at_the_end(
     agent.drain(60)
 
     assert caplog.messages[1:] == [
-        "stagelens: requests that are still not delivered: 7; a process that ends now takes them along"
+        "stagelens: requests that are still not delivered: 7; they are lost if the process ends now"
     ]
 
 
@@ -433,7 +433,7 @@ def test_what_is_under_way_at_the_end_is_told_as_well(
 
     assert not agent.drain(0.5)
     assert caplog.messages[1:] == [
-        "stagelens: requests that are still not delivered: 7; a process that ends now takes them along"
+        "stagelens: requests that are still not delivered: 7; they are lost if the process ends now"
     ]
 
 
@@ -448,7 +448,7 @@ def test_a_collector_that_cannot_store_is_not_said_to_be_absent(
     until(lambda: caplog.messages)
 
     assert caplog.messages == [
-        f"stagelens: {sink.url} does not take data (HTTP 503 the disk is full); they are kept and sent later."
+        f"stagelens: {sink.url} does not accept data (HTTP 503 the disk is full); data is buffered and sent later."
     ]
 
 

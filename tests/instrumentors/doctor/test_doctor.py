@@ -77,7 +77,7 @@ def test_a_healthy_service_gets_a_short_green_answer(doctor: Doctor) -> None:
     code, said = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
 
     assert code == 0, said
-    assert said.endswith("Nothing is in the way.")
+    assert said.endswith("No problems found.")
     assert f"onnxruntime {version('onnxruntime')}" in said
     assert f"starlette {version('starlette')}, fastapi {version('fastapi')}" in said
     assert f"gunicorn {version('gunicorn')}" in said
@@ -106,7 +106,7 @@ def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor
     code, said = doctor("--", sys.executable, "-I", "-m", "uvicorn", "serve:app")
 
     assert code == 1
-    assert "-I has Python ignore PYTHONPATH, by which Stagelens comes in: nothing is timed." in said
+    assert "-I makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed." in said
 
 
 def test_a_pythonpath_that_is_replaced_is_told_with_the_line_that_mends_it(doctor: Doctor) -> None:
@@ -114,7 +114,7 @@ def test_a_pythonpath_that_is_replaced_is_told_with_the_line_that_mends_it(docto
     code, said = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
     assert code == 1
-    assert "PYTHONPATH, by which Stagelens comes in, is replaced: nothing is timed." in said
+    assert "PYTHONPATH, which loads Stagelens, is replaced: nothing is timed." in said
     fix = f"env PYTHONPATH=. stagelens run -- {shlex.quote(sys.executable)} serve.py"
     assert fix in said
     # Where we are installed, that is.
@@ -132,7 +132,7 @@ def test_opentelemetrys_own_start_loads_us_unless_it_is_told_not_to(
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "*")
     code, said = doctor(*words)
     assert code == 1
-    assert "runs as sitecustomize in place of ours: nothing is timed" in said
+    assert "runs as sitecustomize instead of Stagelens: nothing is timed" in said
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_prints_at_the_start_and_what_fails_there_is_told_apart(doctor: Doc
     (place / "sitecustomize.py").write_text("raise SystemExit('no license')")
     code, said = doctor("--", *started)
     assert code == 1
-    assert "cannot be asked: SystemExit: no license" in said
+    assert "cannot be queried: SystemExit: no license" in said
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def silent_in_http() -> Generator[str]:
     [
         (
             lambda: answering(401),
-            "without a token (HTTP 401 because)",
+            "requires a token (HTTP 401 because)",
             "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>",
         ),
         (
@@ -225,9 +225,9 @@ def silent_in_http() -> Generator[str]:
             "is no OTLP receiver: POST /v1/metrics has HTTP 404 because",
             "OTEL_EXPORTER_OTLP_ENDPOINT=",
         ),
-        (lambda: answering(503), "takes nothing now: POST /v1/metrics has HTTP 503 because", ""),
+        (lambda: answering(503), "accepts no data now: POST /v1/metrics has HTTP 503 because", ""),
         (lambda: answering(200, {"Date": formatdate(time.time() - 7200)}), "7,2", "timedatectl"),
-        (silent_in_http, "is it the port of OTLP/gRPC?", ":4318"),
+        (silent_in_http, "it may be the OTLP/gRPC port", ":4318"),
     ],
     ids=["token", "path", "busy", "clock", "grpc"],
 )
@@ -250,7 +250,7 @@ def test_nobody_at_all_is_told_unless_the_run_is_kept_here(doctor: Doctor, monke
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
 
-        assert "(Connection refused): what is measured waits, up to 16 MiB" in doctor("--", "true")[1]
+        assert "(Connection refused): data is buffered, up to 16 MiB" in doctor("--", "true")[1]
         assert "refused" not in doctor("--summary", "--", "true")[1]
 
 
@@ -266,7 +266,7 @@ def test_an_authority_that_is_not_known_is_told_with_the_setting(
 
         assert "OTEL_EXPORTER_OTLP_CERTIFICATE=/path/of" in doctor("--", "true")[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority("servers").file))
-        assert "cannot be trusted" not in doctor("--", "true")[1]
+        assert "TLS verification failed" not in doctor("--", "true")[1]
     with answering() as address:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address.replace("http:", "https:"))
         assert f"OTEL_EXPORTER_OTLP_ENDPOINT={address} # it speaks no TLS" in doctor("--", "true")[1]
@@ -305,9 +305,9 @@ def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
     code, said = doctor("--run", "2", "--", sys.executable, "parent.py")
 
     assert code == 1
-    assert "in processes of Python we were in: 1" in said
+    assert "in instrumented Python processes: 1" in said
     assert "Starlette and FastAPI (1)" in said
-    assert f"{MISSED}` ran without us" in said
+    assert f"{MISSED}` ran without Stagelens" in said
     assert _running(MISSED) == []
 
 

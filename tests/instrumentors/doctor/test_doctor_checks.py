@@ -134,14 +134,14 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
         inspection_of("python", "-m", "vllm.entrypoints.openai.api_server", "--disable-log-stats"),
         frameworks.check_vllm,
-        "log-stats out",
+        "remove --disable-log-stats",
     ),
     (inspection_of("python", "-m", "sglang.launch_server"), frameworks.check_sglang, "--enable-metrics"),
     (inspection_of("tritonserver", "--model-repository", "models"), frameworks.check_triton, "mode=opentelemetry"),
     (
         inspection_of("tritonserver", "--allow-metrics=false"),
         frameworks.check_triton,
-        "leave --allow-metrics=false out",
+        "remove --allow-metrics=false",
     ),
     (inspection_of("/bin/ls"), frameworks.check_not_python, "no Python program"),
     (inspection_of("python", "serve.py", code=STREAM), frameworks.check_stream_usage, "include_usage"),

@@ -52,14 +52,18 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("inspection", "told", "fix"),
     [
-        (inspection_of("serve", "run", "app:app", code=BATCH), "serve.batch (serve.py:4) works", "stagelens.ticket()"),
+        (
+            inspection_of("serve", "run", "app:app", code=BATCH),
+            "serve.batch (serve.py:4) processes",
+            "stagelens.ticket()",
+        ),
         (
             inspection_of("serve", "run", "app:app", code=DEPLOYMENT),
             "serve.deployment (serve.py:4)",
             "stagelens.request",
         ),
         (inspection_of("python", "serve.py", code=RUNTIME), "MLModel (serve.py:4)", "stagelens.request"),
-        (inspection_of("mlserver", "start", "."), "mlserver runs in workers", "stagelens.request"),
+        (inspection_of("mlserver", "start", "."), "mlserver runs in MLServer workers", "stagelens.request"),
         (inspection_of("torchserve", "--start"), "torchserve runs handlers", "ctx.get_request_header"),
         (inspection_of("python", "serve.py", code=SPEC), "ls.OpenAISpec (serve.py:3)", "stagelens.request"),
     ],

@@ -175,7 +175,7 @@ def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
 
     assert asked <= 7
     (logged,) = caplog.records
-    assert "planted:8000 does not tell its statistics (ConnectionRefusedError)" in logged.getMessage()
+    assert "planted:8000 does not report statistics (ConnectionRefusedError)" in logged.getMessage()
     assert ready(call)
     assert spent(call.marks()) == {"forward@averaged": 5}
 

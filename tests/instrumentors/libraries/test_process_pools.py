@@ -198,7 +198,7 @@ def test_another_interpreter_gets_the_job_as_it_is(monkeypatch: pytest.MonkeyPat
 def test_jobs_under_way_when_we_are_taken_out_come_back_as_they_are(
     pool: ProcessPoolExecutor, instrumented: Any
 ) -> None:
-    """Deliveries with ours around it is taken out all the same."""
+    """A job that was sent with a wrapper is still removed."""
     with request("under way"):
         future = pool.submit(pool_jobs.square, 4)
         instrumented.uninstrument()

@@ -321,7 +321,7 @@ def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, 
 def test_a_call_is_what_its_server_says_and_the_rest_of_it_network(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], dialect: str, client: str
 ) -> None:
-    """Each stage is as long as the server says; what is left of the wait for the headers was on the wire."""
+    """Each stage is as long as the server says; the rest of the wait for the headers was on the wire."""
     own = called(in_a_request, CALLS[client], saying(SAID[dialect].headers))
 
     assert_split(in_a_request, own, SAID[dialect].stages)
