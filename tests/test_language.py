@@ -1,0 +1,198 @@
+"""Docstrings, messages, help texts and documentation use the words of the field, not metaphors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Packages of the product. `core` also has the names on the wire and the settings.
+PACKAGES = ("alerts", "analysis", "cli", "collector", "core", "dashboard", "instrumentors", "store")
+# A string constant of at least so many words is a message, a help text or a text of a page.
+MESSAGE_WORDS = 3
+
+# Words we do not use, as regular expressions of whole words, and what to write instead.
+WORDS = {
+    r"tells?|telling|told": "notify, report, show, distinguish",
+    r"hears?|heard": "receive",
+    r"kept (?:request|trace)s?": "retained request, retained trace",
+    r"cures?|mends?|mended|mending": "fix",
+    r"promises?|promised": "objective, SLO",
+    r"planned work": "maintenance window",
+    r"slower tails?": "latency regression",
+    r"whom": "the subject",
+    r"takes? in|taken in|took in|intake": "ingest",
+    r"folds?|folded|folding": "aggregate",
+    r"judges?|judged|judging": "evaluate",
+    r"strange": "anomalous",
+    r"believes?|believed|believable": "valid, trusted",
+    r"habits?": "baseline",
+    r"(?<!of )course": "time series, trend",
+    r"room": "capacity, space, size",
+    r"begun": "started",
+    r"by (?:it|them)sel(?:f|ves)": "automatically",
+    r"as (?:it is|it was|they are|they were)(?=$|[.,;:])": "unchanged",
+    r"as it (?:stands|comes)": "unchanged",
+    r"house|nursery|weather|leftovers?|story|stories": "the term of the domain",
+    r"nobody|somebody|anybody|everybody": "the subject",
+    r"looks? after|looked after": "acknowledge",
+    r"said of|say so|says so|is said": "report, show",
+    r"given up|gives? up": "drop, cancel",
+    r"sent on|sends? on|sending on": "forward",
+    r"all the same": "still",
+    r"lets? in|let in": "accept, authenticate",
+    r"became of": "outcome",
+}
+# HTTP has responses. A function may answer a question.
+MESSAGE_WORDS_ONLY = {
+    r"answers?|answered|answering": "response, respond",
+    r"asked|asking": "request, query",
+}
+# Documentation is checked for these.
+PAGE_WORDS = (
+    r"kept (?:request|trace)s?",
+    r"cures?|mends?|mended|mending",
+    r"planned work",
+    r"slower tails?",
+    r"strange",
+    r"habits?",
+    r"looks? after|looked after",
+    r"became of",
+)
+# The first sentence of a docstring starts with a verb or with what it is about.
+FIRST_WORDS = re.compile(r"(?:Who|Whom|Whose|What|That which|It|All of it|See|One (?:who|that|of))\b")
+
+# Files that may use a word, by its pattern.
+EXCEPTIONS: dict[str, tuple[str, ...]] = {
+    # gRPC calls its messages so.
+    r"answers?|answered|answering": ("instrumentors/libraries/grpc.py",),
+    # Names of columns.
+    r"hears?|heard": ("store/migrations/versions/0005_incidents.py",),
+    r"house|nursery|weather|leftovers?|story|stories": ("store/migrations/versions/0005_incidents.py",),
+    # A class of the style sheet.
+    r"folds?|folded|folding": ("dashboard/pages/regressions.py",),
+}
+
+
+class Text(NamedTuple):
+    """A text of the repository.
+
+    Attributes:
+        path: File, relative to the root.
+        line: Line in it.
+        kind: "docstring", "message" or "page".
+        text: The text; the first line of a docstring, a line of a page.
+    """
+
+    path: str
+    line: int
+    kind: str
+    text: str
+
+
+def texts_of_module(path: str, source: str) -> Iterator[Text]:
+    """Yield the first lines of docstrings of *source*, and its string constants of three words or more."""
+    tree = ast.parse(source)
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if docstring := ast.get_docstring(node):
+                skipped.add(node.body[0].value)  # type: ignore[attr-defined]
+                yield Text(path, node.body[0].lineno, "docstring", docstring.partition("\n")[0])
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(each for each in ast.walk(node) if each is not node)
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        text = None
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        if text is not None and len(text.split()) >= MESSAGE_WORDS:
+            yield Text(path, node.lineno, "message", text)
+
+
+def texts_of_page(path: str, source: str) -> Iterator[Text]:
+    """Yield the lines of a Markdown page outside of code blocks."""
+    in_block = False
+    for number, text in enumerate(source.splitlines(), 1):
+        if text.lstrip().startswith("```"):
+            in_block = not in_block
+        elif not in_block:
+            yield Text(path, number, "page", text)
+
+
+def complaints(found: Text) -> Iterator[str]:
+    """Yield a line for each word of *found* that we do not use."""
+    # Names in code, `code` and the targets of links are no prose.
+    prose = re.sub(r"`[^`]*`|\*\w+\*|\]\([^)]*\)", " ", found.text)
+    listed = WORDS | MESSAGE_WORDS_ONLY if found.kind == "message" else WORDS
+    if found.kind == "page":
+        listed = {words: WORDS[words] for words in PAGE_WORDS}
+    place = f"{found.path}:{found.line}: {found.kind}"
+    for words, instead in listed.items():
+        if found.path in EXCEPTIONS.get(words, ()):
+            continue
+        for match in re.finditer(rf"\b(?:{words})(?!\w)", prose, re.IGNORECASE):
+            yield f"{place} has {match.group()!r}, write {instead}: {found.text.strip()[:100]}"
+    if found.kind == "docstring" and (start := FIRST_WORDS.match(prose)):
+        yield f"{place} starts with {start.group()!r}, start with a verb or a noun: {found.text[:100]}"
+
+
+def product_texts() -> Iterator[Text]:
+    """Yield the texts of all modules of the product, of its documentation and of the README."""
+    modules = [*ROOT.glob("*.py"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
+    for path in sorted(modules):
+        yield from texts_of_module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        yield from texts_of_page(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            Text("a.py", 7, "docstring", "What is told."),
+            ["a.py:7: docstring has 'told'", "a.py:7: docstring starts with"],
+        ),
+        (
+            Text("a.py", 7, "message", "slo.yaml: nobody answered"),
+            ["a.py:7: message has 'nobody'", "a.py:7: message has"],
+        ),
+        (Text("a.md", 7, "page", "Kept traces are shown."), ["a.md:7: page has 'Kept traces', write retained"]),
+        (
+            Text("a.py", 7, "docstring", "Return *course* of `told`, see [room](room.md)."),
+            ["a.py:7: docstring has 'room'"],
+        ),
+        (Text("a.py", 7, "docstring", "Return the trend, of course."), []),
+    ],
+)
+def test_words_are_found_in_prose(found: Text, expected: list[str]) -> None:
+    """Names, code and targets of links are not checked."""
+    said = list(complaints(found))
+
+    assert len(said) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(said, expected, strict=True))
+
+
+def test_docstrings_and_messages_are_read() -> None:
+    """The docstring's first line, the text of an f-string as one, and no string of two words."""
+    source = '''"""Module.\n\nTold."""\nraise ValueError(f"no {x} " "here now", "two words")\n'''
+
+    assert list(texts_of_module("a.py", source)) == [
+        Text("a.py", 1, "docstring", "Module."),
+        Text("a.py", 4, "message", "no {} here now"),
+    ]
+
+
+def test_texts_use_the_words_of_the_field() -> None:
+    """Each complaint names file, line, word and what to write instead."""
+    said = [line for found in product_texts() for line in complaints(found)]
+
+    assert said == [], "\n".join(said)
