@@ -66,7 +66,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
-    """Return the command that reads what follows it by itself, if *words* begin with one."""
+    """Return the command that parses its own arguments, if *words* begin with one."""
     # Alone, `alerts` is a server; a word after it that is no option is one of its commands.
     if words[:1] == ["alerts"] and words[1:2] and not words[1].startswith("-"):
         return _alerts

@@ -34,7 +34,7 @@ DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if th
 
 
 class Seen:
-    """Services in the store, to tell a service without traffic from a misspelt name.
+    """Services in the store, to distinguish a service without traffic from a misspelt name.
 
     Args:
         read: The store's queries.

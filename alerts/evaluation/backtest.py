@@ -206,7 +206,7 @@ def find_missed_incidents(
 
 
 def write_missed_incident(connection: Connection, record: IncidentRecord) -> None:
-    """Write *record*, opened and resolved, without notifying anybody."""
+    """Write *record*, opened and resolved, without notification."""
     ended = record.resolved_at or record.seen_at
     begun = replace(record, resolved_at=None, ending="", sequence=1)
     write_update(connection, IncidentUpdate(begun, "opened", note=record.muted), (), record.opened_at)

@@ -1,4 +1,4 @@
-"""Deliveries and what a store holds, in the same words, so that they can be compared to the last request."""
+"""Sent requests and the content of a store, in the same words, so that they can be compared to the last request."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Terminal:
         return re.sub(r"\[1-\d+\]", f"[1-{REQUESTS}]", text)
 
     def type(self, command: str) -> str:
-        """Run *command* until it ends, or until somebody listens at a port where nobody did: then it is a server, and stays.
+        """Run *command* until it ends, or until a process listens at a port where nobody did: then it is a server, and stays.
 
         Returns:
             What it has printed.

@@ -169,5 +169,5 @@ def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, hook: SignedHook
         "past": ("resolved", ["opened", "resolved"], 0),
         "still": ("open", ["opened"], 1),
     }
-    assert found["past"].muted.startswith("found afterwards: nothing was evaluated from")
+    assert found["past"].muted.startswith("found later: no evaluation ran from")
     assert hook.accepted == [f"{found['still'].id}:1"]

@@ -98,7 +98,7 @@ dashbord_url: http://127.0.0.1:8600
         ("slos: &a [*a]", "slo.yaml:1: it is nested without end; write plain lists and keys"),
         (
             "slos: 2026-99-99",
-            "slo.yaml:1: a value is not what it looks like: month must be in 1..12; put quotes around it",
+            "slo.yaml:1: a value is ambiguous: month must be in 1..12; put quotes around it",
         ),
         ("slos: 7", "slo.yaml:1: slos is 7; write a list: one `- ` for each"),
         ("slos:\n  - 7\n", "slo.yaml:2: slos[0] is 7; write keys and values, such as `name: checkout-latency`"),

@@ -93,7 +93,7 @@ def test_a_file_without_a_secret_takes_none_away(
     token.write_text("xoxb-mended")
 
     assert (kept.channel, kept.lacking) == (bot("xoxb-good"), "")
-    assert f"channels[0].token_file names {token}, which {trouble}; the secret it held before is used on" in caplog.text
+    assert f"channels[0].token_file names {token}, which {trouble}; the previous secret stays in use" in caplog.text
     assert "xoxb" not in caplog.text
     assert entry(live).channel == bot("xoxb-mended")
 
