@@ -99,6 +99,7 @@ def texts_of_module(path: str, source: str) -> Iterator[Text]:
     """Yield the first lines of docstrings of *source*, and its string constants of three words or more."""
     tree = ast.parse(source)
     skipped: set[ast.AST] = set()
+    constants = [each for each in ast.walk(tree) if isinstance(each, ast.JoinedStr | ast.Constant)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
@@ -106,13 +107,13 @@ def texts_of_module(path: str, source: str) -> Iterator[Text]:
                 yield Text(path, node.body[0].lineno, "docstring", docstring.partition("\n")[0])
         elif isinstance(node, ast.JoinedStr):
             skipped.update(each for each in ast.walk(node) if each is not node)
-    for node in ast.walk(tree):
+    for node in constants:
         if node in skipped:
             continue
         text = None
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        elif isinstance(node.value, str):
             text = node.value
         if text is not None and len(text.split()) >= MESSAGE_WORDS:
             yield Text(path, node.lineno, "message", text)
