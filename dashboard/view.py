@@ -137,6 +137,12 @@ class View:
         return f"{start:%-d %b %H:%M} to {last}"
 
     @property
+    def window_phrase(self) -> str:
+        """Window within a sentence: `in the last 6 h`, or `from` its start `to` its end."""
+        label = self.window_label
+        return f"in the {label[0].lower()}{label[1:]}" if label.startswith("Last") else f"from {label}"
+
+    @property
     def compared_back(self) -> timedelta | None:
         """Distance to the compared window; None without one."""
         chosen = self.choice("vs", *COMPARED)

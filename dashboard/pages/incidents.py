@@ -38,7 +38,7 @@ _ENDING_WORDS = {
     "no_data": ("Closed", "No more data"),
     "accepted": ("Accepted", "Accepted as new baseline"),
 }
-_DELIVERY_WORDS = {"waiting": "waits", "sending": "is being sent", "dead": "dropped", "superseded": "overtaken"}
+_DELIVERY_WORDS = {"waiting": "pending", "sending": "sending", "dead": "dropped", "superseded": "superseded"}
 # Lengths of silence buttons.
 _LENGTHS = ("1h", "8h")
 _PLACE = "/incidents"
@@ -47,9 +47,9 @@ _SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn"
 _DELIVERY_STATES = {
     "sent": "Accepted",
     "dead": "Dropped",
-    "superseded": "Overtaken",
-    "waiting": "Waits",
-    "sending": "Being sent",
+    "superseded": "Superseded",
+    "waiting": "Pending",
+    "sending": "Sending",
 }
 # Endings other than resolved: word, badge kind.
 _ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}

@@ -91,7 +91,7 @@ def _head(context: Context, rows: list[Row], shown: list[Row]) -> Component:
     parts = [
         f"{number} service{'s' * (len(rows) != 1)}",
         f"{new} release{'s' * (new != 1)}" if new else "",
-        context.young or f"in the {view.window_label[0].lower()}{view.window_label[1:]}",
+        context.young or view.window_phrase,
     ]
     text = " · ".join(part for part in parts if part)
     title = html.Div([html.H1("Fleet overview"), html.P(text, className="sub")])

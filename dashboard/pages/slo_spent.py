@@ -138,7 +138,7 @@ def _spent_words(spent: Mapping[str, float], bad: float) -> str:
 def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
     """Return the blamed stage; *unexplained* is the share of bad requests without one."""
     blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
-    said = [f"{bad_sentence(blamed, in_window(context.view))}."] if blamed else []
+    said = [f"{bad_sentence(blamed, context.view.window_phrase)}."] if blamed else []
     if unexplained:
         said.append(f"{percent(unexplained)} failed without a stage that stands out.")
     return html.Span(" ".join(said) or "No stage stands out in the requests that broke it.")
@@ -335,14 +335,8 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
     if blamed is None:
         return "", "No stage stands out in the requests that broke it"
     return blamed.stage, bad_sentence(
-        blamed, f"since {clock_or_date(incident.since, view)}" if incident else in_window(view)
+        blamed, f"since {clock_or_date(incident.since, view)}" if incident else view.window_phrase
     )
-
-
-def in_window(view: View) -> str:
-    """Return the window of the address as part of a sentence: `in the last 6 h`."""
-    words = view.window_label
-    return f"in the {words[0].lower()}{words[1:]}" if words.startswith("Last") else f"from {words}"
 
 
 def bad_sentence(blamed: StageGrowth, when: str) -> str:

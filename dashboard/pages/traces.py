@@ -126,7 +126,7 @@ def _list(context: Context, frame: pd.DataFrame) -> Component:
 def _no_traces(view: View) -> Component:
     if not any(view.text(key) for key in _FILTERS):
         return empty("No retained request", "Slow, failed and randomly sampled requests appear here.")
-    where = f"In the {view.window_label[0].lower()}{view.window_label[1:]}, with these filters."
+    where = f"{view.window_phrase[0].upper()}{view.window_phrase[1:]}, with these filters."
     reset = link("Without filters", href=view.link(view.path), className="btn pri")
     return empty("No retained request matches", where, actions=[reset])
 

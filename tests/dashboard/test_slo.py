@@ -244,7 +244,7 @@ def test_the_history_says_what_was_sent_to_whom(burning_store: Store, alerts: Al
     history = page(Source(burning_store, Told(alerts, one), NOW.timestamp), "/slo/hot-latency").tables[3].rows[0]
 
     assert history[0] == "Resolved"
-    for part in ("ops opened 11:20", "ops resolved: waits", "pager opened: dropped after 5 tries"):
+    for part in ("ops opened 11:20", "ops resolved: pending", "pager opened: dropped after 5 tries"):
         assert part in " ".join(history)
 
 
