@@ -330,7 +330,7 @@ def test_a_dashboard_that_is_gone_is_told_and_comes_back(
     mortal[0].stop()
     page.keyboard.press("g")
     page.keyboard.press("t")
-    expect(page.locator("#lost")).to_contain_text(re.compile(r"Offline since \d\d:\d\d, last data kept"))
+    expect(page.locator("#lost")).to_contain_text(re.compile(r"Offline since \d\d:\d\d, last data shown"))
     kept, address = page.title(), page.evaluate("location.pathname")
     complaints = grave(page)
     looked_at(page, "offline")
