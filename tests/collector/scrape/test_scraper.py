@@ -118,7 +118,7 @@ def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
     assert "line 1 is not what Prometheus' text format allows" in states[0].error
     assert "it returns 500" in states[1].error
     assert "redirects, which is not followed" in states[2].error
-    assert "cannot be read" in states[3].error
+    assert "cannot be parsed" in states[3].error
     assert (last.state, last.failures, rig.counted()) == ("up", 4, 3)
 
 
