@@ -66,7 +66,7 @@ def test_one_incident_is_shown_whole(ask: Ask) -> None:
 
     assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
     assert "  acknowledged by nobody" in text
-    assert "2026-11-20 03:04:00   opened          1 channel" in text
+    assert "2026-11-20 03:04:00   opened   1 channel" in text
     assert "slack     opened    waiting   0       2026-11-20 03:04:00" in text
     assert json.loads(ask("show", NAME, "--json"))["deliveries"][0]["channel"] == "slack"
 
