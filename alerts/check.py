@@ -78,7 +78,7 @@ def _course(found: Preview, slo: Slo) -> Iterator[str]:
     if len(found.incidents) > _SHOWN:
         yield f"  and {len(found.incidents) - _SHOWN} more that spent less of the budget"
     if found.coarse_until is not None:
-        yield f"  Before {_format_time(found.coarse_until)} only whole hours are kept: what was shorter may be missed there."
+        yield f"  Before {_format_time(found.coarse_until)} only hourly data is retained: shorter incidents may be missed."
 
 
 def _count_incidents(incidents: tuple[PastIncident, ...]) -> str:

@@ -174,14 +174,12 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("stagelens alerts", description="List, acknowledge and silence incidents.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listed = _add_command(commands, "list", "incidents that are open, the newest first", _list_incidents)
-    listed.add_argument("--all", action="store_true", help="also those that are over")
+    listed = _add_command(commands, "list", "open incidents, newest first", _list_incidents)
+    listed.add_argument("--all", action="store_true", help="include resolved incidents")
     listed.add_argument("--limit", type=int, default=_LIMIT, help="how many at most (default %(default)s)")
-    shown = _add_command(commands, "show", "one incident, with its history and what was sent to whom", _show_incident)
+    shown = _add_command(commands, "show", "one incident, with its history and deliveries", _show_incident)
     shown.add_argument("id", metavar="ID")
-    acked = _add_command(
-        commands, "ack", "say that you look after an incident; channels are told", _acknowledge_incident
-    )
+    acked = _add_command(commands, "ack", "acknowledge an incident and notify its channels", _acknowledge_incident)
     acked.add_argument("id", metavar="ID")
     _add_author_option(acked, environment)
     normal = "accept as new baseline; notify again only if latency rises further"
@@ -189,11 +187,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     accepted.add_argument("id", metavar="ID")
     accepted.add_argument("--why", metavar="TEXT", default="", help="reason, sent to the channels")
     _add_author_option(accepted, environment)
-    _add_silence_options(
-        _add_command(commands, "silence", "tell nobody of certain incidents for a while", _create_silence), environment
-    )
-    every = _add_command(commands, "silences", "silences in force and to come", _list_silences)
-    every.add_argument("--all", action="store_true", help="also those that ended")
+    _add_silence_options(_add_command(commands, "silence", "silence matching incidents", _create_silence), environment)
+    every = _add_command(commands, "silences", "active and future silences", _list_silences)
+    every.add_argument("--all", action="store_true", help="include ended silences")
     _add_command(commands, "unsilence", "end a silence now", _end_silence).add_argument("id", metavar="ID")
     tested = commands.add_parser(
         "test",
@@ -403,7 +399,11 @@ def _send_opened_and_resolved(
     again, worse = _try_send(channel, replace(over, reference=reference))
     yield f"resolved: {_describe_outcome(again, worse)}"
     trouble = trouble or worse
-    yield _describe_failure(entry, trouble) if trouble else f"ok: {entry.name} took both; see there how they look"
+    yield (
+        _describe_failure(entry, trouble)
+        if trouble
+        else f"ok: {entry.name} accepted both; check there how they are displayed"
+    )
 
 
 def _try_send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:

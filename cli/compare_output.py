@@ -28,7 +28,7 @@ from .comparison import (
 )
 from .terminal_text import FULL, ordinary_spaces, plain_table, stage_colour, styled
 
-LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "at 99 % between")
+LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "99 % interval")
 # TTFT: time to first token; TPOT: time per output token.
 TOKENS_HEAD = ("Tokens", *LATENCY_HEAD[1:])
 _OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few requests"}
@@ -52,7 +52,7 @@ def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileCo
 def stage_head(comparison: Comparison) -> tuple[str, ...]:
     """Return the column titles of `stage_row`."""
     at = percentile(comparison.quantile)
-    return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "at 99 % between")
+    return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "99 % interval")
 
 
 def stage_row(comparison: Comparison, found: StageChange) -> tuple[str, ...]:
@@ -85,8 +85,8 @@ def verdict(comparison: Comparison) -> str:
         return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(samples_needed(comparison.quantile)))} on both sides."
     if at.kind == "same":
         exceeded = ", ".join(_exceeded_text(each) for each in comparison.threshold_results if each.outcome == "failed")
-        reason = f"of {MIN_CHANGE:.0%} or more" if at.is_certain else "beyond what chance explains"
-        return f"No difference at {where} {reason}{exceeded and f', but over the limit: {exceeded}'}."
+        name = f"No difference of {MIN_CHANGE:.0%} or more" if at.is_certain else "No significant difference"
+        return f"{name} at {where}{exceeded and f', but over the limit: {exceeded}'}."
     word = "slower" if at.kind == "regression" else "faster"
     size = ordinary_spaces(f"{duration(abs(at.difference))} ({signed_change(_relative_change(at))})")
     largest = comparison.largest_change

@@ -231,8 +231,10 @@ def _endpoint(fields: Fields, protocol: str, egress_policy: EgressPolicy) -> str
         fix = "write the address up to there, the paths of the signals are added"
         fields.complain(f"{fields.name(key)} ends in the path of one signal; {fix}", key)
     elif why := egress_policy.denial_reason(url.host):
-        fix = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this destination"
-        fields.complain(f"{fields.name(key)} is {why}, which is not called; {fix}", key)
+        fix = (
+            f"{ENV} lists allowed addresses, and `allow_link_local: true` allows a metadata service to this destination"
+        )
+        fields.complain(f"{fields.name(key)} is {why}, which is not allowed; {fix}", key)
     else:
         return str(url).rstrip("/")
     return ""

@@ -143,7 +143,7 @@ def redacted(text: str, headers: Mapping[str, str]) -> str:
 
 _RETRYABLE_STATUSES = frozenset({408, 429, 502, 503, 504})
 _SETTINGS_STATUSES = frozenset({401, 403})
-_STATUS_FIXES = {401: "look at its headers", 403: "look at its headers", 404: "look at its endpoint and signals"}
+_STATUS_FIXES = {401: "check its headers", 403: "check its headers", 404: "check its endpoint and signals"}
 # Size limit of a response.
 _MAX_ANSWER_BYTES = 64 * 1024
 
@@ -282,8 +282,8 @@ _RETRYABLE_CODES = frozenset(
     }
 )
 _SETTINGS_CODES = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
-_CODE_FIXES = dict.fromkeys(_SETTINGS_CODES, "look at its headers") | {
-    grpc.StatusCode.UNIMPLEMENTED: "look at its endpoint and signals"
+_CODE_FIXES = dict.fromkeys(_SETTINGS_CODES, "check its headers") | {
+    grpc.StatusCode.UNIMPLEMENTED: "check its endpoint and signals"
 }
 _DETAILS = "grpc-status-details-bin"
 

@@ -154,7 +154,7 @@ def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, 
     trace = _read_trace(source)
     requests = _kineto_requests(trace.ranges)
     if not requests:
-        broken = f"{source.diagnostics.broken[0]}; what is left " if source.diagnostics.broken else ""
+        broken = f"{source.diagnostics.broken[0]}; the rest " if source.diagnostics.broken else ""
         msg = (
             f"{source.path}: {broken}has no ranges that could be requests; call `profiler.step()` after each, with a schedule, or "
             'write `with torch.profiler.record_function("request"):` around it'

@@ -49,7 +49,7 @@ def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, O
     """Yield the exports in *source*, each with its place; broken lines are reported."""
     for place, key, item in _read_resources(source):
         if key == LOGS:
-            source.diagnostics.note("it holds logs, of which nothing is counted")
+            source.diagnostics.note("it has logs, which are not counted")
             continue
         try:
             for export in split_export({key: [item]}):
@@ -345,11 +345,9 @@ class _Importer:
         if refused:
             self._source.diagnostics.skip(place or "a record", "; ".join(tally.messages), refused)
         if tally.rejected[Reason.TIME]:
-            self._source.diagnostics.note(
-                "what is older than anything the store keeps, or more than a day ahead, is left out"
-            )
+            self._source.diagnostics.note("data older than the retention, or more than a day in the future, is skipped")
         if tally.ignored:
-            self._source.diagnostics.note("metrics of other names than Stagelens's are passed over")
+            self._source.diagnostics.note("metrics with other names than Stagelens's are ignored")
 
     def _fold(self, *, end: bool = False) -> None:
         """Assemble the spans of two rounds ago, or all at the *end*."""

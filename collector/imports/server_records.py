@@ -203,7 +203,7 @@ def _requests(source: ImportFile, count: int) -> Iterator[ImportedRequest]:
         else:
             yield _request(start, first, gaps or [], known | _tokens(taken, given))
     if failed:
-        source.diagnostics.note(f"{failed} requests that failed are left out: the file does not say how long they took")
+        source.diagnostics.note(f"{failed} failed requests are skipped: the file does not have their latency")
 
 
 def _request(start: int, first: float, gaps: list[float], values: dict[str, str | int]) -> ImportedRequest:
@@ -231,7 +231,7 @@ def _starts(source: ImportFile, count: int) -> Iterator[int]:
         first = min(told)
         yield from (begun + round((each - first) * _NS) for each in told)
         return
-    source.diagnostics.note("it does not say when requests began: they are spread evenly over the run")
+    source.diagnostics.note("it does not have start times of requests: they are spread evenly over the run")
     yield from (begun + round(duration * number / count * _NS) for number in range(count))
 
 

@@ -158,7 +158,7 @@ class ImportFile:
         """Add the remark that the times are based on `ended_ns`."""
         at = datetime.fromtimestamp(self._modified, UTC)
         self.diagnostics.note(
-            f"its times have no date: the last is taken for that of the file, {at:%Y-%m-%d %H:%M:%S} UTC"
+            f"its times have no date: the modification time of the file is used for the last, {at:%Y-%m-%d %H:%M:%S} UTC"
         )
 
     def items(self, prefix: str, *, quiet: bool = False) -> Iterator[Any]:
@@ -175,7 +175,7 @@ class ImportFile:
             except (ijson.JSONError, ValueError) as error:
                 if not quiet:
                     self.diagnostics.skip(
-                        self._place(error), f"what follows is left out; {count} records before it were read"
+                        self._place(error), f"the rest is skipped; {count} records before it were read"
                     )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:

@@ -167,9 +167,9 @@ def read_access(
     tls = fields.mapping("tls", example="certificate: /etc/stagelens/tls.crt")
     access = Access(tokens, certificates, _anonymous_limits(anonymous), _read_tls(tls) if tls else None)
     if certificates and not (access.tls and access.tls.client_ca):
-        fix = "say under tls: who signed them, such as client_ca: /etc/stagelens/clients.crt"
+        fix = "set the CA under tls:, such as client_ca: /etc/stagelens/clients.crt"
         fields.complain(
-            f"{fields.name('certificates')} asks for certificates that nothing checks; {fix}", "certificates"
+            f"{fields.name('certificates')} requires certificates that are not verified; {fix}", "certificates"
         )
     fields.finish()
     _check_unique(document, (*place, "tokens"), (each.name for each in tokens), "called")

@@ -51,7 +51,7 @@ def check_temporary_files(inspection: Inspection) -> Iterator[DoctorFinding]:
         tempfile.TemporaryFile().close()
     except OSError as error:
         yield DoctorFinding(
-            f"The run cannot be kept: {error.strerror or error}.", "TMPDIR=/a/folder/that/can/be/written"
+            f"The run cannot be saved: {error.strerror or error}.", "TMPDIR=/a/folder/that/can/be/written"
         )
 
 
@@ -102,7 +102,7 @@ def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
         known = "It cannot be started" if fix else "The program is not known"
         yield DoctorFinding(f"{known}: {text}", fix.strip() or (outside if "somewhere" in text else ""))
     elif inspection.silence:
-        yield DoctorFinding(f"{target.interpreter} cannot be asked: {inspection.silence}")
+        yield DoctorFinding(f"{target.interpreter} cannot be queried: {inspection.silence}")
 
 
 def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
@@ -174,7 +174,7 @@ def check_uwsgi(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that uWSGI enables threads, which the agent needs."""
     threads = ("--enable-threads", "--threads")
     if inspection.target.name == "uwsgi" and inspection.option(*threads) is None and not inspection.option("--ini"):
-        yield DoctorFinding("uWSGI runs no threads by itself, and so nothing is sent.", "uwsgi --enable-threads …")
+        yield DoctorFinding("uWSGI runs no threads by default, so nothing is sent.", "uwsgi --enable-threads …")
 
 
 def _reason_not_loaded(inspection: Inspection, found: Interpreter) -> tuple[str, str]:
@@ -259,7 +259,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         answer = _post_empty_export(config, url)
     except ssl.SSLError as error:
         return DoctorFinding(
-            f"{place} cannot be trusted, or does not trust us ({_error_reason(error)}).", _tls_fix(place, error)
+            f"{place}: TLS verification failed on one side ({_error_reason(error)}).", _tls_fix(place, error)
         )
     except http.client.HTTPException:
         host = urlsplit(url).hostname
@@ -268,7 +268,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
         room = f"{format_size(config.buffer_bytes)} for each process"
-        text = f"Nobody answers at {place} ({_error_reason(error)}): what is measured waits, up to {room}, and is lost at its end."
+        text = f"No collector at {place} ({_error_reason(error)}): data is buffered, up to {room}, and is lost on exit."
         return DoctorFinding(text, fix)
     if answer.status in DENIED_STATUSES:
         fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"

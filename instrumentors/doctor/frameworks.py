@@ -66,9 +66,7 @@ def check_triton(inspection: Inspection) -> Iterator[DoctorFinding]:
             hurts=False,
         )
     if (inspection.option("--allow-metrics") or "true").lower() in ("false", "0", "off"):
-        yield DoctorFinding(
-            "--allow-metrics=false leaves nothing to read.", "leave --allow-metrics=false out", hurts=False
-        )
+        yield DoctorFinding("--allow-metrics=false disables metrics.", "remove --allow-metrics=false", hurts=False)
 
 
 def check_not_python(inspection: Inspection) -> Iterator[DoctorFinding]:

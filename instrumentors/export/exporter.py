@@ -293,7 +293,7 @@ class Exporter:
         if not self._leaving:
             self._warn(
                 "unreachable",
-                f"{origin(batch.url)} does not take data ({_printable_text(reason)}); they are kept and sent later. {fix}".rstrip(),
+                f"{origin(batch.url)} does not accept data ({_printable_text(reason)}); data is buffered and sent later. {fix}".rstrip(),
             )
         with self._attempt:
             # Whoever woke the thread during the attempt must not cut the wait short.

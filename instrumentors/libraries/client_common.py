@@ -426,7 +426,7 @@ class LineStream:
             if has_report(line):
                 self._saying, self._told_at = line, now
         except Exception:
-            log_failure("reading the lines of an answer")
+            log_failure("reading the lines of a response")
 
     def end(self) -> None:
         """Note that there are no more; calling it again changes nothing."""
@@ -438,7 +438,7 @@ class LineStream:
                 self._call.streamed(part, self._first, self._told_at)
                 self._count(part)
         except Exception:
-            log_failure("reading the lines of an answer")
+            log_failure("reading the lines of a response")
 
     def _count(self, part: Any) -> None:
         marks = self._call.marks

@@ -207,7 +207,7 @@ def _explain_errors(url: URL, doing: str) -> Generator[None]:
         yield
     except (ClickHouseError, ImportError) as error:
         said = " ".join(str(error).split())
-        fix = next((fix for sign, fix in _FIXES if sign in said.lower()), "see what the server said")
+        fix = next((fix for sign, fix in _FIXES if sign in said.lower()), "see the error of the server")
         msg = f"{doing} {_location(url)}: {fix} ({said})"
         raise StoreError(msg) from error
 

@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     [
         (FAST, SLOW, 20, "regression", "B is slower at p99"),
         (SLOW, FAST, 20, "improvement", "B is faster at p99"),
-        (FAST, FAST, 20, "same", "No difference at p99"),
-        (FAST, {**FAST, "forward": 10.2}, 20, "same", "No difference at p99"),
+        (FAST, FAST, 20, "same", "No significant difference at p99"),
+        (FAST, {**FAST, "forward": 10.2}, 20, "same", "No significant difference at p99"),
         (FAST, SLOW, 1, "not_enough", "Too few requests to compare p99"),
     ],
 )

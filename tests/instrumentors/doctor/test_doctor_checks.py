@@ -72,7 +72,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     ),
     (asked(HEALTHY, implementation="pypy"), checks.check_versions, "pypy"),
     (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), checks.check_autoload, "ignore PYTHONPATH"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), checks.check_autoload, "leave -S out"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), checks.check_autoload, "remove -S"),
     (
         asked(HEALTHY, stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
         checks.check_autoload,
