@@ -85,7 +85,10 @@ def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(co
     assert binom.sf(last - 1, count, quantile) <= missed < binom.sf(last - 2, count, quantile) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("count", "enough"), [(0, False), (999, False), (1000, True)])
-def test_ten_requests_beyond_it_bear_a_quantile(count: int, enough: bool) -> None:
-    """Whatever float dust 1 - 0.99 leaves."""
-    assert has_enough_samples(count, 0.99) is enough
+@pytest.mark.parametrize(
+    ("count", "quantile", "enough"),
+    [(0, 0.99, False), (999, 0.99, False), (1000, 0.99, True), (19, 0.5, False), (20, 0.5, True)],
+)
+def test_a_quantile_needs_ten_requests_beyond_it(count: int, quantile: float, *, enough: bool) -> None:
+    """Rounding errors of 1 - 0.99 do not matter."""
+    assert has_enough_samples(count, quantile) is enough

@@ -91,12 +91,6 @@ def test_a_rank_never_claims_more_than_it_is(quantile: float) -> None:
     assert shown / 100 <= quantile + 1e-9
 
 
-@pytest.mark.parametrize(("requests", "quantile", "told"), [(20, 0.5, True), (19, 0.5, False), (312, 0.99, False)])
-def test_a_percentile_needs_ten_requests_above_it(requests: int, quantile: float, told: bool) -> None:
-    """Fewer say nothing about it."""
-    assert numbers.has_enough_samples(requests, quantile) is told
-
-
 def test_a_length_of_time_has_two_units() -> None:
     """Nobody reads three."""
     assert numbers.span(timedelta(days=1, hours=2, minutes=3, seconds=4)) == "1\u202fd\u00a02\u202fh"
