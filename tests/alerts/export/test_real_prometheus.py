@@ -21,7 +21,7 @@ from stagelens.alerts.export.rules import METRIC_NAMES, HistogramExpressions
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.serve import AlertMetrics
 from stagelens.analysis.policies import default_burn_rate_policy
-from stagelens.collector import prometheus
+from stagelens.collector import prometheus as prometheus_counters
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
@@ -82,7 +82,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         lease.hold(connection, EVALUATED_LEASE, "me", 0.0, 0.0)
         lease.note_done(connection, EVALUATED_LEASE, time.time())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prometheus, "EMPTY_SECONDS", 0.0)
+        patch.setattr(prometheus_counters, "EMPTY_SECONDS", 0.0)
         collector = Collector(CollectorConfig(port=0), store, maintenance_seconds=0.5)
         collector.metrics.include(AlertMetrics(store))
         collector.start()
