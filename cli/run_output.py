@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from ..core.errors import StagelensError
 from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import Kept
-from .run_page import write_page
-from .run_summary import print_summary, summarize_run
+from ..dashboard.web.report import run_report
+from ..store import Store
+from .files import open_atomic
+from .run_summary import print_summary, run_window, summarize_run
 from .saved_run import Run, save_run
 from .temp_collector import TemporaryCollector
 
 _log = logging.getLogger(__name__)
 
 __all__ = ["Run", "write_run_outputs"]
+
+_MAX_NAME_CHARS = 60
 
 
 def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
@@ -34,6 +40,20 @@ def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
         if path is not None:
             made &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")
     return made
+
+
+def write_page(store: Store, path: Path, run: Run) -> None:
+    """Write the contents of *store* to *path* as a self-contained HTML page.
+
+    Raises:
+        StagelensError: The store cannot be read, or *path* cannot be written; it is unchanged.
+    """
+    name = shlex.join(run.command)
+    short = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 1]}…"
+    window = run_window(store.read) or (run.start, run.end)
+    text = run_report(store, *window, f"{short} · Stagelens", f"{name} ended with exit code {run.exit_code}.")
+    with open_atomic(path) as file:
+        file.write(text)
 
 
 def _run_step(make: Callable[[], None], done: str = "") -> bool:

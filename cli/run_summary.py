@@ -22,7 +22,8 @@ from ..core.confidence import has_enough_samples, samples_needed
 from ..core.histogram import Estimate
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
-from ..dashboard.pages.trace_timeline import NS, Scale, span_name, span_note, spans_by_start
+from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
+from ..dashboard.ui.trace_text import span_name, span_note
 from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
 from ..dashboard.view import trace_name
 from ..store import KeptTrace, Reader, Selection
@@ -37,23 +38,23 @@ _MAX_INTERVALS = 12
 
 def waterfall_table(found: KeptTrace) -> Table:
     """Return the retained request *found* as a table with a time bar for each interval."""
-    scale = Scale.of(found)
+    whole = wall_seconds(found.duration_ns)
     longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
     made = plain_table("The slowest request", "time")
     made.add_column(_ellipsized(styled(_request_name(found), "dim")))
-    for each in spans_by_start(found):
+    for each in spans_by_start(found.spans):
         if id(each) in longest:
             made.add_row(
                 styled(span_name(each)),
                 styled(duration(each["duration_ns"] / NS)),
-                _ellipsized(_interval_bar(each, scale)),
+                _ellipsized(_interval_bar(each, whole)),
             )
     if len(found.spans) > len(longest):
         made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
     unattributed = found.stages_ns.get(OVERHEAD, 0)
     if unattributed:
         made.add_row(styled(label(OVERHEAD)), styled(duration(unattributed / NS)), styled("between the stages", "dim"))
-    made.add_row(styled("Together", "bold"), styled(duration(scale.whole), "bold"))
+    made.add_row(styled("Together", "bold"), styled(duration(whole), "bold"))
     return made
 
 
@@ -69,8 +70,8 @@ def _request_name(found: KeptTrace) -> str:
     return "  ".join(part for part in (asked, failed, found.trace_id[:8]) if part)
 
 
-def _interval_bar(span: Mapping[str, Any], scale: Scale) -> Text:
-    left, width = (each / 100 * _WATERFALL_COLUMNS for each in scale.place(span))
+def _interval_bar(span: Mapping[str, Any], whole: float) -> Text:
+    left, width = (each / 100 * _WATERFALL_COLUMNS for each in position_of(span, whole))
     start = min(round(left), _WATERFALL_COLUMNS - 1)
     bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
     said = span_note(span)

@@ -25,9 +25,8 @@ from ..view import View
 from .advice_rules import MIN_GAIN, Facts, Finding, findings
 from .comparison import window_name
 from .measures import measure, measures_in_window
-from .page import Context
+from .page import Context, records
 from .spending import mean_stages
-from .trace_rows import records
 
 SNOOZE = timedelta(days=7)
 _KEPT = timedelta(days=400)

@@ -19,8 +19,7 @@ from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
 from .comparison import Comparison, Pair
 from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
-from .page import Context
-from .trace_rows import records
+from .page import Context, records
 
 # Smallest change of a share, and its significance.
 _FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0

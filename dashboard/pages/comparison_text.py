@@ -19,8 +19,7 @@ from ...store import Selection
 from ..ui.components import ratio_of
 from ..ui.format import THIN, TIMES, count, day, duration, percent, percentile, portion, signed_change, whole
 from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, verdict_of
-from .page import Context
-from .trace_rows import records
+from .page import Context, records
 
 # Dimensions set by clients and hosts. Batches and failures can follow from the version, so they are no confounders.
 _CONFOUNDERS = {"route": "the traffic changed", "model": "the models changed", "device": "the devices changed"}

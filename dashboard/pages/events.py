@@ -17,8 +17,7 @@ from ...alerts.reader import Incident
 from ..ui.components import Node, attributes, card, empty, link, link_tabs, pill, table
 from ..ui.format import count, several, span
 from ..view import View, incident_page, service_path, slo_path
-from .page import Context, Page, panel
-from .trace_rows import records
+from .page import Context, Page, panel, records
 
 # The values of `kind`, in the order of their links.
 KINDS = {

@@ -15,9 +15,8 @@ from ...core.stages import LOAD_PHASES, LOAD_START
 from ..ui.components import Node, card, empty, table
 from ..ui.format import UNKNOWN, count, day, duration, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD
-from .page import Context, Page, panel
+from .page import Context, Page, panel, records
 from .service_frame import service_page
-from .trace_rows import records
 
 # Agents send every ten seconds, and retry.
 _SILENT = timedelta(seconds=60)

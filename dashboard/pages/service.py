@@ -42,13 +42,12 @@ from ..ui.format import UNKNOWN, count, duration, interval, money, percent, perc
 from ..view import service_path
 from .advice import top_advice
 from .measures import Measures, breakdown, measure, stalls
-from .page import Context, Page, panel
+from .page import Context, Page, are_ranked, panel, records, traces_table
 from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
-from .stall_text import stall_sentence
-from .trace_rows import are_ranked, records, traces_table
+from ..ui.trace_text import stall_sentence
 
 _MIN_BAR = 0.6
 # Above the first share one cause explains all requests, below the second a cause is noise. [ratio]

@@ -20,9 +20,8 @@ from ..figures.time_axis import Alert, has_too_few
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
 from ..ui.format import count, duration, interval, percent, percentile, span, whole
 from .measures import breakdown
-from .page import Context
+from .page import Context, records
 from .scope_filter import matches_selection
-from .trace_rows import records
 
 # Value in the address to label and quantile; the first is the default.
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}

@@ -47,9 +47,8 @@ from ..ui.components import (
 from ..ui.design_tokens import hue
 from ..ui.format import axis_duration, count, duration, percent, percentile, portion, several, whole
 from ..view import PART, View, service_path
-from .page import Context
+from .page import Context, records
 from .service_status import clock_or_date, maintenance_note
-from .trace_rows import records
 
 _BUDGETS_TITLE = "Stage budgets"
 _MAX_VERSIONS = 4

@@ -11,6 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import stages_at
+from ...analysis.waterfall import GPU, NS, PLACES, busy_ns, lane_of, position_of, spans_by_start, wall_seconds
 from ...core.confidence import has_enough_samples
 from ...core.histogram import Histogram
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
@@ -20,28 +21,16 @@ from ..figures.elements import ticks
 from ..ui.components import Node, attributes, card, legend, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import axis_duration, duration, percent, rank
+from ..ui.trace_text import span_name, span_note
 from ..view import trace_name
 from .page import Context
-from .stall_text import span_stalls
 
-_GPU, _CPU, _WIRE, _WAITING, _ELSEWHERE = "GPU", "CPU", "Network", "Waiting", "Other services"
-_ORDER = (_WIRE, _WAITING, _CPU, _GPU, _ELSEWHERE)
-_BY_STAGE = {"network": _WIRE, "queue": _WAITING, "dependency": _ELSEWHERE}
-# Stages on the device of the model; all others run on the CPU.
-_ON_THE_DEVICE = {"forward", "prefill", "decode", "h2d", "d2h"}
-NS = 1e9
 _BASELINE_RANGE = timedelta(hours=6)
 _MIN_REQUESTS = 20
 # Ranks from here on are red.
 RARE = 0.99
 # A note stands right of a bar that ends before this position, left of one that begins after its mirror, else on it. [percent]
 _MIDDLE = 60
-_TIMED = {
-    "reported": "reported by its server",
-    "averaged": "reported by its server, on average",
-    "launch": "launch only",
-}
-_PARTS = {"body": "reading the response", "rest": "rest of the call"}
 
 
 def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
@@ -53,7 +42,7 @@ def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
         ("Time", "r w-time"),
         ("Rank", "r w-rank hide"),
     ]
-    rows = [_lane(span, scale, found, setting) for span in spans_by_start(found)]
+    rows = [_lane(span, scale, found, setting) for span in spans_by_start(found.spans)]
     rows += _unattributed_row(found, setting, scale)
     body = table(head, rows, "Stages of the request in time", css="wf")
     return card(
@@ -81,12 +70,6 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
     place = rank_in(setting.stages.get(stage), found.stages_ns.get(stage, 0) / NS)
     measured = Measured(float(span["duration_ns"]) / NS, place, main=stage == found.dominant)
     return _timeline_row(stage, span_name(span), parts, scale.tick, measured)
-
-
-def span_name(span: Mapping[str, Any]) -> str:
-    """Return the name of a span: its stage, and its own name where it differs."""
-    stage, name = str(span["stage"]), str(span["name"])
-    return " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
 
 
 def _bar_note(said: str, left: float, width: float) -> Component:
@@ -127,19 +110,6 @@ def _timeline_row(stage: str, shown: str, parts: Sequence[Component], tick: floa
     )
 
 
-def span_note(span: Mapping[str, Any]) -> str:
-    """Return the note of a span: stalls, part of a call, model, batch, device, and the kind of timing."""
-    attributes = dict(span.get("attributes") or {})
-    timed = [_TIMED.get(str(attributes[TIMING]), f"timed by {attributes[TIMING]}")] if TIMING in attributes else []
-    facts = [
-        str(value) if key == MODEL else f"{key.split('.')[1]} {value}"
-        for key, value in attributes.items()
-        if key in {MODEL, BATCH_SIZE, DEVICE}
-    ]
-    part = filter(None, [_PARTS.get(str(attributes.get(PART)))])
-    return " · ".join([*span_stalls(attributes), *part, *facts, *timed])
-
-
 def _overlap_note(found: KeptTrace) -> Node:
     total = sum(int(each["duration_ns"]) for each in found.spans if each["stage"])
     if total <= found.duration_ns:
@@ -151,42 +121,14 @@ def lanes(found: KeptTrace, tools: Node) -> Component:
     """Return the card with a lane for each place where work ran; *tools* are at its right."""
     scale = Scale.of(found)
     held: dict[str, list[dict[str, Any]]] = {}
-    for span in spans_by_start(found):
+    for span in spans_by_start(found.spans):
         held.setdefault(lane_of(span, found.series.device), []).append(span)
     head: list[tuple[Node, str]] = [("Where", "w-name"), (scale.head(), "lane"), ("Busy", "r w-time")]
-    shown = [each for each in _ORDER if each in held]
+    shown = [each for each in PLACES if each in held]
     rows = [_lane_row(name, held[name], scale) for name in shown]
     body = table(head, rows, "Where the request was in time", css="wf")
     stages = legend({str(span["stage"]) for span in found.spans if span["stage"]})
     return card("Lanes", body, sub=_gpu_words(held, scale), tools=tools, foot=stages, size="c8", flush=True)
-
-
-def lane_of(span: Mapping[str, Any], device: str) -> str:
-    """Return the place where *span* ran; *device* is that of the request's model.
-
-    >>> lane_of({"stage": "forward", "attributes": {}}, "cuda:0"), lane_of({"stage": "tokenize"}, "cuda:0")
-    ('GPU', 'CPU')
-    """
-    stage = str(span["stage"])
-    if stage in _BY_STAGE:
-        return _BY_STAGE[stage]
-    facts = dict(span.get("attributes") or {})
-    if facts.get(TIMING) in {"reported", "averaged"}:
-        return _ELSEWHERE
-    where = str(facts.get(DEVICE) or (device if stage in _ON_THE_DEVICE else "")).lower()
-    is_gpu = facts.get(TIMING) == "gpu" or where.startswith(("cuda", "gpu", "tensorrt", "rocm", "mps"))
-    return _GPU if is_gpu else _CPU
-
-
-def busy_ns(spans: list[dict[str, Any]]) -> int:
-    """Return how long at least one of *spans* ran [ns]."""
-    total, reached = 0, 0
-    for span in sorted(spans, key=lambda each: int(each["start_ns"])):
-        start = max(int(span["start_ns"]), reached)
-        end = int(span["start_ns"]) + int(span["duration_ns"])
-        total += max(end - start, 0)
-        reached = max(reached, end)
-    return total
 
 
 def _lane_row(name: str, spans: list[dict[str, Any]], scale: Scale) -> Component:
@@ -207,9 +149,9 @@ def _span_title(span: Mapping[str, Any]) -> str:
 
 
 def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
-    if _GPU not in held:
+    if GPU not in held:
         return "where the work ran"
-    return f"the GPU was busy {percent(busy_ns(held[_GPU]) / NS / scale.whole)} of the time"
+    return f"the GPU was busy {percent(busy_ns(held[GPU]) / NS / scale.whole)} of the time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +246,7 @@ class Scale:
     @classmethod
     def of(cls, found: KeptTrace) -> Scale:
         """Return the axis of *found*."""
-        return cls(max(found.duration_ns / NS, 1e-9))
+        return cls(wall_seconds(found.duration_ns))
 
     @property
     def marks(self) -> list[float]:
@@ -318,10 +260,8 @@ class Scale:
         return (marks[1] if len(marks) > 1 else self.whole) / self.whole * 100
 
     def place(self, span: Mapping[str, Any]) -> tuple[float, float]:
-        """Return left edge and width of *span* in percent, clipped to the request despite clock errors."""
-        start, end = (float(span["start_ns"]), float(span["start_ns"]) + float(span["duration_ns"]))
-        left, right = (min(max(each / NS / self.whole * 100, 0.0), 100.0) for each in (start, end))
-        return left, right - left
+        """Return left edge and width of *span* in percent."""
+        return position_of(span, self.whole)
 
     def head(self) -> Component:
         """Return the axis header."""
@@ -331,11 +271,6 @@ class Scale:
             className="ax",
             title="Time since the start of the request; drag to zoom, double-click to reset",
         )
-
-
-def spans_by_start(found: KeptTrace) -> list[dict[str, Any]]:
-    """Return the spans of *found* by their start."""
-    return sorted(found.spans, key=lambda each: int(each["start_ns"]))
 
 
 def span_bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:

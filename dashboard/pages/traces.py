@@ -18,10 +18,9 @@ from ..figures.heatmap import heat_figure
 from ..ui.components import Node, card, chart, empty, link, link_tabs, swatch
 from ..ui.format import axis_duration, count, duration, percentile, span
 from ..view import PART, View
-from .page import Context, Page, panel
+from .page import Context, Page, panel, records, traces_table
 from .scope_filter import blocking_filters, chips, field, leave_out_cold_link, menu, no_matching_request, part_menu
 from .service_frame import service_page
-from .trace_rows import records, traces_table
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _MOST = 40

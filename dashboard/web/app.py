@@ -3,14 +3,22 @@
 Dash has one callback, for pages; the browser does the rest. A page arrives as HTML by element id. A chart that a control
 redraws is a plain GET of its figure: Dash's renderer would go through the whole page for each callback response. Plotly is a
 vendored cartesian build, a third of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, there is no dcc.Graph.
+
+Response compression: gzip for JSON and HTML, cached for static files.
+
+The static files are few (Dash, Plotly, our own) and their URLs carry a version: the compressed bytes take under two
+megabytes, and browsers may cache them forever.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import flask
@@ -27,12 +35,58 @@ from ..pages.service_charts import CHARTS
 from ..source import AlertsSource, Source
 from ..ui.components import Nodes
 from ..ui.page_export import as_html
-from . import api, callback_validation, compression, guard, report, signed_endpoints, write_api, wsgi_front
+from . import api, guard, report, signed_endpoints, write_api, wsgi_front
 from .first_paint import Application
 from .routing import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
 from .sessions import RevokedSessions
 from .shell import layout
 from .wsgi_front import Front
+
+_FAST, _SMALL = 5, 9
+# Below this size compression saves less than its header costs.
+_MIN_BYTES = 700
+_TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
+
+
+def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
+    """Compress the responses of *server*; those under *static_prefixes* once."""
+    kept: dict[bytes, bytes] = {}
+    lock = Lock()
+
+    def packed(body: bytes) -> bytes:
+        # Not by URL: anybody can invent URLs of one file, before signing in.
+        key = hashlib.blake2b(body).digest()
+        with lock:
+            if key not in kept:
+                kept[key] = gzip.compress(body, _SMALL, mtime=0)
+            return kept[key]
+
+    def after(response: Response) -> Response:
+        static = request.path.startswith(static_prefixes) and response.status_code == 200  # noqa: PLR2004 - OK
+        if static and "m" in request.args:
+            response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+        if not _wanted(response):
+            return response
+        response.direct_passthrough = False
+        body = response.get_data()
+        if len(body) >= _MIN_BYTES:
+            response.set_data(packed(body) if static else gzip.compress(body, _FAST, mtime=0))
+            response.headers["Content-Encoding"] = "gzip"
+        response.headers.add("Vary", "Accept-Encoding")
+        return response
+
+    server.after_request(after)
+
+
+def _wanted(response: Response) -> bool:
+    return (
+        200 <= response.status_code < 300  # noqa: PLR2004 - the answers that have a body worth packing
+        and response.status_code != 204  # noqa: PLR2004 - no content
+        and "Content-Encoding" not in response.headers
+        and (response.mimetype or "").startswith(_TEXT)
+        and "gzip" in request.accept_encodings
+    )
+
 
 PREFIX = "/figures/"
 _log = logging.getLogger(__name__)
@@ -177,10 +231,10 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     signed_endpoints.add_hook_routes(server, source)
     signed_endpoints.add_chart_route(server, source.incident_actions)
     api.add_trace_route(server, source)
-    compression.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
+    compress_responses(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes())
     # After the guard, so that unauthenticated requests get its response.
-    callback_validation.reject_invalid_callbacks(server)
+    guard.reject_invalid_callbacks(server)
     return app
 
 

@@ -1,9 +1,20 @@
-"""Report: one view as a single HTML file that works offline.
+"""Report: one view, or a whole run, as a single HTML file that works offline.
 
 Styles, font, scripts and figures are inline, and a policy in its head forbids every request.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from dash import html
+from dash.development.base_component import Component
+from ...store import Selection, Store
+from ..pages.page import empty_page_card
+from ..ui.components import Chart, Node
+from ..ui.page_export import children
+from ..view import parse, service_path, trace_name, trace_path
 
 import base64
 import hashlib
@@ -110,3 +121,77 @@ def _styles() -> str:
 def _inlined(font: re.Match[str]) -> str:
     data = base64.b64encode((_ASSETS / font[1]).read_bytes()).decode()
     return f"url(data:font/woff2;base64,{data})"
+
+
+# Maximum number of services in the report of a run, and of retained requests of each.
+_MAX_SERVICES, _TRACES = 10, 3
+# Attributes that link a table to the chart beside it.
+_LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
+
+
+def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:
+    """Return the report of a whole store: its services as on the dashboard, and the slowest requests of each cause.
+
+    Args:
+        store: The store.
+        start: Start of the window.
+        end: End of the window.
+        title: Title of the page.
+        note: Sentence above the services.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    source = Source(store, None, time.time)
+    made = Page(title, [], [html.P(note, className="sub"), *_page_body(source, start, end)])
+    return report(_page_context(source, "/", start, end), made, source.now(), "")
+
+
+def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
+    found = source.services(start, end).sort_values("requests", ascending=False)
+    names = found["service"].tolist()
+    if not names:
+        return [empty_page_card("No request was seen", "It received no requests, or none that Stagelens recognizes.")]
+    body: list[Node] = [*_page_nodes(source, "/", start, end)] if len(names) > 1 else []
+    for number, name in enumerate(names[:_MAX_SERVICES]):
+        body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)
+        kept = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
+        for ids in zip(kept["trace_id"], kept["span_id"], strict=True):
+            # The last card of a trace page lists similar requests, which are above already.
+            body += _page_nodes(source, trace_path(trace_name(*ids)), start, end)[:-1]
+    return body
+
+
+def _page_nodes(source: Source, path: str, start: datetime, end: datetime) -> list[Node]:
+    return render_page(_page_context(source, path, start, end)).body
+
+
+def _page_context(source: Source, path: str, start: datetime, end: datetime) -> Context:
+    window = "&".join(f"{key}={round(at.timestamp() * 1000)}" for key, at in (("from", start), ("to", end)))
+    view = parse(path, f"{window}&vs=off", source.now())
+    return context_of(replace(view, zone=datetime.now().astimezone().tzinfo or UTC), source)
+
+
+def _with_unique_names(nodes: Iterable[Node], number: int) -> Iterator[Node]:
+    """Yield *nodes* with chart names made unique, so that several such pages fit into one.
+
+    Only the chart of the first page stays linked to the table beside it: scripts support one such table.
+    """
+    for node in nodes:
+        if isinstance(node, Component) and number:
+            _make_unique(node, number)
+        yield node
+
+
+def _make_unique(node: Component, number: int) -> None:
+    if isinstance(node, Chart):
+        node.name = f"{node.name}-{number}"
+    slot = getattr(node, "data-chart", None)
+    if slot is not None:
+        setattr(node, "data-chart", f"{slot}-{number}")
+    for key in _LINKED_ATTRIBUTES:
+        if hasattr(node, key):
+            delattr(node, key)
+    for each in children(node):
+        if isinstance(each, Component):
+            _make_unique(each, number)

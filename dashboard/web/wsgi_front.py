@@ -26,7 +26,7 @@ from werkzeug.test import run_wsgi_app
 
 from ...core.errors import StagelensError
 from ..source import Source
-from . import callback_validation
+from . import guard
 
 LIVEZ = "/livez"
 READYZ = ("/readyz", "/healthz")
@@ -194,13 +194,13 @@ async def _read_body(request: Request) -> bytes:
     async with asyncio.timeout(MAX_BODY_SECONDS):
         async for chunk in request.stream():
             size += len(chunk)
-            if size > callback_validation.MAX_BODY_BYTES * _DISCARD_FACTOR:
+            if size > guard.MAX_BODY_BYTES * _DISCARD_FACTOR:
                 break
-            if size <= callback_validation.MAX_BODY_BYTES:
+            if size <= guard.MAX_BODY_BYTES:
                 chunks.append(chunk)
             else:
                 chunks.clear()
-    if size > callback_validation.MAX_BODY_BYTES:
+    if size > guard.MAX_BODY_BYTES:
         raise TooLargeError
     return b"".join(chunks)
 
@@ -208,7 +208,7 @@ async def _read_body(request: Request) -> bytes:
 def _error_response(error: Exception) -> PlainTextResponse:
     headers = {"Connection": "close"}
     if isinstance(error, TooLargeError):
-        text = f"the request body is larger than {callback_validation.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
+        text = f"the request body is larger than {guard.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.callback_validation import CALLBACK_PATH
+from stagelens.dashboard.web.guard import CALLBACK_PATH
 
 # What a browser sends when it opens the overview.
 CALL: dict[str, Any] = {

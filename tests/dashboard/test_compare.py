@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
+from stagelens.dashboard.pages.compare import report
 from stagelens.dashboard.pages.compare_cards import signals
-from stagelens.dashboard.pages.compare_report import report
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
 from stagelens.dashboard.pages.comparison_text import interval_words, verdict_sentence
 from stagelens.dashboard.pages.page import Context

@@ -7,14 +7,14 @@ import gzip
 import pytest
 from flask import Flask, Response
 
-from stagelens.dashboard.web import compression
+from stagelens.dashboard.web import app
 
 
 def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody can invent URLs of one file, before signing in; caching each would fill the memory."""
     server, packed = Flask("files"), list[int]()
     server.add_url_rule("/assets/<name>", view_func=lambda **_: Response("x" * 10_000, mimetype="text/css"))
-    compression.compress_responses(server, ("/assets/",))
+    app.compress_responses(server, ("/assets/",))
     compress = gzip.compress
 
     def counted(body: bytes, level: int, **options: int) -> bytes:

@@ -19,10 +19,9 @@ from stagelens.core.names import REQUEST_DURATION
 from stagelens.core.stages import position
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.measures import measure
-from stagelens.dashboard.pages.page import panel
+from stagelens.dashboard.pages.page import panel, traces_table
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace_rows import traces_table
 from stagelens.dashboard.pages.trace_timeline import TraceBaseline, span_note
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.components import WORDS

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from stagelens.alerts.delivery import chart
-from stagelens.alerts.delivery.channels.email import body
+from stagelens.alerts.delivery.channels import email
 from stagelens.alerts.delivery.channels.slack import blocks
 from stagelens.alerts.delivery.message import Finding, LatencyRegression, Message, Trend
 from tests.alerts.blockkit import page as slack_page
@@ -40,14 +40,14 @@ def pages(message: Message, finding: Finding) -> dict[str, str]:
         "slack": slack_page([*turns, *replies, *last], files),
         **{f"mail-{each.transition}": mail(each) for each in (opened, held, over)},
         "mail-long": mail(slower),
-        "mail-bars": body.mail_html(opened),
+        "mail-bars": email.mail_html(opened),
     }
 
 
 def mail(message: Message) -> str:
     """Return the mail about *message*, the chart within its address."""
     png = chart.message_chart(message)
-    return body.mail_html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
+    return email.mail_html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
 
 
 def drawn(message: Message) -> bytes:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.delivery.channels import alertmanager, pagerduty, slack, webhook
-from stagelens.alerts.delivery.channels.email import body, compose_mail
+from stagelens.alerts.delivery.channels import alertmanager, email, pagerduty, slack, webhook
+from stagelens.alerts.delivery.channels.email import compose_mail
 from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
 from stagelens.alerts.delivery.message import (
     BudgetOverrun,
@@ -44,7 +44,7 @@ RENDERERS: dict[str, Callable[[Message], Any]] = {
     "pagerduty": lambda message: pagerduty.event_payload(message, "K" * 32),
     "alertmanager": lambda message: alertmanager.alert_payload(message, message.at),
     "webhook": webhook.webhook_payload,
-    "mail": lambda message: body.mail_text(message).splitlines(),
+    "mail": lambda message: email.mail_text(message).splitlines(),
 }
 TURNS = ("opened", "acknowledged", "resolved")
 
@@ -144,7 +144,7 @@ def test_mail_html_is_escaped(message: Message, finding: Finding) -> None:
     message = replace(
         message, finding=replace(finding, service="<script>", runbook='https://x/"><b>'), also=("{{ 7 }}",)
     )
-    page = body.mail_html(message, '"><i>')
+    page = email.mail_html(message, '"><i>')
 
     assert "&lt;script&gt;" in page
     assert "{{ 7 }}" in page
@@ -218,8 +218,8 @@ def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding
     assert alert["annotations"]["summary"]
     assert "\n" not in str(mail["Subject"])
     assert all(len(each) <= 998 for each in mail.as_bytes().splitlines())
-    assert LINK in body.mail_text(shown)
-    assert "https://dash.example/s/x?from=1&amp;to=2" in body.mail_html(shown)
+    assert LINK in email.mail_text(shown)
+    assert "https://dash.example/s/x?from=1&amp;to=2" in email.mail_html(shown)
 
 
 def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Finding) -> None:

@@ -1,12 +1,13 @@
-"""Text about stalls: garbage collection, blocked event loop, torch.compile, and process counters around a request."""
+"""Texts about a retained request: names and notes of its spans, stalls, and process counters around it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from ...core.names import AROUND, STALL_PREFIX
+from ...core.names import AROUND, BATCH_SIZE, DEVICE, MODEL, PART, STALL_PREFIX, TIMING
 from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall_key
-from ..ui.format import duration
+from .format import duration
 
 _NS = 1e9
 # Stalls below this share of the latency are left out. [ratio]
@@ -91,3 +92,30 @@ def span_stalls(attributes: Mapping[str, object]) -> list[str]:
     """
     met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in STALL_CAUSES.items()}
     return [f"{cause.label} {duration(spent / _NS)}" for cause, spent in met.items() if isinstance(spent, int)]
+
+
+_TIMED = {
+    "reported": "reported by its server",
+    "averaged": "reported by its server, on average",
+    "launch": "launch only",
+}
+_PARTS = {"body": "reading the response", "rest": "rest of the call"}
+
+
+def span_name(span: Mapping[str, Any]) -> str:
+    """Return the name of a span: its stage, and its own name where it differs."""
+    stage, name = str(span["stage"]), str(span["name"])
+    return " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
+
+
+def span_note(span: Mapping[str, Any]) -> str:
+    """Return the note of a span: stalls, part of a call, model, batch, device, and the kind of timing."""
+    attributes = dict(span.get("attributes") or {})
+    timed = [_TIMED.get(str(attributes[TIMING]), f"timed by {attributes[TIMING]}")] if TIMING in attributes else []
+    facts = [
+        str(value) if key == MODEL else f"{key.split('.')[1]} {value}"
+        for key, value in attributes.items()
+        if key in {MODEL, BATCH_SIZE, DEVICE}
+    ]
+    part = filter(None, [_PARTS.get(str(attributes.get(PART)))])
+    return " · ".join([*span_stalls(attributes), *part, *facts, *timed])
