@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.errors import StagelensError
+from ..dashboard.web.report import run_report
 from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import Kept
-from ..dashboard.web.report import run_report
 from ..store import Store
 from .files import open_atomic
 from .run_summary import print_summary, run_window, summarize_run

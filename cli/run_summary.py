@@ -17,14 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
+from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
 from ..core import confidence
 from ..core.confidence import has_enough_samples, samples_needed
 from ..core.histogram import Estimate
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
-from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
-from ..dashboard.ui.trace_text import span_name, span_note
 from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
+from ..dashboard.ui.trace_text import span_name, span_note
 from ..dashboard.view import trace_name
 from ..store import KeptTrace, Reader, Selection
 from .saved_run import Run
@@ -38,7 +38,7 @@ _MAX_INTERVALS = 12
 
 def waterfall_table(found: KeptTrace) -> Table:
     """Return the retained request *found* as a table with a time bar for each interval."""
-    whole = wall_seconds(found.duration_ns)
+    wall = wall_seconds(found.duration_ns)
     longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
     made = plain_table("The slowest request", "time")
     made.add_column(_ellipsized(styled(_request_name(found), "dim")))
@@ -47,14 +47,14 @@ def waterfall_table(found: KeptTrace) -> Table:
             made.add_row(
                 styled(span_name(each)),
                 styled(duration(each["duration_ns"] / NS)),
-                _ellipsized(_interval_bar(each, whole)),
+                _ellipsized(_interval_bar(each, wall)),
             )
     if len(found.spans) > len(longest):
         made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
     unattributed = found.stages_ns.get(OVERHEAD, 0)
     if unattributed:
         made.add_row(styled(label(OVERHEAD)), styled(duration(unattributed / NS)), styled("between the stages", "dim"))
-    made.add_row(styled("Together", "bold"), styled(duration(whole), "bold"))
+    made.add_row(styled("Together", "bold"), styled(duration(wall), "bold"))
     return made
 
 
@@ -70,8 +70,8 @@ def _request_name(found: KeptTrace) -> str:
     return "  ".join(part for part in (asked, failed, found.trace_id[:8]) if part)
 
 
-def _interval_bar(span: Mapping[str, Any], whole: float) -> Text:
-    left, width = (each / 100 * _WATERFALL_COLUMNS for each in position_of(span, whole))
+def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
+    left, width = (each / 100 * _WATERFALL_COLUMNS for each in position_of(span, wall))
     start = min(round(left), _WATERFALL_COLUMNS - 1)
     bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
     said = span_note(span)

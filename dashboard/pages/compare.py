@@ -1,6 +1,4 @@
-"""Comparison page: two versions or two windows of one service, with verdict, pickers, charts, and a Markdown report
-to paste into a ticket or a chat.
-"""
+"""Comparison page: two versions or two windows of one service, as cards and as Markdown for a ticket."""
 
 from __future__ import annotations
 

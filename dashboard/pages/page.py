@@ -1,9 +1,7 @@
-"""Page type, the context that a page is rendered from, and empty states.
+"""Page type, the context that a page is rendered from, empty states, and the table of retained traces.
 
 A page gets a `Context` (view and data source) and returns a `Page` (title, trail, body). Without data it shows how to send
 the first request, or a link to the last data.
-
-Table of retained traces, as the service page, the trace list and the trace page show it.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from ..ui.components import (
 )
 from ..ui.design_tokens import hue
 from ..ui.format import UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
+from ..ui.trace_text import stall_sentence
 from ..view import service_path
 from .advice import top_advice
 from .measures import Measures, breakdown, measure, stalls
@@ -47,7 +48,6 @@ from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
-from ..ui.trace_text import stall_sentence
 
 _MIN_BAR = 0.6
 # Above the first share one cause explains all requests, below the second a cause is noise. [ratio]

@@ -15,9 +15,9 @@ from ...core.stages import label
 from ...store import KeptTrace
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar
 from ..ui.format import duration, percent, rank, span, split_duration, times
+from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, empty_page_card, panel, traces_table
-from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from .trace_timeline import (
     NS,
     RARE,

@@ -4,10 +4,8 @@ Dash has one callback, for pages; the browser does the rest. A page arrives as H
 redraws is a plain GET of its figure: Dash's renderer would go through the whole page for each callback response. Plotly is a
 vendored cartesian build, a third of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, there is no dcc.Graph.
 
-Response compression: gzip for JSON and HTML, cached for static files.
-
-The static files are few (Dash, Plotly, our own) and their URLs carry a version: the compressed bytes take under two
-megabytes, and browsers may cache them forever.
+Responses are compressed by gzip. Static files are few (Dash, Plotly, our own) and their URLs carry a version: their compressed
+bytes stay in memory, under two megabytes, and browsers may cache them forever.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Request guard: host check, authentication, origin of writes and security headers.
+"""Request guard: host check, authentication, origin of writes, shape of callbacks and security headers.
 
 A page loads nothing from other hosts and runs no foreign script (`Content-Security-Policy`). The `Host` header must name
 this machine or a configured host: a site that points its own name at 127.0.0.1 must not read the dashboard through its
 visitor's browser (DNS rebinding). Writes need a CSRF token of a page.
-
-Validation of the Dash callback request: a body that no page sends is rejected before Dash fails on it.
+A callback request that no page sends is rejected before Dash fails on it.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from .auth import COOKIE, Authenticator, Principal, TooManyAttemptsError
 from .sessions import CsrfTokens, RevokedSessions
 
 CALLBACK_PATH = "/_dash-update-component"
-# Addresses and the `seen` state have at most a few kB.
-MAX_BODY_BYTES = 1024 * 1024
 
 # Signature of the one callback, as `app` registers it: outputs, inputs and state with their value types.
 _OUTPUT = "..made.data...seen.data.."
@@ -38,7 +35,7 @@ _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
 
 def reject_invalid_callbacks(server: Flask) -> None:
     """Reject requests to `CALLBACK_PATH` on *server* that no page sends (400), and bodies that are too large."""
-    server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    server.config["MAX_CONTENT_LENGTH"] = wsgi_front.MAX_BODY_BYTES
 
     def refuse() -> Response | None:
         if request.path != CALLBACK_PATH or request.method != "POST" or _is_call(_parsed_body()):

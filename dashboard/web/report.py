@@ -5,33 +5,29 @@ Styles, font, scripts and figures are inline, and a policy in its head forbids e
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from dash import html
-from dash.development.base_component import Component
-from ...store import Selection, Store
-from ..pages.page import empty_page_card
-from ..ui.components import Chart, Node
-from ..ui.page_export import children
-from ..view import parse, service_path, trace_name, trace_path
-
 import base64
 import hashlib
 import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
 from pathlib import Path
 from urllib.parse import urlencode
 
+from dash import html
+from dash.development.base_component import Component
 from flask import Flask, Response, request
 
 from ... import __version__
-from ..pages.page import Context, Page
+from ...store import Selection, Store
+from ..pages.page import Context, Page, empty_page_card
 from ..source import Source
-from ..ui.page_export import as_html
-from ..view import ORDER
+from ..ui.components import Chart, Node
+from ..ui.page_export import as_html, children
+from ..view import ORDER, parse, service_path, trace_name, trace_path
 from . import guard
 from .routing import context_of, render_page, view_of
 from .serialization import file_name

@@ -26,11 +26,12 @@ from werkzeug.test import run_wsgi_app
 
 from ...core.errors import StagelensError
 from ..source import Source
-from . import guard
 
 LIVEZ = "/livez"
 READYZ = ("/readyz", "/healthz")
 PROBE_PATHS = (LIVEZ, *READYZ)
+# Addresses and the `seen` state of a callback have at most a few kB.
+MAX_BODY_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
 # A browser opens six connections and requests all scripts at once.
 _THREADS = 8
@@ -194,13 +195,13 @@ async def _read_body(request: Request) -> bytes:
     async with asyncio.timeout(MAX_BODY_SECONDS):
         async for chunk in request.stream():
             size += len(chunk)
-            if size > guard.MAX_BODY_BYTES * _DISCARD_FACTOR:
+            if size > MAX_BODY_BYTES * _DISCARD_FACTOR:
                 break
-            if size <= guard.MAX_BODY_BYTES:
+            if size <= MAX_BODY_BYTES:
                 chunks.append(chunk)
             else:
                 chunks.clear()
-    if size > guard.MAX_BODY_BYTES:
+    if size > MAX_BODY_BYTES:
         raise TooLargeError
     return b"".join(chunks)
 
@@ -208,7 +209,7 @@ async def _read_body(request: Request) -> bytes:
 def _error_response(error: Exception) -> PlainTextResponse:
     headers = {"Connection": "close"}
     if isinstance(error, TooLargeError):
-        text = f"the request body is larger than {guard.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
+        text = f"the request body is larger than {MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)

@@ -22,10 +22,11 @@ from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel, traces_table
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace_timeline import TraceBaseline, span_note
+from stagelens.dashboard.pages.trace_timeline import TraceBaseline
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.components import WORDS
 from stagelens.dashboard.ui.format import duration, split_duration
+from stagelens.dashboard.ui.trace_text import span_note
 from stagelens.dashboard.view import View, parse
 from stagelens.dashboard.web.app import Dashboard, build
 from stagelens.dashboard.web.routing import context_of, page_of

@@ -16,10 +16,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from playwright.sync_api import expect
 
 from stagelens.alerts.reader import AlertsReader
+from stagelens.analysis.waterfall import busy_ns, lane_of
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.page import Page
-from stagelens.dashboard.pages.trace_timeline import Scale, busy_ns, lane_of
+from stagelens.dashboard.pages.trace_timeline import Scale
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
