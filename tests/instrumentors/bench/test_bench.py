@@ -119,7 +119,7 @@ def test_a_command_that_ends_by_itself_is_its_own_load(bench: Bench, place: Path
         (["--", "nosuchcommand"], "nosuchcommand cannot be started"),
         (["--url", "http://127.0.0.1:1/", "--header", "a b\nc: d", "--", "sleep", "60"], "the request cannot be sent"),
         (["--body", "nosuchfile", "--", "true"], "--body nosuchfile cannot be read"),
-        (["--url", "http://127.0.0.1:{port}/work", "--body", "bad", *UVICORN], "answers HTTP 500"),
+        (["--url", "http://127.0.0.1:{port}/work", "--body", "bad", *UVICORN], "returns HTTP 500"),
         (["--url", "http://127.0.0.1:{port}/work", "--load", "exit 3", *UVICORN], "--load has ended with 3"),
     ],
 )
