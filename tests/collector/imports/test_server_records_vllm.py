@@ -83,7 +83,7 @@ def test_failed_requests_are_left_out_and_said_to_be(taking: Taking, tmp_path: P
     imported = taking(written(tmp_path, errors=["", "timed out", ""]))
 
     assert imported.requests == 2
-    assert any(note.startswith("1 requests that failed") for note in imported.notes)
+    assert any(note.startswith("1 failed request") for note in imported.notes)
 
 
 def test_nothing_that_was_said_is_kept(taking: Taking, tmp_path: Path) -> None:
