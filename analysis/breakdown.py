@@ -1,7 +1,7 @@
-"""Breakdown of latency by stage over the percentiles: the percentiles that are read, and smoothing of the stages at each.
+"""Latency breakdown by stage and percentile: the percentile grid, and smoothing of the stage shares.
 
-A breakdown is a table with the columns `COLUMNS` and one column a stage in seconds, a row for each percentile; the stages of a row
-add up to its latency.
+A breakdown is a table with one row for each percentile: the columns `COLUMNS`, and one column for each stage [seconds].
+The stage times of a row add up to its latency.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Floats: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.int64]
 COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 NAMED_PERCENTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
-# Three nines: the percentiles end at p99.9.
+# Three nines: the highest percentile is p99.9.
 MAX_NINES = 3.0
 _STEPS_A_NINE = 40
 
 
 def _percentiles() -> tuple[float, ...]:
-    """Return percentiles evenly spaced in nines, and the named ones."""
+    """Return the grid of percentiles, evenly spaced in nines (-log10(1 - quantile)), with the named ones added."""
     even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
     short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
     return tuple(sorted({*short, *NAMED_PERCENTILES}))
@@ -34,7 +34,7 @@ PERCENTILES = _percentiles()
 
 
 def percentile_grid(requests: int) -> tuple[float, ...]:
-    """Return the `PERCENTILES` with at least ten of *requests* above them."""
+    """Return those of `PERCENTILES` that have at least ten of *requests* above them."""
     return (
         tuple(each for each in PERCENTILES if has_enough_samples(requests, each))
         if has_enough_samples(requests, 0.0)
@@ -44,7 +44,7 @@ def percentile_grid(requests: int) -> tuple[float, ...]:
 
 # Neighbouring percentiles within this distance are averaged: an eighth of a nine on both sides.
 _NEIGHBOURS = 6
-# From this many requests on, neighbours count less and less.
+# With more requests than this, neighbours get less and less weight.
 _PLENTY = 50
 AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
 # Positions of the percentiles needed for p50 and p99 alone.
@@ -54,10 +54,10 @@ SMOOTHED_ROWS = tuple(
 
 
 def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return *frame* with the stage shares of each percentile averaged over its neighbours, near ones weighted more.
+    """Smooth the stage shares of each percentile over neighbouring percentiles, with closer ones weighted more.
 
-    With few requests, single ones would make the stages jump from one percentile to the next. The latency of a percentile does
-    not change, and the stages still add up to it. With many requests the neighbours hardly count.
+    Without smoothing, single requests would make the stages jump between percentiles when there are few requests. The latency of
+    a percentile does not change, and its stages still add up to it. With many requests the neighbours have little weight.
 
     Args:
         frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
@@ -76,14 +76,14 @@ def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, want
     """Average stage shares over neighbouring percentiles as `smoothed` does, for any number of breakdowns at once.
 
     Args:
-        seconds: Of the stages; shape (..., rows, stages).
-        total: The latency; shape (..., rows). [seconds]
+        seconds: Time in each stage; shape (..., rows, stages). [seconds]
+        total: Latency; shape (..., rows). [seconds]
         requests: Requests behind each mean share; shape (..., rows).
         steps: Position of each row among percentiles evenly spaced in nines; shape (rows,).
         wanted: Positions to return, a subset of *steps*; shape (k,).
 
     Returns:
-        Shape (..., k, stages). [seconds]
+        Smoothed time in each stage; shape (..., k, stages). [seconds]
     """
     rows = np.searchsorted(steps, wanted)
     shares = seconds / np.maximum(total, 1e-12)[..., None]
@@ -95,6 +95,6 @@ def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, want
 
 
 def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
-    """Return the stages of one row of a breakdown, stage to seconds, without zeros."""
+    """Return the non-zero stage times of one row of a breakdown by stage, in seconds."""
     values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
     return {stage: seconds for stage, seconds in values.items() if seconds > 0}

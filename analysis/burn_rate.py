@@ -1,4 +1,4 @@
-"""Burn rates: how fast an error budget is spent, which tiers fire, what is left, and when the problem began.
+"""Burn rates: how fast an error budget is spent, which tiers fire, the remaining budget, and the onset of a problem.
 
 Pure functions of counts. The thresholds are in `policy/multiwindow.yaml`.
 
@@ -17,14 +17,15 @@ import numpy as np
 from .policies import BurnRatePolicy, BurnRateRule, CalmRule, MinimumBadRequests, Severity
 
 FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
-# Ten years or more count as "never".
+# Durations of ten years or more count as "never".
 _FOREVER_DAYS = 3650
-# Bad stretches closer than this are one stretch.
+# Bad periods closer together than this are merged.
 _MAX_GAP = timedelta(minutes=5)
-# Half the 95 % quantile of chi squared with one degree of freedom: change points that are likelier than that below the likeliest one
-# are in the interval. D. V. Hinkley, "Inference about the change-point in a sequence of random variables", Biometrika 57 (1970).
+# Half the 95 % quantile of chi squared with one degree of freedom: the interval contains the change points whose
+# log-likelihood is within this distance of the maximum.
+# D. V. Hinkley, "Inference about the change-point in a sequence of random variables", Biometrika 57 (1970).
 _LOG_LIKELIHOOD = 1.92
-# Shares of exactly 0 or 1 would give a likelihood of zero.
+# Limits of a share: exactly 0 or 1 would give a likelihood of zero.
 _DUST = 1e-9
 
 
@@ -43,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class AlertTier:
-    """One alert tier: fires at burn rate *burn* over both windows.
+    """Alert tier that fires when the burn rate reaches *burn* in both windows.
 
     Args:
         severity: `page` or `ticket`.
@@ -64,7 +65,7 @@ class ErrorBudget:
 
     Args:
         left: Unspent share; below zero when overspent. [ratio]
-        bad_left: Bad requests that still fit into it. [count]
+        bad_left: Number of further bad requests that the budget allows. [count]
     """
 
     left: float
@@ -74,7 +75,7 @@ class ErrorBudget:
 def burn_rate(bad: float, total: float, objective: float) -> float:
     """Return how many times faster than sustainable the error budget is being spent.
 
-    1.0 spends exactly the whole budget by the end of the SLO's window. No traffic spends none; missing traffic has its own alert.
+    1.0 spends exactly the whole budget by the end of the SLO window. No traffic spends none; missing traffic has its own alert.
 
     Args:
         bad: Requests in the window that violated the objective. [count, >= 0]
@@ -88,10 +89,10 @@ def burn_rate(bad: float, total: float, objective: float) -> float:
 
 
 def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[AlertTier, ...]:
-    """Return the policy's tiers for an SLO over *window*, pages first, fastest first.
+    """Return the tiers of *policy* for an SLO over *window*, pages before tickets, fastest first.
 
     2 % of 30 days' budget within one hour is a burn rate of 0.02 * 720 h / 1 h = 14.4. A threshold below one would
-    alert on a budget that is not overspent, so it is raised to one.
+    alert although the budget is not overspent, so it is raised to one.
     """
     return tuple(
         sorted(
@@ -105,12 +106,12 @@ def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[AlertTier, 
 
 
 def is_reachable(tier: AlertTier, objective: float) -> bool:
-    """Return whether *tier* can fire at all: with only bad requests the burn rate is 1 / (1 - objective)."""
+    """Return whether *tier* can fire at all; the maximum burn rate is 1 / (1 - *objective*), with only bad requests."""
     return tier.burn * (1 - objective) <= 1
 
 
 def needed_windows(policy: BurnRatePolicy, watched: Collection[AlertTier]) -> tuple[timedelta, ...]:
-    """Return all windows whose counts are needed to evaluate *watched* tiers, shortest first."""
+    """Return the windows whose counts are needed to evaluate the *watched* tiers, shortest first."""
     lengths = {tier.long for tier in watched} | {tier.short for tier in watched}
     return tuple(sorted(lengths | {policy.calm.window, FAST, RECENT}))
 
@@ -127,12 +128,12 @@ def is_firing(
     """Return whether *tier* fires: both windows at or above its burn rate, with enough bad requests.
 
     Args:
-        tier: The tier.
-        counts: Counts of its two windows.
+        tier: Alert tier.
+        counts: Request counts by window.
         objective: Share of good requests required. [ratio]
         guard: Minimum number of bad requests.
-        keep: Share of the threshold that keeps a firing tier firing. [ratio]
-        seen: Time since the first request; until it covers the short window, the rest of that window counts as good.
+        keep: Share of the threshold above which a firing tier continues to fire. [ratio]
+        seen: Time since the first request; while shorter than the short window, the rest of that window counts as good.
     """
     long, short = counts[tier.long], counts[tier.short]
     whole = min(1.0, seen / (guard.seen * tier.short))
@@ -145,9 +146,9 @@ def is_firing(
 def is_pending(
     tier: AlertTier, counts: Mapping[timedelta, Counts], objective: float, guard: MinimumBadRequests
 ) -> bool:
-    """Return whether *tier* is about to fire: its short window reaches the burn rate, its long window not yet.
+    """Return whether *tier* is about to fire: its short window reaches the burn rate, its long window does not yet.
 
-    A tier at the sustainable rate is never pending: services spend their budget slightly faster in some hours of every day.
+    A tier at the sustainable rate is never pending, because services spend slightly faster in some hours of every day.
     """
     long, short = counts[tier.long], counts[tier.short]
     rates = burn_rate(long.bad, long.total, objective), burn_rate(short.bad, short.total, objective)
@@ -156,7 +157,7 @@ def is_pending(
 
 
 def is_calm(tier: AlertTier, counts: Mapping[timedelta, Counts], objective: float, rule: CalmRule) -> bool:
-    """Return whether the problem is over although the windows of *tier* still contain it."""
+    """Return whether the problem is over although the windows of *tier* still contain its bad requests."""
     recent = counts[rule.window]
     expected_bad = recent.total * min(1.0, tier.burn * (1 - objective))
     return (
@@ -175,14 +176,14 @@ def firing_tiers(
     already: bool = False,
     seen: timedelta = timedelta.max,
 ) -> tuple[AlertTier, ...]:
-    """Return the tiers that fire and are not calm, in the order of *watched*.
+    """Return the tiers that fire and are not suppressed as over, in the order of *watched*.
 
     Args:
-        watched: The tiers to evaluate.
-        counts: Counts of their `needed_windows`.
+        watched: Tiers to evaluate.
+        counts: Request counts of their `needed_windows`.
         objective: Share of good requests required. [ratio]
         policy: Minimum counts, suppression and hysteresis.
-        already: Whether an incident is open, which lowers the threshold.
+        already: Whether an incident is already open, which lowers the threshold.
         seen: Time since the first request.
     """
     keep, seen = (policy.patience.keep, timedelta.max) if already else (1.0, seen)
@@ -195,9 +196,9 @@ def firing_tiers(
 
 
 def time_to_fire(tier: AlertTier, objective: float, error_ratio: float) -> timedelta | None:
-    """Return the time until *tier* fires at a constant *error_ratio* from a clean history; None if it never does.
+    """Return the time until *tier* fires at a constant *error_ratio* after error-free history; None if it never fires.
 
-    (1 - objective) / error ratio * burn * long window.
+    Formula: (1 - objective) / error ratio * burn * long window.
     """
     if error_ratio < tier.burn * (1 - objective) * (1 - _DUST):
         return None
@@ -208,10 +209,10 @@ def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) 
     """Return the remaining error budget.
 
     Args:
-        counts: Counts of the SLO's window.
+        counts: Request counts of the SLO window.
         objective: Share of good requests required. [ratio]
-        covered: Share of the window in which the service was seen: a newer service gets the budget of a whole window at
-            its traffic so far, so that its first minute cannot spend everything. [ratio, 0 < x <= 1]
+        covered: Share of the window since the service's first request. A newer service gets the budget of a whole window at
+            its traffic so far, so that its first minutes cannot spend everything. [ratio, 0 < x <= 1]
 
     >>> remaining_budget(Counts(total=1000, bad=4), objective=0.99)
     ErrorBudget(left=0.6, bad_left=6.0)
@@ -223,7 +224,7 @@ def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) 
 
 
 def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | None:
-    """Return the time until the budget is spent at this rate: zero if it is spent, None if nothing is being spent.
+    """Return the time until the budget is exhausted at rate *burn*: zero if it is exhausted, None if none is spent.
 
     >>> exhausted_in(left=0.5, burn=10, window=timedelta(days=30))
     datetime.timedelta(days=1, seconds=43200)
@@ -245,9 +246,9 @@ class Onset:
     """Estimated onset of a problem.
 
     Args:
-        at: Most likely time.
-        earliest: Lower bound with 95 % confidence.
-        latest: Upper bound.
+        at: Most likely start time.
+        earliest: Lower 95 % confidence bound.
+        latest: Upper 95 % confidence bound.
     """
 
     at: datetime
@@ -255,7 +256,7 @@ class Onset:
     latest: datetime
 
 
-# Start of a step, its requests, and its bad requests (fractional when the threshold splits a bucket).
+# Start of a time step, its requests, and its bad requests (fractional when the threshold splits a bucket).
 Counted = tuple[datetime, float, float]
 
 
@@ -266,35 +267,35 @@ def find_onset(
     otherwise: datetime,
     step: timedelta = timedelta(minutes=1),
 ) -> Onset:
-    """Return the onset of the last bad stretch: the time from which more requests were bad than before.
+    """Return the onset of the latest bad period: the time from which the share of bad requests was higher than before.
 
     Args:
-        buckets: Steps with requests in order of time, from before the problem until now.
+        buckets: Time steps with requests, in order, from before the problem until now.
         objective: Share of good requests required. [ratio]
         threshold: Burn rate from which a step counts as bad.
-        otherwise: Result when no step is bad.
+        otherwise: Result if no step is bad.
         step: Length of a step.
     """
     known = _last_stretch(list(buckets), objective, threshold)
     if not known:
         return Onset(otherwise, otherwise, otherwise)
     total, bad = (np.array(column, float) for column in tuple(zip(*known, strict=True))[1:])
-    # Split k: the problem began with step k; 0 if it covers all steps.
+    # Split k: the problem started with step k; k is 0 if the problem covers all steps.
     total_after, bad_after = np.cumsum(total[::-1])[::-1], np.cumsum(bad[::-1])[::-1]
     total_before, bad_before = total_after[0] - total_after, bad_after[0] - bad_after
     likelihood = _log_likelihood(total_before, bad_before) + _log_likelihood(total_after, bad_after)
     likelihood[bad_after * total_before < bad_before * total_after] = -np.inf
     best = int(np.argmax(likelihood))
-    # A split fits two shares, and the best of many splits may fit by chance (Bayesian information criterion).
+    # A split fits two shares, and the best of many splits may fit by chance: hence the Bayesian information criterion.
     if likelihood[best] - likelihood[0] < math.log(len(known)):
         best = 0
     near = np.flatnonzero(likelihood >= likelihood[best] - _LOG_LIKELIHOOD)
-    # The onset may be within the first bad step, or late in the one before.
+    # The onset may be within the first bad step, or late in the preceding step.
     return Onset(known[best][0], known[min(best, int(near[0]))][0] - step, known[max(best, int(near[-1]))][0] + step)
 
 
 def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float) -> Sequence[Counted]:
-    """Return the steps since the end of the previous bad stretch; none if no step is bad."""
+    """Return the steps since the end of the previous bad period; empty if no step is bad."""
     over, last = 0, None
     for number, (at, total, bad) in enumerate(buckets):
         if burn_rate(bad, total, objective) < threshold:

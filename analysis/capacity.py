@@ -1,13 +1,14 @@
-"""How latency grows with load, fitted to what was seen, and how much load an objective allows.
+"""Capacity: a latency curve fitted to observed load, and the request rate that a latency threshold allows.
 
-A percentile of the latency at the rate r is taken to be `a + b·rho/(1-rho)`, rho = r / saturation: a stands for the time
-without waiting, b for how strongly waiting grows, and at the saturation rate it grows without end.
+A latency percentile at the request rate r is modelled as `a + b·rho/(1-rho)` with rho = r / saturation: a is the latency
+without waiting, b is how strongly waiting grows with load, and at the saturation rate the latency is unbounded.
 
-Source: Kleinrock, "Queueing Systems", vol. 1 (1975), 3.2: in an M/M/1 queue the mean time is exactly that with a = b. With
-both free it is the heavy-traffic form of Kingman, "The single server queue in heavy traffic" (1961), where b also holds how
+Source: Kleinrock, "Queueing Systems", vol. 1 (1975), 3.2: in an M/M/1 queue the mean time follows this formula with a = b. With
+both free it is the heavy-traffic form of Kingman, "The single server queue in heavy traffic" (1961), where b also reflects how
 bursty arrivals and service are. Waiting times are exponential there, so a percentile of them grows as their mean does.
 
-Left out: what a service does when it runs out of memory or sheds load; a curve that was never near its bend says nothing of it.
+Not modelled: the behaviour of a service that runs out of memory or sheds load. Data far below saturation cannot
+determine the curve.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# What a fit needs.
+# Requirements of a fit.
 MIN_STEPS = 20
 MIN_RATE_RANGE = 1.5
 # Values further than this beyond the highest observed rate count as extrapolation.
 SEEN_TIMES = 1.5
-# F(2, 17) at 1 %: how much better than a constant the fit has to be, for two more parameters and the fewest steps.
+# F(2, 17) at 1 %: required improvement of the fit over a constant, for two more parameters and the fewest steps.
 _MIN_F = 6.11
 _PARAMETERS = 3
-# Saturation rates that are tried: from just above the highest rate seen to where the curve is all but straight.
+# Candidate saturation rates: from just above the highest observed rate to where the curve is almost straight.
 _SATURATIONS = 1 + np.geomspace(0.005, 19.0, 80)
 _REWEIGHTED = 2
 _RESAMPLED = 100
-# A single step may be fast by chance; the median of this many neighbours in rate is not.
+# A single step may be fast by chance; the median of this many steps with neighbouring rates is robust.
 _NEIGHBOURS = 5
 _LEVEL = (0.025, 0.975)
 # A knee is reported when the ends of its confidence interval differ by at most this factor.
@@ -45,12 +46,12 @@ class Curve:
     """Latency curve fitted to time steps: `a + b·rho/(1-rho)`.
 
     Args:
-        base: The latency without waiting, a. [seconds]
-        growth: How strongly waiting grows, b. [seconds]
-        saturation: The rate at which it would grow without end. [requests/s]
-        residual: How far steps lie from the curve: the root of their mean squared relative distance. [ratio]
-        highest_rate: The highest rate that was seen. [requests/s]
-        draws: The same three of samples of the steps drawn again with repetition (bootstrap); shape (draws, 3).
+        base: Latency without waiting, a. [seconds]
+        growth: Growth of the waiting time with load, b. [seconds]
+        saturation: Request rate at which the latency is unbounded. [requests/s]
+        residual: Root mean squared relative distance of the steps from the curve. [ratio]
+        highest_rate: Highest observed request rate. [requests/s]
+        draws: (a, b, saturation) of each bootstrap sample of the steps; shape (draws, 3).
     """
 
     base: float
@@ -61,13 +62,13 @@ class Curve:
     draws: Floats
 
     def at(self, rate: Floats | float) -> Floats:
-        """Return the latency [seconds] at *rate*, which lies below the saturation."""
+        """Return the latency [seconds] at *rate*, which must be below the saturation rate."""
         rho = np.asarray(rate, dtype=float) / self.saturation
         return self.base + self.growth * rho / (1 - rho)
 
     @property
     def knee(self) -> float:
-        """Rate with the best ratio of throughput to latency; beyond it latency grows faster than throughput.
+        """Request rate with the best ratio of throughput to latency; beyond it latency grows faster than throughput.
 
         Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications"
         (ICC 1979): the knee is where power, rate over latency, is highest, which is where a line from the origin touches the
@@ -77,16 +78,16 @@ class Curve:
 
     @property
     def knee_is_sure(self) -> bool:
-        """Whether the steps determine the knee; steps far below it fit nearly any."""
+        """Whether the observed steps determine the knee; steps far below the knee fit almost any value."""
         low, high = np.quantile(_knees(self.draws), _LEVEL)
         return bool(0 < high <= _SURE_TIMES * low)
 
     def crossing(self, threshold: float) -> float:
-        """Return the rate at which the curve reaches *threshold* seconds; 0 where it is above it without any load."""
+        """Return the request rate at which the curve reaches *threshold* seconds; 0 if it is exceeded without load."""
         return float(_crossings(np.array([[self.base, self.growth, self.saturation]]), threshold)[0])
 
     def interval(self, threshold: float) -> tuple[float, float]:
-        """Return the 95 % confidence bounds of that rate [requests/s]."""
+        """Return the 95 % confidence bounds of the rate [requests/s] at which the curve reaches *threshold* seconds."""
         low, high = np.quantile(_crossings(self.draws, threshold), _LEVEL)
         return float(low), float(high)
 
@@ -97,10 +98,10 @@ class Capacity:
 
     Args:
         rate: The capacity. [requests/s]
-        low: Not less, at 95 %. [requests/s]
-        high: Not more, at 95 %. [requests/s]
-        served: The highest rate at which steps stayed inside; the capacity is never less. [requests/s]
-        beyond: Whether it lies so far above every rate seen that it is only an extrapolation.
+        low: Lower 95 % confidence bound. [requests/s]
+        high: Upper 95 % confidence bound. [requests/s]
+        served: Highest observed rate whose steps met the threshold; lower bound of the capacity. [requests/s]
+        beyond: Whether the capacity is far above every observed rate, and therefore only an extrapolation.
     """
 
     rate: float
@@ -112,23 +113,23 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Reason in words why no curve was fitted."""
+    """Reason, in words, why no curve was fitted."""
 
     text: str
 
 
 def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
-    """Fit the curve to steps of time.
+    """Fit the latency curve to time steps.
 
-    For each of a grid of saturation rates the best a, b >= 0 follow from linear least squares; the one with the least
-    relative squared error is taken. Errors are relative to the curve, because latency scatters in proportion to itself.
+    For each saturation rate of a grid, the best a, b >= 0 follow from linear least squares; the rate with the smallest
+    relative squared error is selected. Errors are relative to the curve, because latency scatters in proportion to its value.
 
     Args:
-        rate: Requests a second in each step; shape (n,).
-        latency: A percentile of the latency in the same steps. [seconds]; shape (n,)
+        rate: Request rate in each step; shape (n,). [requests/s]
+        latency: Latency percentile in the same steps; shape (n,). [seconds]
 
     Returns:
-        The curve, or why there is none: too few steps, rates too much alike, or no better than a constant.
+        The curve, or the reason for its absence: too few steps, too similar rates, or a fit no better than a constant.
     """
     if len(rate) < MIN_STEPS:
         return Refusal(f"{len(rate)} steps of time have data, and a curve needs {MIN_STEPS}")
@@ -148,10 +149,10 @@ def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
 
 
 def capacity_at(curve: Curve, rate: Floats, latency: Floats, threshold: float) -> Capacity:
-    """Return the request rate that stays within *threshold* seconds.
+    """Return the request rate at which latency stays within *threshold* seconds.
 
-    The capacity is at least the highest observed rate around which most steps were within *threshold*, whatever the curve
-    says.
+    The capacity is at least the highest observed rate around which most steps were within *threshold*, even if the curve
+    gives less.
     """
     served = _highest_rate_within(rate, latency, threshold)
     low, high = curve.interval(threshold)
@@ -160,7 +161,7 @@ def capacity_at(curve: Curve, rate: Floats, latency: Floats, threshold: float) -
 
 
 def _highest_rate_within(rate: Floats, latency: Floats, threshold: float) -> float:
-    """Return the highest rate around which the median of the neighbouring steps is inside *threshold*; 0 if none is."""
+    """Return the highest rate at which the median latency of neighbouring steps is within *threshold*; 0 if none is."""
     order = rate.argsort()
     usual = pd.Series(latency[order]).rolling(_NEIGHBOURS, center=True, min_periods=_NEIGHBOURS // 2 + 1).median()
     inside = rate[order][usual.to_numpy() <= threshold]
@@ -168,15 +169,16 @@ def _highest_rate_within(rate: Floats, latency: Floats, threshold: float) -> flo
 
 
 def _best_fit(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the best (a, b, saturation) for each row of *repeats*, its error, and that of a constant.
+    """Return the best (a, b, saturation) for each row of *repeats*, its error, and the error of a constant latency.
 
     Args:
-        rate: Shape (n,).
+        rate: Request rate of each step; shape (n,). [requests/s]
         latency: Shape (n,).
-        repeats: How often each step counts; shape (draws, n).
+        repeats: Weight of each step in each bootstrap sample; shape (draws, n).
 
     Returns:
-        Shapes (draws, 3), (draws,), (draws,); errors are sums of squared relative distances.
+        Parameters (draws, 3), error of the fit (draws,), and error of the constant (draws,). Errors are sums of squared
+        relative distances.
     """
     saturations = _SATURATIONS * rate.max()
     load = rate[:, None] / saturations
@@ -193,7 +195,7 @@ def _best_fit(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, F
 
 
 def _closest_fit(waiting: Floats, latency: Floats, weight: Floats) -> tuple[tuple[Floats, Floats, Floats], Floats]:
-    """Return a, b and the place of the saturation that leave the least error, and the latency they say; rows as *weight*."""
+    """Return a, b and saturation index with the smallest error, and the fitted latency, for each row of *weight*."""
     base, growth, error = _least_squares(waiting, latency, weight)
     chosen = error.argmin(axis=1)
     rows = np.arange(len(weight))
@@ -202,19 +204,19 @@ def _closest_fit(waiting: Floats, latency: Floats, weight: Floats) -> tuple[tupl
 
 
 def _least_squares(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return a, b >= 0 that bring `a + b x` closest to *y*, and the weighted sum of squares that is left.
+    """Return a, b >= 0 that minimize the weighted squared error of `a + b x` against *y*, and that error.
 
-    Where one would be negative the best lies on that side of the border, so it is 0 and the other is fitted alone.
+    If the unconstrained optimum of one parameter is negative, that parameter is 0 and the other is fitted alone.
 
     Args:
-        x: Shape (n, curves).
-        y: Shape (n,).
+        x: Waiting factor of each step and curve; shape (n, curves).
+        y: Latency; shape (n,). [seconds]
         weight: Shape (draws, n).
 
     Returns:
-        Three arrays of shape (draws, curves).
+        a, b and the error; each of shape (draws, curves).
     """
-    # Not `@`: for tables this small the BLAS threads cost more than they save.
+    # Not `@`: for tables this small, starting BLAS threads takes longer than they save.
     s, sy, syy = (np.einsum("dn,n->d", weight, each)[:, None] for each in (np.ones_like(y), y, y**2))
     sx, sxx, sxy = (np.einsum("dn,nk->dk", weight, each) for each in (x, x**2, x * y[:, None]))
     b = (s * sxy - sx * sy) / np.maximum(s * sxx - sx**2, 1e-300)
@@ -232,7 +234,7 @@ def _knees(curves: Floats) -> Floats:
 
 
 def _crossings(curves: Floats, threshold: float) -> Floats:
-    """Return where each row (a, b, saturation) of *curves* reaches *threshold*; 0 where it begins above it."""
+    """Return the rate at which each row (a, b, saturation) of *curves* reaches *threshold*; 0 if it starts above."""
     base, growth, saturation = curves.T
     waiting = np.maximum(threshold - base, 0.0) / np.maximum(growth, 1e-12)
     return saturation * waiting / (1 + waiting)

@@ -1,15 +1,15 @@
-"""Comparison of two sets of requests: one rule for pages, the API, alerts and `stagelens compare`.
+"""Comparison of two sets of requests: one decision rule for pages, the API, alerts and `stagelens compare`.
 
-The true quantile of either side lies between two of its requests whose ranks the binomial distribution gives, whatever the shape
-of the latencies (`core.confidence`). The interval of the difference B - A combines both: distances due to chance add up as
-squares, because chance is unlikely to be at its worst on both sides at once; the width of the histogram bucket is not chance and
-is added in full. The interval of the ratio B / A consists of the factors R for which the interval of B - R x A contains zero, so
-the ratio is certainly above 1 where the difference is certainly above 0.
+The true quantile of either side lies between two of its requests, whose ranks follow from the binomial distribution for any
+latency distribution (`core.confidence`). The interval of the difference B - A combines both sides: chance errors add up as
+squares, because both are unlikely to be at their maximum at once; the width of the histogram bucket is not due to chance and
+is added in full. The interval of the ratio B / A consists of the factors R for which the interval of B - R x A contains zero,
+so the ratio is certainly above 1 exactly when the difference is certainly above 0.
 
-All intervals here are at 99 %. At 95 %, one or two of a hundred pairs of equal releases would be called slower or faster, which a
-fleet of 40 services would see every week; at 99 % it is at most 0.2 of a hundred (400 to 20,000 requests, p50 and p99).
+All intervals here are at 99 %. At 95 %, one or two of a hundred pairs of equal releases would be reported as slower or faster,
+which a fleet of 40 services would see every week; at 99 % it is at most 0.2 of a hundred (400 to 20,000 requests, p50 and p99).
 
-Failure rates use Wilson's score interval, which also holds where nothing failed, and Newcombe's method 10 for their difference.
+Failure rates use Wilson's score interval, which is also valid without failures, and Newcombe's method 10 for their difference.
 
 Sources:
     A. Donner, G. Y. Zou, Closed-form confidence intervals for functions of the normal mean and standard deviation, Statistical
@@ -34,13 +34,13 @@ from ..core.confidence import has_enough_samples, interval, ranks
 from ..core.histogram import Estimate, Histogram, bucket_middle
 
 CONFIDENCE = 0.99
-# Smaller changes count as `same`: nobody would act on them. [ratio]
+# Smaller changes count as `same`, because they require no action. [ratio]
 MIN_CHANGE = 0.03
 # Default quantiles of a comparison.
 QUANTILES = (0.999, 0.99, 0.95, 0.9)
 # Minimum share of the growth for a stage to be named. [ratio]
 MIN_SHARE = 0.4
-# Overlaps up to this length are rollouts and not parallel operation.
+# Overlaps up to this length are rollouts, not parallel operation.
 ROLLOUT = timedelta(minutes=5)
 _QUANTILE = 0.99
 
@@ -53,7 +53,7 @@ class QuantileComparison:
 
     Args:
         quantile: The quantile. [0 < x < 1]
-        kind: `not_enough` when fewer than `confidence.MIN_TAIL` requests lie beyond the quantile on either side.
+        kind: Kind of change; `not_enough` with fewer than `confidence.MIN_TAIL` requests beyond the quantile on either side.
         a_value: Latency of A, None without requests. [seconds]
         b_value: Latency of B.
         low: Lower bound of b - a; -inf where unknown. [seconds]
@@ -92,9 +92,9 @@ def compare_quantile(a: Histogram, b: Histogram, quantile: float) -> QuantileCom
     """Compare two latency histograms at *quantile*.
 
     Args:
-        a: The reference.
-        b: The histogram compared with it.
-        quantile: Quantile. [0 < x < 1]
+        a: Latency of the baseline.
+        b: Latency compared with the baseline.
+        quantile: Quantile to compare. [0 < x < 1]
 
     >>> fast, slow = Histogram(), Histogram()
     >>> fast.record(0.1, 1000), slow.record(0.2, 1000)
@@ -128,19 +128,19 @@ def compare_quantile(a: Histogram, b: Histogram, quantile: float) -> QuantileCom
 
 
 def compare_means(a: Histogram, b: Histogram) -> Estimate | None:
-    """Return the ratio of the mean of *b* to that of *a*; None unless both are known and the mean of *a* is above zero."""
+    """Return the ratio of the mean of *b* to the mean of *a*; None without requests, or if the mean of *a* is zero."""
     before, after = _Side.at_mean(a), _Side.at_mean(b)
     return _ratio(before, after) if before and after else None
 
 
 def mean_latency(histogram: Histogram) -> float | None:
-    """Return the mean, from bucket middles; None when nothing was recorded; in seconds."""
+    """Return the mean latency in seconds, from bucket middles; None without requests."""
     found = _Side.at_mean(histogram)
     return found.value if found else None
 
 
 def requests_needed(quantile: float) -> int:
-    """Return how many requests a side needs for both bounds of the interval at *quantile*.
+    """Return the number of requests that each side needs for both bounds of the interval at *quantile*.
 
     >>> requests_needed(0.5), requests_needed(0.99)
     (8, 528)
@@ -151,7 +151,7 @@ def requests_needed(quantile: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side: its value, the bounds of the bucket at the value, and how far chance reaches beyond them; inf for unknown."""
+    """One side: its value, the bounds of the bucket of the value, and the chance error beyond them; inf if unknown."""
 
     value: float
     low: float
@@ -188,7 +188,7 @@ def _high(a: _Side, b: _Side) -> float:
 
 
 def _ratio(a: _Side, b: _Side) -> Estimate | None:
-    """Return B / A with its interval: the lower bound of B - R x A is zero at its lower end, the upper one at its upper end."""
+    """Return B / A with its interval: the ratios R for which the interval of B - R x A contains zero."""
     if a.value <= 0:
         return None
     low = _root(a.high, a.above, b.low, b.below, is_lower=True)
@@ -197,13 +197,13 @@ def _ratio(a: _Side, b: _Side) -> Estimate | None:
 
 
 def _root(a: float, a_reach: float, b: float, b_reach: float, *, is_lower: bool) -> float:
-    """Return R >= 0 with b - R a -+ hypot(b_reach, R a_reach) = 0, a quadratic equation; 0 or inf where there is none."""
+    """Return R >= 0 that solves b - R a -+ hypot(b_reach, R a_reach) = 0; 0 or inf without a solution."""
     if math.isinf(a_reach) or math.isinf(b_reach):
         return 0.0 if is_lower else math.inf
     square, rest = a * a - a_reach * a_reach, b * b - b_reach * b_reach
     root = math.sqrt(max(a * a * b * b - square * rest, 0.0))
     if is_lower:
-        # Not divided by `square`, which may be zero or negative.
+        # No division by `square`, which may be zero or negative.
         return max(rest, 0.0) / (a * b + root) if a * b + root > 0 else 0.0
     return (a * b + root) / square if square > 0 else math.inf
 
@@ -218,11 +218,11 @@ def _classify(low: float, high: float, ratio: Estimate | None) -> ChangeKind:
 
 @dataclass(frozen=True, slots=True)
 class FailureDifference:
-    """Share of failed requests on both sides, between 0 and 1, and the confidence interval of the difference.
+    """Failure rates of both sides [ratio], and the confidence interval of their difference.
 
     Args:
-        a: Share of side A.
-        b: Share of side B.
+        a: Failure rate of side A.
+        b: Failure rate of side B.
         low: Lower bound of b - a.
         high: Upper bound of b - a.
     """
@@ -234,17 +234,17 @@ class FailureDifference:
 
     @property
     def difference(self) -> float:
-        """The estimate of b - a."""
+        """Estimated difference b - a."""
         return self.b - self.a
 
     @property
     def are_more(self) -> bool:
-        """Whether B fails more than chance explains."""
+        """Whether B has significantly more failures than A."""
         return self.low > 0
 
 
 def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: int) -> FailureDifference:
-    """Return the difference in failure rate between B and A; both sides must have requests.
+    """Return the difference in failure rate between B and A; both sides need at least one request.
 
     >>> found = compare_failures(48, 80, 56, 70)
     >>> found.are_more
@@ -255,7 +255,7 @@ def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: 
 
 
 def _wilson(failed: int, requests: int) -> tuple[float, float, float]:
-    """Return the share that failed and its score interval."""
+    """Return the failure rate and its Wilson score interval."""
     share, square = failed / requests, _z() ** 2 / requests
     middle = share + square / 2
     reach = math.sqrt(square * (share * (1 - share) + square / 4))
@@ -264,13 +264,13 @@ def _wilson(failed: int, requests: int) -> tuple[float, float, float]:
 
 @cache
 def _z() -> float:
-    """Return the number of standard deviations of a normal distribution on either side that `CONFIDENCE` takes."""
+    """Return the half-width of a `CONFIDENCE` interval of the normal distribution. [standard deviations]."""
     return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class StageGrowth:
-    """Growth of one stage.
+    """Growth of the time in one stage.
 
     Args:
         stage: Key of the stage.
@@ -284,7 +284,7 @@ class StageGrowth:
 
 
 def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
-    """Return the highest quantile with enough samples in *count* requests, at most *ceiling*; None if there is none.
+    """Return the highest quantile that *count* requests are enough for, at most *ceiling*; None if there is none.
 
     >>> highest_quantile(1000), highest_quantile(725), highest_quantile(50)
     (0.99, 0.95, None)
@@ -294,13 +294,13 @@ def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
 
 
 def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew, largest growth first, from a frame of `read.compare`.
+    """Return the stages that grew, largest growth first, from the result of `read.compare`.
 
     Args:
         compared: Columns stage, delta_seconds and share of the total change.
 
     Returns:
-        Empty if the total did not grow.
+        Stages that grew; empty if the total did not grow.
     """
     rows = compared.sort_values("delta_seconds", ascending=False)
     total = float(rows["delta_seconds"].sum())
@@ -314,13 +314,13 @@ def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
 
 
 def dominant_growth(growth: Sequence[StageGrowth]) -> StageGrowth | None:
-    """Return the first stage of *growth* if its share is large enough."""
+    """Return the first stage of *growth* if its share of the growth is large enough, else None."""
     return growth[0] if growth and growth[0].share >= MIN_SHARE else None
 
 
 @dataclass(frozen=True, slots=True)
 class ServingPeriod:
-    """Period in which a version served, or part of it.
+    """Period in which a version served requests, or part of it.
 
     Args:
         start: Time of the first request.
@@ -338,7 +338,7 @@ class VersionTimes:
     Args:
         a: Period of A.
         b: Period of B.
-        together: Whether both are the same period, in which both served.
+        together: Whether both periods are the same, with both versions serving.
     """
 
     a: ServingPeriod
@@ -349,15 +349,15 @@ class VersionTimes:
 def version_times(
     a: ServingPeriod, b: ServingPeriod, requests: Callable[[ServingPeriod, ServingPeriod], int]
 ) -> VersionTimes:
-    """Return the common period of two versions; for consecutive versions, the earlier one until the later one began.
+    """Return the common period of two versions or, for consecutive versions, two periods without overlap.
 
-    Versions also overlap in a rollout, and after a rollback the older one has a gap where the newer one served. Such an overlap is
-    not used if it has too few requests for p99 and the consecutive periods have more.
+    Versions also overlap in a rollout, and after a rollback the older version has a gap in which the newer one served.
+    Such an overlap is not used if it has too few requests for p99 and the consecutive periods have more.
 
     Args:
         a: Period of A.
         b: Period of B.
-        requests: Returns the requests of the side with fewer, for a period of A and a period of B.
+        requests: Function that returns the smaller request count of both sides, for a period of A and a period of B.
     """
     first, second = _consecutive(a, b)
     shared = ServingPeriod(max(a.start, b.start), min(a.end, b.end))

@@ -1,4 +1,4 @@
-"""Serving costs: a price file written by the operator, and the cost of a request derived from it.
+"""Serving costs: the price file of the operator, and the cost of a request derived from it.
 
     currency: "$"
     prices:
@@ -9,8 +9,8 @@
         per_replica_hour: 3.1
         replicas: 4
 
-`per_hour` is the price of the whole service, all replicas together. An entry without an environment applies to a service
-that runs in a single environment, whatever its name. A price is never guessed.
+`per_hour` is the price of the whole service with all its replicas. An entry without an environment applies to a service
+that runs in a single environment, whatever its name. A missing price is never estimated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..core.settings.yaml_config import Document, Fields, Place, Problem, spell
 from ..core.stages import BY_KEY
 
 HOUR_SECONDS = 3600.0
-# Unit of request prices; the price of a single request is too small to read.
+# Request prices are shown per this many requests; the price of a single request is too small to read.
 MILLION = 1e6
 
 _EXAMPLE = """\
@@ -44,10 +44,10 @@ class Price:
     """Price of one service.
 
     Args:
-        service: Which.
-        environment: In which environment; None where the service runs in one only.
-        per_hour: All of its replicas together. [currency an hour]
-        replicas: How many there are; None where it is not said. [count]
+        service: Name of the service.
+        environment: Environment; None for a service that runs in only one.
+        per_hour: Price of all replicas together. [currency/hour]
+        replicas: Number of replicas; None if the file does not state it. [count]
     """
 
     service: str
@@ -69,11 +69,11 @@ class Prices:
     entries: tuple[Price, ...]
 
     def __str__(self) -> str:
-        """Return the number of prices in words."""
+        """Return the number of prices as text."""
         return f"{len(self.entries)} price{'s' * (len(self.entries) != 1)}"
 
     def of(self, service: str, environment: str | None) -> tuple[Price, ...]:
-        """Return the prices of *service* in *environment*, in all environments if None; empty without a price."""
+        """Return the prices of *service* in *environment*, or in all environments if None; empty without a price."""
         own = self._by_service.get(service, ())
         return tuple(each for each in own if environment is None or each.environment in (None, environment))
 
@@ -86,11 +86,11 @@ class Prices:
 
 
 class Costs:
-    """Prices that are read again when their file changes; a broken file leaves the last good ones in force.
+    """Prices from a file that is reloaded on change; while the file is invalid, the last valid prices stay in use.
 
     Args:
-        path: The file of prices.
-        clock: Returns the present.
+        path: Price file.
+        clock: Function that returns the current time.
     """
 
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
@@ -100,7 +100,7 @@ class Costs:
 
     @property
     def prices(self) -> Prices | None:
-        """Prices in force; None until the file was valid once."""
+        """Current prices; None until the file has been valid once."""
         self.file.refresh(self._clock())
         return self.file.current
 
@@ -110,13 +110,13 @@ class Costs:
         return self.prices.currency if self.prices else ""
 
     def per_hour(self, service: str, environment: str | None = None) -> float | None:
-        """Return the cost an hour of *service* in *environment*, in all environments together if None; None without a price."""
+        """Return the hourly cost of *service* in *environment* (all environments if None); None without a price."""
         prices = self.prices
         found = prices.of(service, environment) if prices else ()
         return sum(each.per_hour for each in found) if found else None
 
     def replicas(self, service: str, environment: str | None = None) -> int | None:
-        """Return the number of replicas that the price of *service* covers; None where the file does not say."""
+        """Return the number of replicas that the price of *service* covers; None if the file does not state it."""
         prices = self.prices
         found = [each.replicas for each in prices.of(service, environment)] if prices else []
         known = [each for each in found if each is not None]
@@ -127,12 +127,12 @@ def cost_of_request(per_hour: float, seconds: float, requests: float) -> float |
     """Return the cost of one request, or of one good request.
 
     Args:
-        per_hour: Cost of the service. [currency an hour]
-        seconds: How long it served them. [seconds]
+        per_hour: Cost of the service. [currency/hour]
+        seconds: Time in which the service handled the requests. [seconds]
         requests: Number of requests. [count]
 
     Returns:
-        None without requests. [currency]
+        Cost per request; None without requests. [currency]
 
     >>> cost_of_request(36.0, 100.0, 1000)
     0.001
@@ -141,17 +141,17 @@ def cost_of_request(per_hour: float, seconds: float, requests: float) -> float |
 
 
 def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
-    """Split *cost* over the stages that keep a machine busy, in proportion to their mean times.
+    """Split *cost* over the stages that occupy a machine, in proportion to their mean times.
 
-    A request that waits occupies nothing that is paid for, so waiting stages cost nothing. The most a faster stage can
-    save is what it costs, and only where the freed time is used: by more requests, or by fewer machines.
+    A waiting request occupies no paid resource, so waiting stages cost nothing. Speeding up a stage saves at most its cost,
+    and only if the freed time is used: by more requests, or by fewer machines.
 
     Args:
-        cost: What one request costs. [currency]
+        cost: Cost of one request. [currency]
         stages: Mean time by stage. [seconds]
 
     Source:
-        Amdahl, "Validity of the single processor approach" (AFIPS 1967), applied to money.
+        Amdahl, "Validity of the single processor approach" (AFIPS 1967), applied to cost.
 
     >>> cost_by_stage(4.0, {"forward": 0.03, "queue": 0.2, "preprocess": 0.01})
     {'forward': 3.0, 'preprocess': 1.0}
@@ -165,8 +165,8 @@ def read_prices(path: Path) -> Prices:
     """Read the price file at *path*.
 
     Raises:
-        FileError: Something in it is wrong; every mistake has its line.
-        ConfigError: It cannot be read.
+        FileError: The file is invalid; each error names its line.
+        ConfigError: The file cannot be read.
     """
     document = read_document(path, "a file of prices")
     prices = _prices(document)
@@ -221,7 +221,7 @@ def _price(document: Document, place: Place, item: Any) -> Price | None:
 
 
 def _unambiguous(document: Document, found: list[tuple[Place, Price]]) -> None:
-    """Report a second price for the same service and environment; a price without an environment covers all."""
+    """Report a second price for the same service and environment; a price without an environment applies to all."""
     seen: dict[str, list[tuple[Place, Price]]] = {}
     for place, price in found:
         for before, other in seen.get(price.service, []):

@@ -1,7 +1,7 @@
-"""Policies shipped with Stagelens: the numbers of `policy/*.yaml`, read into dataclasses that define their meaning.
+"""Policies shipped with Stagelens: the numbers of `policy/*.yaml`, read into dataclasses that document their meaning.
 
-The burn-rate policy (`multiwindow.yaml`) and the incident policy (`incidents.yaml`) are defined here, the two policies of the
-regression search in `regression.policy`.
+The burn-rate policy (`multiwindow.yaml`) and the incident policy (`incidents.yaml`) are defined here; the two policies of the
+regression search are defined in `regression.policy`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Incidents of at least *services* services that began *within* this time form one group."""
+    """Rule that groups incidents of at least *services* services that started within the duration *within*."""
 
     services: int
     within: timedelta
@@ -30,12 +30,12 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """When missing traffic of a service is an incident.
+    """Rule for incidents about missing traffic of a service.
 
     Args:
-        after: Duration without requests.
-        expected: Minimum number of requests in the same window earlier. [count]
-        before: How much earlier to look; only times at which the service was known count.
+        after: Time without requests that opens an incident.
+        expected: Minimum number of requests in the same window at the earlier times. [count]
+        before: Ages of the earlier windows to compare with; only times at which the service already existed count.
         severity: Severity of the incident; `none` disables the rule.
     """
 
@@ -47,7 +47,7 @@ class NoData:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """After a *gap* without evaluations, incidents within *reach* are replayed."""
+    """Rule for replaying incidents within *reach* after a *gap* without evaluations."""
 
     gap: timedelta
     reach: timedelta
@@ -58,9 +58,9 @@ class IncidentPolicy:
     """Policy of incidents.
 
     Args:
-        fleet: When incidents of many services form one group.
-        no_data: When missing traffic is an incident.
-        catch_up: What is replayed after a gap.
+        fleet: Grouping of incidents of many services.
+        no_data: Incidents about missing traffic.
+        catch_up: Replay after a gap in the evaluations.
         kept: Retention of resolved incidents.
     """
 
@@ -72,13 +72,13 @@ class IncidentPolicy:
 
 @cache
 def default_incident_policy() -> IncidentPolicy:
-    """Return the policy that comes with Stagelens."""
+    """Return the incident policy shipped with Stagelens."""
     text = (Path(__file__).parent / "policy" / "incidents.yaml").read_text(encoding="utf-8")
     return read_incident_policy(yaml.safe_load(text))
 
 
 def read_incident_policy(raw: dict[str, Any]) -> IncidentPolicy:
-    """Return the policy written as *raw*."""
+    """Parse an incident policy from the parsed YAML mapping *raw*."""
     fleet, silent, missed = raw["fleet"], raw["no_data"], raw["catch_up"]
     before = tuple(parse_duration(text, "before") for text in silent["before"])
     return IncidentPolicy(
@@ -94,7 +94,7 @@ Severity = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True)
 class BurnRateRule:
-    """One tier: share *budget* of the error budget spent within *long*, and still being spent in *short*."""
+    """Alert tier that fires if a share *budget* of the error budget is spent within *long* and *short* is still bad."""
 
     severity: Severity
     budget: float
@@ -107,9 +107,9 @@ class MinimumBadRequests:
     """Minimum number of bad requests for an alert.
 
     Args:
-        bad: In the long window. [count]
-        all_bad: Or in the short window, when nothing in it was good. [count]
-        seen: Number of short windows a service must have been seen for; until then the rest counts as good.
+        bad: Minimum in the long window. [count]
+        all_bad: Alternative minimum in the short window, if it has no good request. [count]
+        seen: Minimum age of a service, as a number of short windows; for a younger one the remaining window counts as good.
     """
 
     bad: float
@@ -119,7 +119,7 @@ class MinimumBadRequests:
 
 @dataclass(frozen=True, slots=True)
 class CalmRule:
-    """When a slow tier is suppressed because the problem is over.
+    """Rule that suppresses a slow tier when the problem is over.
 
     Args:
         window: Window over which the burn rate must be below one.
@@ -136,10 +136,10 @@ class Hysteresis:
 
     Args:
         keep: A firing tier continues down to this share of its threshold. [ratio]
-        quiet: Time without a firing tier before the incident is resolved.
-        reopen: Within this time after its end, the same cause reopens the incident.
+        quiet: Time without a firing tier after which the incident is resolved.
+        reopen: Time after its end within which the same cause reopens the incident.
         abandon: Time without data after which the incident is closed as unknown.
-        update: Minimum time between two messages about a changed stage.
+        update: Minimum time between two notifications about a changed stage.
     """
 
     keep: float
@@ -151,14 +151,14 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class BurnRatePolicy:
-    """Burn-rate policy.
+    """Policy of burn-rate alerts.
 
     Args:
-        rules: The tiers.
+        rules: Alert tiers.
         guard: Minimum number of bad requests.
-        calm: When slow tiers are suppressed.
+        calm: Suppression of slow tiers.
         patience: Hysteresis of incidents.
-        stale: Time without collector activity after which nothing is evaluated.
+        stale: Time without collector activity after which evaluation is suspended.
     """
 
     rules: tuple[BurnRateRule, ...]
@@ -170,13 +170,13 @@ class BurnRatePolicy:
 
 @cache
 def default_burn_rate_policy() -> BurnRatePolicy:
-    """Return the policy that comes with Stagelens."""
+    """Return the burn-rate policy shipped with Stagelens."""
     text = (Path(__file__).parent / "policy" / "multiwindow.yaml").read_text(encoding="utf-8")
     return read_burn_rate_policy(yaml.safe_load(text))
 
 
 def read_burn_rate_policy(raw: dict[str, Any]) -> BurnRatePolicy:
-    """Return the policy written as *raw*."""
+    """Parse a burn-rate policy from the parsed YAML mapping *raw*."""
     calm, patience = raw["calm"], raw["incident"]
     return BurnRatePolicy(
         rules=tuple(
@@ -200,23 +200,23 @@ def _length(raw: dict[str, Any], key: str) -> timedelta:
     return parse_duration(raw[key], key)
 
 
-# Type of a field that is written as a duration and stored in whole minutes.
+# Type of a field that is written as a duration in the file and stored in whole minutes.
 InMinutes = Annotated[int, "written as a duration"]
 
 
 def shipped_policy(kind: type[T], name: str) -> T:
-    """Return the policy that comes with Stagelens as `policy/NAME.yaml`."""
+    """Return the policy of type *kind* shipped with Stagelens as `policy/NAME.yaml`."""
     path = Path(__file__).parent / "policy" / f"{name}.yaml"
     return read_policy_fields(kind, yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def read_policy_fields(kind: type[T], raw: Mapping[str, Any]) -> T:
-    """Return the dataclass *kind* with the values of *raw*.
+    """Build the dataclass *kind* from the values of *raw*.
 
-    Nested dataclasses are read recursively, tuples from lists, and durations from texts such as `5m`.
+    Nested dataclasses are read recursively, tuples from lists, and durations from text such as `5m`.
 
     Raises:
-        TypeError: A key is missing, or unknown.
+        TypeError: A key is missing or unknown.
         ConfigError: A duration is invalid.
     """
     kinds = get_type_hints(kind, include_extras=True)

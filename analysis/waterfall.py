@@ -1,4 +1,4 @@
-"""Waterfall of one retained request: order, position and place of its spans."""
+"""Waterfall of one retained request: order, position and device of its spans."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ NS = 1e9
 GPU, CPU, NETWORK, WAITING, OTHER_SERVICES = "GPU", "CPU", "Network", "Waiting", "Other services"
 PLACES = (NETWORK, WAITING, CPU, GPU, OTHER_SERVICES)
 _BY_STAGE = {"network": NETWORK, "queue": WAITING, "dependency": OTHER_SERVICES}
-# Stages on the device of the model; all others run on the CPU.
+# Stages that run on the device of the model; all others run on the CPU.
 _ON_THE_DEVICE = {"forward", "prefill", "decode", "h2d", "d2h"}
 
 
 def wall_seconds(duration_ns: int) -> float:
-    """Return the wall time of a request, above zero. [seconds]."""
+    """Return the wall time of a request in seconds, always above zero."""
     return max(duration_ns / NS, 1e-9)
 
 
 def spans_by_start(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return *spans* by their start."""
+    """Return *spans* sorted by start time."""
     return sorted(spans, key=lambda each: int(each["start_ns"]))
 
 
 def position_of(span: Mapping[str, Any], whole: float) -> tuple[float, float]:
-    """Return left edge and width of *span* in percent of *whole* seconds, clipped to it despite clock errors."""
+    """Return left edge and width of *span* in percent of *whole* seconds, clipped to 0-100 % against clock errors."""
     start, end = (float(span["start_ns"]), float(span["start_ns"]) + float(span["duration_ns"]))
     left, right = (min(max(each / NS / whole * 100, 0.0), 100.0) for each in (start, end))
     return left, right - left
 
 
 def lane_of(span: Mapping[str, Any], device: str) -> str:
-    """Return the place where *span* ran; *device* is that of the request's model.
+    """Return the hardware on which *span* ran; *device* is the device of the request's model.
 
     >>> lane_of({"stage": "forward", "attributes": {}}, "cuda:0"), lane_of({"stage": "tokenize"}, "cuda:0")
     ('GPU', 'CPU')
@@ -50,7 +50,7 @@ def lane_of(span: Mapping[str, Any], device: str) -> str:
 
 
 def busy_ns(spans: Sequence[Mapping[str, Any]]) -> int:
-    """Return how long at least one of *spans* ran [ns]."""
+    """Return the time [ns] during which at least one of *spans* was running."""
     total, reached = 0, 0
     for span in sorted(spans, key=lambda each: int(each["start_ns"])):
         start = max(int(span["start_ns"]), reached)

@@ -1,4 +1,4 @@
-"""Policies of the regression search: `policy/tail.yaml` for the statistics, `policy/watching.yaml` for their use."""
+"""Policies of the regression search: `policy/tail.yaml` (statistics) and `policy/watching.yaml` (watcher)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class WatchPolicy:
     """Policy of the regression watcher.
 
     Args:
-        severity: Severity of its incidents.
+        severity: Severity of the incidents it opens.
         delay: Delay between the end of a minute and its evaluation.
         stretch: Maximum time range read in one evaluation.
         catch_up: Maximum age of missed minutes that are still evaluated.
-        busy: Minimum time with requests for learning.
-        refresh: Interval at which a finding is updated.
-        blamed: Maximum time range of the requests used for a finding.
+        busy: Minimum time with requests that is required for learning.
+        refresh: Interval at which an open finding is updated.
+        blamed: Maximum time range of the requests used for stage attribution.
         silence: Time without requests after which the state is unknown.
-        released_before: Maximum time of a release before an onset it is attributed to.
-        released_after: Maximum time of such a release after the onset.
-        together: Time two versions must have served together before they are compared.
-        share: Share of the minutes of that time with requests of each. [ratio]
-        accepted_over: Maximum time range that defines an accepted level.
+        released_before: Maximum time from a release to the onset that is attributed to it.
+        released_after: Maximum time from an onset to a later release that it is attributed to.
+        together: Time during which two versions must both have served before they are compared.
+        share: Minimum share of the minutes of *together* in which each version had requests. [ratio]
+        accepted_over: Maximum time range used to determine an accepted level.
         accepted_beyond: Minimum number of accepted requests beyond a threshold. [count]
     """
 
@@ -49,27 +49,27 @@ class WatchPolicy:
 
 @cache
 def default_watch_policy() -> WatchPolicy:
-    """Return the policy that comes with Stagelens."""
+    """Return the regression watcher policy shipped with Stagelens."""
     return shipped_policy(WatchPolicy, "watching")
 
 
-# A quantile, or the mean.
+# Quantile of a statistic, or the mean.
 At = float | Literal["mean"]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of the last blocks, without the largest ones.
+    """Evaluation window: the last blocks, without the largest ones.
 
     Args:
         block: Length of a block. [minutes]
         blocks: Number of blocks.
-        drop: Number of largest blocks left out.
-        required: Robust spreads above the reference's median, one per statistic.
+        drop: Number of largest blocks that are ignored.
+        required: Required distance above the reference's median, for each statistic. [robust spreads]
         floor: Minimum growth of the latency. [ratio]
-        patience: Minimum duration above the level. [minutes]
-        after_release: Minimum duration soon after a release. [minutes]
-        alone: Whether it needs the full score, regardless of stages.
+        patience: Minimum duration above the required score. [minutes]
+        after_release: Minimum duration above the required score soon after a release. [minutes]
+        alone: Whether the window requires the full score even if a stage moved.
     """
 
     block: InMinutes
@@ -89,14 +89,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSpan:
-    """Time span of the reference.
+    """Time span of the data from which a reference is learned.
 
     Args:
-        length: Maximum. [minutes]
-        least: Minimum; without it there is no verdict. [minutes]
-        renew: Interval of learning. [minutes]
-        rhythm: Minimum for learning the time of day. [minutes]
-        load: Range beyond the usual loads in which the model is valid. [log]
+        length: Maximum length. [minutes]
+        least: Minimum length; with less data nothing is evaluated. [minutes]
+        renew: Interval between updates of the reference. [minutes]
+        rhythm: Minimum length for learning the time of day. [minutes]
+        load: Extension of the valid load range beyond the observed loads. [log]
     """
 
     length: InMinutes
@@ -108,12 +108,12 @@ class ReferenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Minimum level of a window, regardless of its spread.
+    """Minimum required level of a window, regardless of its spread.
 
     Args:
-        margin: Factor on the rare level of the reference.
-        rare: Quantile of the rare level. [0..1]
-        expected: Minimum number of requests expected beyond the threshold; for a canary, expected or seen. [count]
+        margin: Factor on the distance of the rare level from the reference's median.
+        rare: Quantile of the reference that defines the rare level. [0..1]
+        expected: Minimum number of requests expected beyond the threshold; for a canary, expected or observed. [count]
     """
 
     margin: float
@@ -126,9 +126,9 @@ class StageEase:
     """Reduction of the required score when a stage moved.
 
     Args:
-        start: Required score without a stage.
-        by: Reduction per unit of the stage's score.
-        least: Minimum.
+        start: Required score if no stage moved.
+        by: Reduction of the required score per unit of the stage's score.
+        least: Minimum required score.
     """
 
     start: float
@@ -136,19 +136,19 @@ class StageEase:
     least: float
 
     def needed(self, key: float) -> float:
-        """Return the required score if the largest stage score is *key*."""
+        """Return the required score when the highest stage score is *key*."""
         return min(1.0, max(self.least, self.start - self.by * key))
 
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """Statistics of the time in each stage.
+    """Policy of the statistics of stage times.
 
     Args:
         at: Quantiles.
-        left_out: Stages that follow others.
-        ease: Reduction of the required score.
-        windows: Windows.
+        left_out: Stages that follow others, such as queues; they are not scored.
+        ease: Reduction of the required score when a stage moved.
+        windows: Evaluation windows.
     """
 
     at: tuple[At, ...]
@@ -159,18 +159,18 @@ class StageKey:
 
 @dataclass(frozen=True, slots=True)
 class AlarmPolicy:
-    """When an alarm starts and ends.
+    """Conditions for the start and the end of an alarm.
 
     Args:
-        slow: Share of the score that suffices for a long time. [ratio]
-        slow_for: That time. [minutes]
-        released: Share of the score that suffices soon after a release. [ratio]
-        begin: Start of that period after the release. [minutes]
-        end: End of that period after the release. [minutes]
+        slow: Share of the required score that is sufficient over a long time. [ratio]
+        slow_for: Duration of that long time. [minutes]
+        released: Share of the required score that is sufficient soon after a release. [ratio]
+        begin: Start of the period after a release. [minutes]
+        end: End of the period after a release. [minutes]
         quiet: Score that must not have been reached before the release.
-        before: For how long before it. [minutes]
+        before: Duration of that quiet time before the release. [minutes]
         calm: Score below which the alarm ends.
-        calm_for: Minimum duration below it. [minutes]
+        calm_for: Minimum duration below *calm*. [minutes]
     """
 
     slow: float
@@ -191,7 +191,7 @@ class BlamePolicy:
     Args:
         band: Requests at and beyond this quantile are used. [0..1]
         block: Length of a block. [minutes]
-        sure: Number of its own spreads from which a stage counts in full.
+        sure: Growth from which a stage counts in full. [its own spreads]
     """
 
     band: float
@@ -204,7 +204,7 @@ class CanaryPolicy:
     """Parameters of the canary comparison.
 
     Args:
-        scatter: Scatter between blocks of two equal versions beyond counting. [log]
+        scatter: Scatter beyond counting noise between blocks of two equal versions. [log]
         windows: Windows, shortest first.
     """
 
@@ -214,7 +214,7 @@ class CanaryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Confounders:
-    """Thresholds of a traffic change.
+    """Thresholds above which the traffic is considered changed.
 
     Args:
         share: Minimum change of a share of the requests. [ratio]
@@ -254,5 +254,5 @@ class TailPolicy:
 
 @cache
 def default_tail_policy() -> TailPolicy:
-    """Return the policy that comes with Stagelens."""
+    """Return the policy of the regression statistics shipped with Stagelens."""
     return shipped_policy(TailPolicy, "tail")

@@ -1,7 +1,7 @@
-"""Scores of the last hours of a series against its learnt reference, and the alarm state that follows minute by minute.
+"""Scores of the last hours of a series against its learned reference, and the alarm state, advanced minute by minute.
 
-The reference is learnt from the last days of the series: thresholds, expectation, scatter, and how far chance alone goes. It is
-small and stored as JSON, so that another process can continue with it. Days are read one by one, so that only one is in memory.
+The reference is learned from the last days of the series: thresholds, expectation, scatter, and the variation due to chance. It
+is small and stored as JSON, so that another process can continue with it. Days are read one at a time to limit memory use.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .statistic import (
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """Limits of one window for each of its rows.
+    """Limits of one window for each of the rows it scores.
 
     Args:
-        rows: Positions of its rows; shape (r,).
+        rows: Positions of the scored rows; shape (r,).
         median: Median of the statistic in the reference; shape (r,).
-        reach: Required distance above the median; shape (r,). [standard units]
+        reach: Required distance of the statistic above its median; shape (r,). [standard units]
         spread: Robust spread of the statistic; shape (r,).
-        floor: Minimum excess; shape (r,). [log ratio]
+        floor: Minimum excess over the expectation; shape (r,). [log ratio]
     """
 
     rows: tuple[int, ...]
@@ -56,13 +56,13 @@ class WindowLimits:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Reference of one series.
+    """Learned reference of one series.
 
     Args:
-        until: End of the learnt time. [minutes since the epoch]
-        rows: The rows.
-        model: Their expectation model.
-        windows: Limits of the policy's windows.
+        until: End of the learned data. [minutes since the epoch]
+        rows: Rows of the statistics.
+        model: Expectation model of the rows.
+        windows: Limits of the windows of the policy.
         key: Limits of the windows for stages.
     """
 
@@ -73,12 +73,12 @@ class Reference:
     key: tuple[WindowLimits, ...]
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the reference as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Reference:
-        """Read the result of `to_json`."""
+        """Parse a reference from the JSON of `to_json`."""
         raw = json.loads(text)
         return cls(
             until=raw["until"],
@@ -93,13 +93,13 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], kept: TailCounts,
     """Learn a reference from the counts of the last days.
 
     Args:
-        policy: The policy.
-        rows: The counted rows.
-        kept: Their counts.
+        policy: Policy of the regression statistics.
+        rows: Rows of the statistics.
+        kept: Request counts of the rows.
         total: Histogram of the same days.
 
     Returns:
-        None if there are too few data.
+        The reference; None if there is too little data.
     """
     if len(kept) < policy.reference.least or not rows:
         return None
@@ -122,7 +122,7 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], kept: TailCounts,
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceDays:
-    """Reference days, from which the limits of windows are determined."""
+    """Counts and model of the reference days, from which the limits of windows are derived."""
 
     policy: TailPolicy
     rows: tuple[Row, ...]
@@ -131,7 +131,7 @@ class _ReferenceDays:
     total: Histogram
 
     def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> WindowLimits:
-        """Return the limits of *window* from its statistic over all reference days."""
+        """Return the limits of *window* for the *chosen* rows, from its statistic over all reference days."""
         if not chosen:
             return WindowLimits((), (), (), (), ())
         values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)
@@ -147,7 +147,7 @@ def robust_spread(values: Floats) -> Floats:
     """Return the robust spread of each row: the larger of two outlier-resistant estimates of the standard deviation.
 
     Args:
-        values: Shape (rows, n).
+        values: Samples of each row; shape (rows, n).
     """
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=-1)
     deviation = np.median(np.abs(values - middle[..., None]), axis=-1)
@@ -170,11 +170,11 @@ def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[Minut
     """Learn a reference from the minutes of the last days.
 
     Args:
-        policy: The policy.
-        days: Returns the days, oldest first; called twice: for thresholds and for counts.
+        policy: Policy of the regression statistics.
+        days: Function that returns the days, oldest first; called twice, for thresholds and for counts.
 
     Returns:
-        None if there are too few data.
+        The reference; None if there is too little data.
     """
     total, own = total_histograms(days())
     rows = rows_of(policy, total, own)
@@ -186,7 +186,7 @@ def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[Minut
 
 
 def total_histograms(days: Iterable[MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
-    """Return the histogram of all requests and one per stage."""
+    """Return the histogram of the end-to-end latency and the histograms of all stages, summed over *days*."""
     total: Histogram = Histogram()
     own: dict[str, Histogram] = {}
     for day in days:
@@ -203,7 +203,7 @@ def _histogram(day: MinuteHistograms, counts: np.ndarray) -> Histogram:
     )
 
 
-# Larger than any statistic; pads windows with fewer blocks.
+# Value larger than any statistic; pads windows with fewer blocks.
 PADDING = 1e9
 
 
@@ -213,9 +213,9 @@ class WindowScore:
 
     Args:
         row: Position of the row.
-        z: Robust spreads above the reference's median.
-        score: 1 is enough to fire, 0 is normal.
-        excess: Log ratio of requests beyond the threshold to expected ones.
+        z: Distance of the statistic from the reference's median. [robust spreads]
+        score: Score relative to the limit: 0 is normal, 1 is sufficient to fire.
+        excess: Log ratio of the requests beyond the threshold to the expected ones.
     """
 
     row: int
@@ -226,11 +226,11 @@ class WindowScore:
 
 @dataclass(frozen=True, slots=True)
 class TailScore:
-    """Score of the last hours.
+    """Scores of the last hours.
 
     Args:
-        cells: Highest score of each window, None with too few requests.
-        moved: Score of each stage: 1 if it certainly moved. Empty if it was not needed.
+        cells: Highest score of each window; None for a window with too few requests.
+        moved: Score of each stage; 1 if the stage certainly moved. Empty if not needed.
     """
 
     cells: tuple[WindowScore | None, ...]
@@ -253,7 +253,7 @@ class TailScore:
 
     @property
     def best(self) -> int | None:
-        """Position of the window with the highest score, None without scores."""
+        """Position of the window with the highest score; None without scores."""
         return int(np.argmax(self.scores)) if any(self.cells) else None
 
 
@@ -261,8 +261,8 @@ class TailScorer:
     """Scores the minutes of one series; created once per reference.
 
     Args:
-        policy: The policy.
-        reference: The reference.
+        policy: Policy of the regression statistics.
+        reference: Reference of the series.
     """
 
     def __init__(self, policy: TailPolicy, reference: Reference) -> None:
@@ -270,11 +270,11 @@ class TailScorer:
         self._rows = reference.rows
         self._whole = _WindowBatch(policy, policy.windows, reference, reference.windows)
         self._stages = _WindowBatch(policy, key.windows, reference, reference.key)
-        # Below this no window can fire, whatever the scores of stages.
+        # Below this score of the latency no window can fire, whatever the scores of the stages.
         self._asks_stages = policy.fire.released * key.ease.least
 
     def score(self, recent: TailCounts) -> TailScore:
-        """Score the minutes of *recent*, up to the longest window; longer windows than *recent* are skipped."""
+        """Return the scores of the minutes of *recent*; windows longer than *recent* are skipped."""
         sums = PrefixSums(recent)
         cells = tuple(
             max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)
@@ -292,7 +292,7 @@ class TailScorer:
 
 
 class _WindowBatch:
-    """Windows and rows laid out as arrays, so that one pass over all blocks scores them."""
+    """Windows and rows laid out as arrays, so that all blocks are scored in one pass."""
 
     def __init__(
         self, policy: TailPolicy, windows: Sequence[Window], reference: Reference, limits: Sequence[WindowLimits]
@@ -311,7 +311,7 @@ class _WindowBatch:
         )
 
     def cells(self, sums: PrefixSums, *, best: bool) -> list[list[WindowScore]]:
-        """Return the scores of each window with enough data; with *best* only the highest."""
+        """Return the scores of each window that has enough data; only the highest if *best* is true."""
         if not self._rows:
             return []
         blocks = block_excess(sums, self._asked, np.maximum(sums.minutes - self._back, 0), self._lengths)
@@ -342,7 +342,7 @@ class _WindowBatch:
 
 
 def _layout(windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of each window's blocks among all blocks, and a mask of real blocks; shape (windows, most)."""
+    """Return block positions by window, and the mask of blocks that are not padding; shape (windows, most)."""
     most = max(window.blocks for window in windows)
     firsts = np.cumsum([0, *(window.blocks for window in windows)])[:-1]
     places = np.arange(most)
@@ -355,21 +355,21 @@ AlarmChange = Literal["", "fired", "resolved"]
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """Alarm state of one series; survives restarts with its reference.
+    """Alarm state of one series, stored with its reference so that it survives restarts.
 
     Args:
         at: Last evaluated minute. [minutes since the epoch]
-        since: First minute that counts; earlier ones belong to a removed version or an accepted level.
-        runs: Time each window has been above its level. [minutes]
-        slow: Time above the level for slow detection. [minutes]
-        released: Time above the level after a release. [minutes]
-        calm: Time below the level that ends the alarm. [minutes]
-        quiet: Time below the level that may precede a release. [minutes]
-        released_at: Last release that counts, None for none. [minutes since the epoch]
-        fired_at: Start of the alarm, None if it does not fire. [minutes since the epoch]
+        since: First minute that is evaluated; earlier ones belong to a removed version or an accepted level.
+        runs: Consecutive time of each window above its required score. [minutes]
+        slow: Consecutive time of each window above the lower score for slow detection. [minutes]
+        released: Consecutive time of each window above the lower score after a release. [minutes]
+        calm: Consecutive time below the score that ends the alarm. [minutes]
+        quiet: Consecutive time below the maximum score before a release. [minutes]
+        released_at: Last release that lowers the required score; None without one. [minutes since the epoch]
+        fired_at: Start of the alarm; None if no alarm is active. [minutes since the epoch]
 
-    While it fires, its reference is not renewed, or the regression would become the baseline. After a removed version or an
-    accepted level, a new `AlarmState` begins.
+    While an alarm is active the reference is not updated; otherwise the regression would become the baseline. After a removed
+    version or an accepted level, a new `AlarmState` starts.
     """
 
     at: int = 0
@@ -383,12 +383,12 @@ class AlarmState:
     fired_at: int | None = None
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return the alarm state as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> AlarmState:
-        """Read what `to_json` wrote."""
+        """Parse an alarm state from the JSON of `to_json`."""
         raw: dict[str, Any] = json.loads(text)
         raw.update({name: tuple(raw[name]) for name in ("runs", "slow", "released")})
         return cls(**raw)
@@ -396,12 +396,12 @@ class AlarmState:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRules:
-    """Rules of the alarm.
+    """Rules by which an alarm starts and ends.
 
     Args:
         windows: Scored windows.
         fire: Required scores and durations.
-        ease: Reduction by stage scores.
+        ease: Reduction of the required score when a stage moved.
     """
 
     windows: tuple[Window, ...]
@@ -417,12 +417,12 @@ def advance_alarm(
     Args:
         rules: Rules of the alarm.
         progress: Previous state.
-        at: The minute. [minutes since the epoch]
-        judged: Score of the hours up to it.
-        release: Whether a new version began to serve in this minute.
+        at: Evaluated minute. [minutes since the epoch]
+        judged: Scores of the hours up to that minute.
+        release: Whether a new version started to serve in this minute.
 
     Returns:
-        New state and its change. Without scores nothing changes: no data does not mean recovery.
+        New state, and the change of the alarm. Without scores the alarm does not change: missing data is not a recovery.
     """
     fire = rules.fire
     if judged.best is None:
@@ -435,7 +435,7 @@ def advance_alarm(
         at=at,
         runs=_consecutive_minutes(rules, progress.runs, judged, 1.0),
         slow=_consecutive_minutes(rules, progress.slow, judged, fire.slow),
-        # A window that began before the release includes the old version.
+        # A window that started before the release includes the old version.
         released=_consecutive_minutes(rules, progress.released, judged, fire.released, longest=age if fresh else 0),
         calm=progress.calm + 1 if judged.score < fire.calm else 0,
         quiet=progress.quiet + 1 if judged.score < fire.quiet else 0,
@@ -463,7 +463,10 @@ def _should_fire(rules: AlarmRules, progress: AlarmState) -> bool:
 def _consecutive_minutes(
     rules: AlarmRules, before: tuple[int, ...], judged: TailScore, part: float, longest: float = math.inf
 ) -> tuple[int, ...]:
-    """Return how many minutes each window has had *part* of its required score; windows longer than *longest* get 0."""
+    """Return the consecutive minutes of each window above *part* of its required score.
+
+    Windows longer than *longest* get 0.
+    """
     eased = rules.ease.needed(judged.key)
     found: list[int] = []
     for run, window, score in zip(before or (0,) * len(rules.windows), rules.windows, judged.scores, strict=True):

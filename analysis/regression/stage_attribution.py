@@ -1,8 +1,8 @@
-"""Stage attribution: where the slowest requests spend more time than the slowest requests of the same hours before.
+"""Stage attribution: stages in which the slowest requests take longer than usual at the same hours of the day.
 
-The largest difference alone misleads: a variable stage has large ones by chance, and a queue grows whenever any later stage
-does. A difference therefore counts in full only when it is far outside the stage's own variation, and a stage that follows
-others is named first only when no other stage moved.
+The largest difference alone is misleading: a variable stage has large differences by chance, and a queue grows whenever a later
+stage does. A difference therefore counts in full only if it is far outside the stage's own variation, and a stage that follows
+others is named first only if no other stage moved.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class StageBaseline:
 
     Args:
         stages: Keys of the stages.
-        usual: Mean seconds in each stage by hour of the day (UTC); shape (24, stages).
-        spread: Robust spread of blocks around that; shape (stages,). [seconds]
+        usual: Mean time in each stage by hour of the day (UTC); shape (24, stages). [seconds]
+        spread: Robust spread of blocks around *usual*; shape (stages,). [seconds]
     """
 
     stages: tuple[str, ...]
@@ -39,12 +39,12 @@ class StageBaseline:
     spread: tuple[float, ...]
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the baseline as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> StageBaseline:
-        """Read the result of `to_json`."""
+        """Parse a baseline from the JSON of `to_json`."""
         raw = json.loads(text)
         return cls(tuple(raw["stages"]), tuple(tuple(row) for row in raw["usual"]), tuple(raw["spread"]))
 
@@ -57,7 +57,7 @@ class Suspect:
         stage: Key of the stage.
         seconds: Additional time per request. [seconds]
         share: Share of the total growth; above 1 when another stage got faster. [ratio]
-        z: Distance from its baseline. [robust spreads]
+        z: Distance of the stage from its baseline. [robust spreads]
     """
 
     stage: str
@@ -67,7 +67,7 @@ class Suspect:
 
 
 def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> StageBaseline:
-    """Learn the stage baseline from the last *days*, all of one step."""
+    """Learn the stage baseline from the last *days*, all of the same step length."""
     blame = policy.blame
     stages = tuple(sorted({stage for day in days for stage in day.stages}))
     found: list[Floats] = []
@@ -88,9 +88,9 @@ def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> St
 
 
 def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) -> Floats | None:
-    """Return the mean time in each of *stages* of the requests at and beyond quantile *band*; None without requests.
+    """Return the mean time of each of *stages* in the requests at or beyond quantile *band*; None without requests.
 
-    The bucket of the quantile counts with its share beyond it.
+    The bucket that contains the quantile is weighted by its share beyond the quantile.
     """
     by_bucket = spent.total.sum(axis=0, dtype=np.int64)
     n = int(by_bucket.sum())
@@ -106,13 +106,13 @@ def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) 
 def rank_suspects(
     policy: TailPolicy, habits: StageBaseline, spent: StageSeconds, moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return the growth of stages in the slowest requests of a window, most suspect first.
+    """Return the growth of each stage in the slowest requests of a window, most suspect first.
 
     Args:
-        policy: The policy.
+        policy: Policy of the regression statistics.
         habits: Stage baseline.
-        spent: The window.
-        moved: Stage scores, see `TailScore`.
+        spent: Stage times of the window.
+        moved: Score of each stage, see `TailScore`.
     """
     stages = tuple(sorted({*habits.stages, *spent.stages}))
     means = mean_stage_seconds(policy.blame.band, spent, stages)
@@ -126,7 +126,7 @@ def rank_suspects(
 def rank_growth(
     policy: TailPolicy, habits: StageBaseline, grown: Mapping[str, float], moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return the stages by their growth in seconds, most suspect first; other arguments as in `rank_suspects`."""
+    """Return the stages by their growth *grown* [seconds], most suspect first; arguments as in `rank_suspects`."""
     whole = sum(grown.values())
     spread = dict(zip(habits.stages, habits.spread, strict=True))
     found = [
@@ -138,9 +138,10 @@ def rank_growth(
 
 
 def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds attributed to each stage: its growth weighted by confidence.
+    """Return the seconds attributed to each stage: its growth weighted by the confidence that the stage moved.
 
-    Growth of stages that follow others is attributed to the most suspect other stage, as far as that one certainly moved.
+    Growth of stages that follow others is attributed to the most suspect other stage, in proportion to the certainty that this
+    stage moved.
     """
     guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in found}
     followers = set(policy.stage_key.left_out) & set(guilt)
@@ -154,14 +155,14 @@ def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[
 
 
 def _confidence(policy: TailPolicy, one: Suspect, moved: Mapping[str, float]) -> float:
-    """Return the confidence in [0, 1] that a stage moved: from its score, or else from its baseline."""
+    """Return the confidence in [0, 1] that a stage moved, from its score, or from its baseline if there is no score."""
     own = moved.get(one.stage)
     sure = one.z / policy.blame.sure if own is None else own
     return min(max(sure, 0.0), 1.0) ** 2
 
 
 def _expected(habits: StageBaseline, spent: StageSeconds) -> dict[str, float]:
-    """Return the baseline for the hours of *spent*."""
+    """Return the mean baseline time of each stage for the hours of *spent*, weighted by requests."""
     minutes = spent.start + spent.step * np.arange(len(spent.total))
     usual = np.array(habits.usual)[minutes // 60 % HOURS]
     weights = spent.total.sum(axis=1, dtype=np.int64)
@@ -169,12 +170,12 @@ def _expected(habits: StageBaseline, spent: StageSeconds) -> dict[str, float]:
 
 
 def _by_hour(values: Floats, hours: Floats) -> Floats:
-    """Return the median per hour of the day, or that of all hours if an hour has no data."""
+    """Return the median for each hour of the day, or the median of all hours if an hour has no data."""
     everything = np.median(values, axis=0) if len(values) else np.zeros(values.shape[1])
     return np.stack([np.median(values[hours == h], axis=0) if (hours == h).any() else everything for h in range(HOURS)])
 
 
 def _spread(around: Floats) -> Floats:
-    """Return the spread of each column; for a mostly absent stage, from the times it was present."""
+    """Return the spread of each column; for a mostly absent stage, the spread of the times with the stage."""
     above = (np.quantile(around, 0.98, axis=0) - np.median(around, axis=0)) / NormalDist().inv_cdf(0.98)
     return np.maximum(robust_spread(around.T), above)

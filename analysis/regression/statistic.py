@@ -1,13 +1,13 @@
-"""Statistics of the regression search: counts beyond fixed thresholds, and how far they exceed their expectation.
+"""Statistics of the regression search: counts beyond fixed thresholds, and their excess over the expected counts.
 
-Thresholds are quantiles of the reference. A `Row` is one question: end-to-end latency or the time in one stage, beyond one
-quantile or in the mean. The mean is a count too: seconds divided by (mean square / mean), a number that scatters like a
-count of requests. Values beyond the 99th percentile count as that percentile: a few cold starts would otherwise outweigh
-thousands of requests, and the quantile rows see them anyway.
+Thresholds are quantiles of the reference. A `Row` is one statistic: the requests whose end-to-end latency or time in one stage
+exceeds one quantile, or the mean of that time. The mean is expressed as a count too: seconds divided by (mean square / mean), a
+number that scatters like a count of requests. Values beyond the 99th percentile count as that percentile: a few cold starts would
+otherwise outweigh thousands of requests, and the quantile rows include them anyway.
 
-The excess of a block of minutes is the log of the requests beyond the threshold over those expected at this load and time of
-day. Divided by its scatter (that of the reference, and of counting) it is the statistic of the block. The statistic of a
-window is the mean of its smallest blocks, so that one spike cannot move it.
+The excess of a block of minutes is the log ratio of the requests beyond the threshold to those expected at this load and time of
+day. The statistic of a block is its excess divided by its scatter (that of the reference, and of counting). The statistic of a
+window is the mean of its blocks without the largest, so that one spike cannot change it much.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from .policy import At, TailPolicy, Window
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 BUCKETS_A_DOUBLING = 2**SCALE
-# Stage of the rows about end-to-end latency.
+# Stage key of the rows for end-to-end latency.
 END_TO_END = ""
 MEAN = "mean"
-# In the mean, requests are capped at this quantile of the reference.
+# Latencies are capped at this quantile of the reference when the mean is computed.
 MOST = 0.99
 DAY = 1440
-# Half a request on both sides keeps the log finite and nearly unbiased (Anscombe, Haldane).
+# Half a request added to both counts keeps the log finite and nearly unbiased (Anscombe, Haldane).
 HALF_REQUEST = 0.5
 # Fit of the time of day: block length in minutes, iterations, and the limit of outliers in spreads (Huber).
 FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
 # Initial and minimum scatter.
 FIRST_SCATTER, LEAST_SCATTER = 0.2, 0.02
-# A service scatters more near its limits: the busiest tenth has its own scatter if it has enough blocks.
+# Scatter is larger near the limits of a service: the busiest tenth has its own scatter if it has enough blocks.
 PEAK, LEAST_PEAKS = 0.9, 20
-# Minimum distance of the moments at which the statistic is learnt. [minutes]
+# Minimum distance between the times at which the statistic is sampled. [minutes]
 LEAST_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MinuteHistograms:
-    """Requests of one series (a service, route, model, version …) by minute and latency bucket.
+    """Request counts of one series (a service, route, model, version …) by minute and latency bucket.
 
     Args:
         start: First minute. [minutes since the epoch]
         index: Buckets at the scale of `core.histogram`, ascending; shape (k,).
-        total: Requests by end-to-end latency; shape (minutes, k).
+        total: Request counts by end-to-end latency; shape (minutes, k).
         stages: Keys of the stages.
-        own: Requests by the time in each stage; shape (stages, minutes, k).
+        own: Request counts by the time in each stage; shape (stages, minutes, k).
     """
 
     start: int
@@ -68,7 +68,7 @@ class MinuteHistograms:
 
     @property
     def end(self) -> int:
-        """First minute after the last one."""
+        """End of the data, exclusive. [minutes since the epoch]."""
         return self.start + len(self)
 
 
@@ -80,9 +80,9 @@ class StageSeconds:
         start: First minute of the first step. [minutes since the epoch]
         step: Length of a step. [minutes]
         index: Buckets, ascending; shape (k,).
-        total: Requests; shape (steps, k).
+        total: Request counts; shape (steps, k).
         stages: Keys of the stages.
-        seconds: Time in each stage of the requests of the bucket; shape (stages, steps, k).
+        seconds: Total time in each stage of the requests of the bucket; shape (stages, steps, k).
     """
 
     start: int
@@ -108,14 +108,14 @@ def bucket_middles(index: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One question: requests beyond a quantile of one time, or its mean.
+    """Statistic of the latency or of one stage: the number of requests beyond a quantile, or the mean.
 
     Args:
         stage: Key of the stage; `END_TO_END` for the end-to-end latency.
         at: Quantile, or the mean.
-        edge: Last bucket that is not beyond; for the mean, the bucket of the cap.
+        edge: Last bucket below the threshold; for the mean, the bucket at which values are capped.
         unit: Unit of the mean; unused for a quantile. [seconds]
-        expected: Share of the reference's requests beyond; for the mean, units per request.
+        expected: Share of the reference's requests beyond the threshold; for the mean, units per request. [ratio]
     """
 
     stage: str
@@ -127,13 +127,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TailCounts:
-    """Counts by minute.
+    """Request counts by minute, in total and beyond the threshold of each row.
 
     Args:
         start: First minute. [minutes since the epoch]
         requests: All requests; shape (minutes,).
-        n: Requests that had the row's stage; shape (rows, minutes).
-        beyond: Requests beyond the threshold; shape (rows, minutes).
+        n: Requests that had the stage of the row; shape (rows, minutes).
+        beyond: Requests beyond the threshold of the row; shape (rows, minutes).
     """
 
     start: int
@@ -146,17 +146,17 @@ class TailCounts:
 
     @property
     def end(self) -> int:
-        """First minute after the last one."""
+        """End of the counts, exclusive. [minutes since the epoch]."""
         return self.start + len(self)
 
     def last(self, minutes: int) -> TailCounts:
-        """Return the last *minutes*."""
+        """Return the counts of the last *minutes*."""
         first = max(len(self) - minutes, 0)
         return TailCounts(self.start + first, self.requests[first:], self.n[:, first:], self.beyond[:, first:])
 
 
 def rows_of(policy: TailPolicy, total: Histogram, own: dict[str, Histogram]) -> tuple[Row, ...]:
-    """Return the rows for the histograms of the reference, end-to-end first."""
+    """Return the rows for the histograms of the reference, end-to-end latency first."""
     rows = [_row(END_TO_END, at, total) for at in policy.at]
     key = policy.stage_key
     rows += [_row(stage, at, own[stage]) for stage in sorted(own) if stage not in key.left_out for at in key.at]
@@ -164,7 +164,7 @@ def rows_of(policy: TailPolicy, total: Histogram, own: dict[str, Histogram]) -> 
 
 
 def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
-    """Count *minutes* for *rows*."""
+    """Count the requests of *minutes* beyond the threshold of each of *rows*."""
     whole, own = _from_above(minutes.total), _from_above(minutes.own)
     width = len(minutes.index)
     firsts = np.searchsorted(minutes.index, [row.edge for row in rows], side="right").tolist()
@@ -183,7 +183,7 @@ def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
 
 
 def join_tallies(first: TailCounts, second: TailCounts) -> TailCounts:
-    """Return *first* followed by *second*; a gap is filled with zeros, and *second* replaces common minutes."""
+    """Return the counts of *first* followed by *second*; gaps are zeros, and *second* replaces minutes in both."""
     kept = max(min(second.start - first.start, len(first)), 0)
     gap = max(second.start - first.end, 0)
     parts = [
@@ -194,7 +194,7 @@ def join_tallies(first: TailCounts, second: TailCounts) -> TailCounts:
 
 
 def _from_above(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Return cumulative sums from the last bucket; *counts* of shape (..., k), the result one longer."""
+    """Return cumulative sums from the last bucket down; *counts* has shape (..., k), the result (..., k + 1)."""
     sums = np.zeros((*counts.shape[:-1], counts.shape[-1] + 1), np.int64)
     np.cumsum(counts[..., ::-1], axis=-1, out=sums[..., 1:])
     return sums
@@ -205,7 +205,7 @@ def _row(stage: str, at: At, histogram: Histogram) -> Row | None:
 
 
 def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | None:
-    """Return the row whose bucket edge is nearest to *quantile*."""
+    """Return the row whose threshold is the bucket edge nearest to *quantile* of *histogram*; None without one."""
     index = np.array(sorted(histogram.buckets))
     if not len(index):
         return None
@@ -231,7 +231,7 @@ def _mean_row(stage: str, histogram: Histogram) -> Row | None:
 
 
 def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
-    """Return the log ratio of requests beyond the threshold if all latencies grow by *growth*."""
+    """Return the log ratio by which the requests beyond the threshold increase if all latencies grow by *growth*."""
     if row.at == MEAN or not growth:
         return float(np.log1p(growth))
     index = np.array(sorted(histogram.buckets))
@@ -243,15 +243,15 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationModel:
-    """Expectation model of all rows.
+    """Model of the expected counts of all rows, by load and time of day.
 
     Args:
-        blocks: Lengths of blocks. [minutes]
-        load: Lowest, median and highest log of requests per minute for which it is valid.
-        weights: Weights of the features; shape (rows, features).
-        scatter: Over-dispersion of each row at each length of blocks; shape (rows, blocks). [log]
-        strained: Scatter at load peaks; empty if they do not differ.
-        peak: Start of load peaks, as log of requests per minute.
+        blocks: Block lengths. [minutes]
+        load: Lowest, median and highest load for which the model is valid. [log of requests per minute]
+        weights: Weights of the `model_features`; shape (rows, features).
+        scatter: Over-dispersion of each row at each block length; shape (rows, blocks). [log]
+        strained: Over-dispersion at load peaks; empty for the same as *scatter*.
+        peak: Load from which a block counts as a peak. [log of requests per minute]
     """
 
     blocks: tuple[int, ...]
@@ -263,10 +263,10 @@ class ExpectationModel:
 
 
 class Expectation:
-    """Expectation of some rows, as arrays.
+    """Expectation of selected rows, as arrays.
 
     Args:
-        model: Model of all rows.
+        model: Expectation model of all rows.
         rows: All rows.
         chosen: Positions of the selected rows.
     """
@@ -286,7 +286,7 @@ class PrefixSums:
     """Prefix sums of counts, so that any block of minutes is one subtraction.
 
     Args:
-        kept: The counts.
+        kept: Request counts by minute.
     """
 
     def __init__(self, kept: TailCounts) -> None:
@@ -297,7 +297,7 @@ class PrefixSums:
         self._beyond = _running(kept.beyond)
 
     def of(self, ends: Ints, lengths: Ints, rows: Ints) -> tuple[Floats, Floats, Floats]:
-        """Return requests, shape (blocks,), and n and beyond, shape (rows, blocks), of blocks before *ends*."""
+        """Return requests (blocks,), and n and beyond (rows, blocks), of the blocks that end before *ends*."""
         starts = np.maximum(ends - lengths, 0)
         n, beyond = self._n[rows], self._beyond[rows]
         return (
@@ -310,14 +310,14 @@ class PrefixSums:
 def fit_model(
     rows: Sequence[Row], kept: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
 ) -> ExpectationModel:
-    """Fit the effects of load and time of day, and the scatter, to the reference.
+    """Fit the expectation model to the reference: the effects of load and time of day, and the scatter.
 
     Args:
-        rows: The rows.
-        kept: Their counts.
-        blocks: Lengths of blocks. [minutes]
+        rows: Rows of the model.
+        kept: Request counts of the reference.
+        blocks: Block lengths. [minutes]
         rhythm: Whether there are enough days to fit the time of day.
-        load: Range beyond the usual loads in which the model is valid. [log]
+        load: Extension of the valid load range beyond the observed loads. [log]
     """
     sums = PrefixSums(kept)
     every = np.arange(len(rows))
@@ -339,7 +339,7 @@ def fit_model(
 
 
 def model_features(load: tuple[float, float, float], requests: Floats, lengths: Ints, ends: Ints) -> Floats:
-    """Return the features of blocks: constant, load, its square and the time of day; shape (blocks, 7)."""
+    """Return the model features of blocks: constant, load, its square and the time of day; shape (blocks, 7)."""
     low, middle, high = load
     busy = np.clip(np.log(np.maximum(requests, 1) / lengths), low, high) - middle
     day = 2 * np.pi * (ends - lengths / 2) / DAY
@@ -348,16 +348,16 @@ def model_features(load: tuple[float, float, float], requests: Floats, lengths: 
 
 
 def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return how far blocks exceed their expectation.
+    """Return the excess of blocks over their expectation.
 
     Args:
-        sums: The counts.
+        sums: Prefix sums of the counts.
         asked: Expectation of the selected rows.
         ends: Minute after each block, relative to the start of *sums*; shape (b,).
-        lengths: Length of each block, one of the model's; shape (b,). [minutes]
+        lengths: Length of each block, one of the model's block lengths; shape (b,). [minutes]
 
     Returns:
-        Excess in units of scatter; excess as log ratio; expected requests beyond. Each of shape (rows, b).
+        Excess in units of scatter, excess as log ratio, and expected requests beyond the threshold; each of shape (rows, b).
     """
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
@@ -370,7 +370,7 @@ def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints
 
 
 def trimmed_mean(window: Window, values: Floats) -> Floats:
-    """Return the mean of the blocks of *window* without the largest; *values* of shape (..., blocks)."""
+    """Return the mean of the blocks of *window* without its largest ones; *values* has shape (..., blocks)."""
     kept = window.blocks - window.drop
     return np.partition(values, kept - 1, axis=-1)[..., :kept].mean(axis=-1)
 
@@ -378,7 +378,7 @@ def trimmed_mean(window: Window, values: Floats) -> Floats:
 def sliding_statistic(
     window: Window, model: ExpectationModel, rows: Sequence[Row], kept: TailCounts, chosen: Sequence[int]
 ) -> Floats:
-    """Return the window's statistic at moments of *kept* half a block (at least two minutes) apart; shape (rows, moments)."""
+    """Return the statistic of *window* every half block (at least two minutes) of *kept*; shape (rows, times)."""
     ends = np.arange(window.block, len(kept) + 1)
     lengths = np.full(len(ends), window.block)
     values, _, _ = block_excess(PrefixSums(kept), Expectation(model, rows, chosen), ends, lengths)
@@ -403,7 +403,10 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
 
 
 def _scatter(sums: PrefixSums, model: ExpectationModel, rows: Sequence[Row], block: int, minutes: int) -> Floats:
-    """Return the scatter beyond counting of each row in blocks of *block* minutes: usual, and at peaks; shape (2, rows)."""
+    """Return the scatter of each row beyond counting noise in blocks of *block* minutes.
+
+    The first row of the result is the usual scatter, the second the scatter at load peaks; shape (2, rows).
+    """
     ends = np.arange(block, minutes + 1, block)
     lengths = np.full(len(ends), block)
     asked = Expectation(model, rows, range(len(rows)))
@@ -415,7 +418,7 @@ def _scatter(sums: PrefixSums, model: ExpectationModel, rows: Sequence[Row], blo
     at_peak = np.log(np.maximum(requests, 1) / block) >= model.peak
     if at_peak.sum() < LEAST_PEAKS:
         return np.stack((usual, usual))
-    # Upward scatter only: near its limits a service is sometimes much slower, never much faster.
+    # Upward scatter only: near its limits a service is sometimes much slower, but never much faster.
     above = np.quantile(around[:, at_peak], 0.9, axis=1) / NormalDist().inv_cdf(0.9)
     return np.stack((usual, np.maximum(usual, _beyond_counting(np.maximum(above, 0), counting[:, at_peak]))))
 
