@@ -1,6 +1,6 @@
-"""Stagelens: where did the time go, and why is p99 not p50?
+"""Stagelens: latency of inference requests by stage, and the reasons why p99 differs from p50.
 
-Importing this package loads no other module of it; the names below are loaded on first use (PEP 562).
+Importing this package loads none of its modules; the names below are loaded on first use (PEP 562).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["batch", "instrument", "request", "stage", "ticket"]
 __version__ = "0.1.0"
 
-# Held during imports of our modules while the host is running, and by a forking thread: the child of a half-finished import
-# would wait for a thread that it does not have. A forking thread takes this lock first and the lock of `logging`, which our
-# modules need at import, after it. Fork handlers run in reverse order of registration, so `logging` is imported before.
+# Held during imports of our modules while the host is running, and by a forking thread: the child of an unfinished import
+# would wait for a thread that does not exist there. A forking thread takes this lock first and the lock of `logging`, which our
+# modules need at import, second. Fork handlers run in reverse order of registration, so `logging` is imported before.
 import_lock = threading.RLock()
 os.register_at_fork(before=import_lock.acquire, after_in_parent=import_lock.release, after_in_child=import_lock.release)
 

@@ -1,4 +1,4 @@
-"""The command line. Each command loads its own part only, so that `stagelens run` costs nothing of the server."""
+"""Command line of Stagelens. Each command imports only the modules it needs, so that `stagelens run` loads no server."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from .instrumentors.run import Keep
     from .store import Store
 
-# How long a signal that another thread was given may wait for the main one. [seconds]
+# Poll interval of the main thread, which handles signals that were delivered to other threads. [seconds]
 _LOOK_SECONDS = 0.5
-# Modules of the server extra without which a run cannot be kept.
+# Modules of the server extra that are required to collect and report a run.
 _OF_THE_SERVER = ("alembic", "dash", "numpy", "pandas", "rich", "sqlalchemy", "starlette", "uvicorn")
 
 
 class Part(Protocol):
-    """A part of the server that runs in threads of its own."""
+    """Component of the server that runs in its own threads."""
 
     def start(self) -> None:
-        """Return once it serves."""
+        """Start the component, and return once it serves."""
         ...
 
     def stop(self) -> None:
-        """Finish what was accepted, then return."""
+        """Finish the accepted work, then return."""
         ...
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line and return its exit code.
 
     Args:
-        given: The words after `stagelens`; those of this process when left out.
+        given: Arguments after `stagelens`; None for those of this process.
 
     Returns:
-        The exit code: 0 done, 1 an error that was explained, 2 a wrong command line.
+        0 for success, 1 for a reported error, 2 for an invalid command line.
     """
     words = list(sys.argv[1:] if given is None else given)
     own = _own_reader(words)
@@ -66,36 +66,36 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
-    """Return the command that parses its own arguments, if *words* begin with one."""
-    # Alone, `alerts` is a server; a word after it that is no option is one of its commands.
+    """Return the command that parses its own arguments, if *words* start with one."""
+    # `alerts` alone is a server; followed by a word that is no option it is one of the alert commands.
     if words[:1] == ["alerts"] and words[1:2] and not words[1].startswith("-"):
         return _alerts
-    # What follows `run` is somebody else's command line: argparse must not look at it.
+    # The words after `run` are another command line, which argparse must not parse.
     readers = {"run": _run, "check": _check, "import": _import, "compare": _compare, "export": _export}
     readers |= {"doctor": _doctor, "bench": _bench}
     return readers.get(words[0]) if words else None
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment with the options given on the command line over it."""
+    """Return the environment, overridden by the options of the command line."""
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value is not None}
     environment = os.environ | given
     host = environment.get("STAGELENS_DASHBOARD_HOST") or "127.0.0.1"
     port = environment.get("STAGELENS_DASHBOARD_PORT") or "8600"
-    # Links in alerts lead to the dashboard beside them unless somebody says otherwise.
+    # Links in alerts lead to the dashboard of this process unless configured otherwise.
     environment.setdefault("STAGELENS_DASHBOARD_URL", f"http://{host}:{port}")
     return environment
 
 
 def _explained(command: Callable[[], int]) -> int:
-    """Run *command*; an error meant for the user is printed without a traceback."""
+    """Run *command* and return its exit code; errors meant for the user are printed without a traceback."""
     try:
         code = command()
         sys.stdout.flush()
     except StagelensError as error:
         print(f"stagelens: {error}", file=sys.stderr)
     except BrokenPipeError:
-        # Whoever read it has seen enough, as `head` does; what is left must not be written again at exit.
+        # The reader has closed the pipe, as `head` does; buffered output must not be written again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "stagelens"):
@@ -111,7 +111,7 @@ def _explained(command: Callable[[], int]) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from .instrumentors import run  # noqa: PLC0415 - the module's docstring says why
+    from .instrumentors import run  # noqa: PLC0415 - see the module docstring
 
     return run.main(words, _keeper)
 
@@ -129,12 +129,12 @@ def _bench(words: list[str]) -> int:
 
 
 def _keeper() -> Keep:
-    """Return what keeps a run.
+    """Return the function that collects and reports a run.
 
     Raises:
         ModuleNotFoundError: The server extra is not installed.
     """
-    # Looked for and not loaded: the command begins in a process that has loaded nothing of it.
+    # The modules are searched but not loaded: the command must start in a process that has loaded none of them.
     for module in _OF_THE_SERVER:
         if find_spec(module) is None:
             raise ModuleNotFoundError(name=module)
@@ -199,10 +199,10 @@ def _add_user(name: str, environment: Mapping[str, str]) -> int:
 
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:
-    """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
+    """Run the server components of *command* until SIGTERM or Ctrl-C, then stop them in reverse order."""
     from .collector.allocator import reduce_gc_frequency, return_freed_memory  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
-    from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
+    from .core import logs  # noqa: PLC0415 - imports json and urllib, which `run` does not need
     from .store.store_factory import open_store, single_instance_lock, store_locations  # noqa: PLC0415
 
     return_freed_memory()
@@ -215,14 +215,14 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
         store = open_store(settings)
         stack.callback(store.close)
         lines = store_locations(settings)
-        # All are made, and so all settings read, before the first one starts.
+        # All components are created, and all settings read, before the first one starts.
         for part, line in _parts(command, environment, store):
             part.start()
             stack.callback(part.stop)
             lines.append(line())
         reduce_gc_frequency()
         output.print_lines(f"stagelens {__version__}", *lines)
-        # Not for ever: the signal may be another thread's, and then nothing wakes this one, which is to handle it.
+        # With a timeout: another thread may receive the signal, and only this thread can handle it.
         while not stopped.wait(_LOOK_SECONDS):
             pass
         output.print_lines("stagelens: stopping, finishing what was accepted")
@@ -230,7 +230,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
 
 
 def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[tuple[Part, Callable[[], str]]]:
-    """Return the parts *command* runs, each with what to say of it once it has started."""
+    """Return the components of *command*, each with a function that returns its start message."""
     if command == "collector":
         return [_told(_collector(environment, store))]
     from .alerts.serve import Alerts, AlertsConfig  # noqa: PLC0415
@@ -269,7 +269,7 @@ def _url(address: tuple[str, int]) -> str:
 
 
 def _stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and the first Ctrl-C set; a second Ctrl-C ends at once."""
+    """Return an event that SIGTERM and the first Ctrl-C set; a second Ctrl-C ends the process immediately."""
     stopped = threading.Event()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:

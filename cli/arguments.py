@@ -31,7 +31,7 @@ SERVERS: dict[str, tuple[str, tuple[Setting, ...]]] = {
 CHECK = "validate the settings and the file, and exit"
 ADD_USER = "add user NAME to the file STAGELENS_DASHBOARD_USERS, ask for the password, and exit"
 
-# Arguments of commands on the store beside the store settings: name, whether required, help.
+# Arguments of the commands that work on the store, in addition to the store settings: name, whether required, help.
 TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
     "storage": (
         "show the size of the store by tier and table, with a projection; delete services",
@@ -61,7 +61,7 @@ EVENT = (
 
 
 def parser(version: str) -> argparse.ArgumentParser:
-    """Return the argument parser of *version*; commands with a parser of their own only have a help line here."""
+    """Return the argument parser; commands with their own parser have only a help line here."""
     made = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=_layout)
     made.add_argument("--version", action="version", version=f"stagelens {version}")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")

@@ -36,7 +36,7 @@ _EVER = timedelta(days=36_500)
 _BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 _BUCKET = timedelta(seconds=10)
 _MAX_CLOCK_SKEW = timedelta(days=1)
-# A comparison only needs counts.
+# A comparison needs only counts, no traces.
 _NO_TRACES = SamplingPolicy(errors=0, slow=0, uniform=0)
 
 
@@ -46,16 +46,16 @@ class NoRequestsError(StagelensError):
 
 @contextmanager
 def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple[Reader, Side, Side]]:
-    """Import two files, of any format that `stagelens import` reads, and give a reader and both sides.
+    """Import two files, of any format that `stagelens import` reads, and yield a reader and both sides.
 
     Args:
-        paths: Two files.
-        asked: Which requests; its environment is replaced, because environments tell the two files apart here.
+        paths: The two files.
+        asked: Requests to compare; its environment is replaced, because each file is imported as an environment of its own.
 
     Raises:
         ImportFileError: A file cannot be read.
-        ConfigError: A file holds several services, and *asked* names none of them.
-        NoRequestsError: A file holds none of the requests.
+        ConfigError: A file contains several services, and *asked* names none of them.
+        NoRequestsError: A file contains none of the requests.
     """
     retention = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER, batches=_EVER)
     with ExitStack() as stack:
@@ -75,7 +75,9 @@ def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple
 def sides_from_versions(
     read: Reader, asked: Selection, versions: Sequence[str], window: timedelta
 ) -> tuple[Side, Side]:
-    """Return two *versions* over the last *window* in which both served; if they served one after the other, each over its last one.
+    """Return the requests of two *versions* in the last *window* in which both served.
+
+    Versions that served one after the other are each compared over their own last *window*.
 
     Raises:
         ConfigError: A version or the service is unknown.
@@ -109,7 +111,7 @@ def sides_from_versions(
 
 
 def sides_from_windows(read: Reader, asked: Selection, windows: Sequence[str]) -> tuple[Side, Side]:
-    """Return two time windows, each written FROM/TO in ISO 8601, in UTC where no zone is given.
+    """Return two time windows, each written as FROM/TO in ISO 8601; UTC if there is no time zone.
 
     Raises:
         ConfigError: A window is invalid, or the service is unknown.
@@ -124,7 +126,7 @@ def sides_from_windows(read: Reader, asked: Selection, windows: Sequence[str]) -
 
 
 def all_time_selection(service: str | None, environment: str | None, route: str | None) -> Selection:
-    """Return a selection of the given dimensions over all time."""
+    """Return a selection of the given service, environment and route over all time."""
     end = datetime.fromtimestamp(time.time(), UTC) + _MAX_CLOCK_SKEW
     return Selection(_BEGINNING, end, service=service, environment=environment, route=route)
 
@@ -187,7 +189,7 @@ exit codes: 0 no threshold is broken, 1 one is, 2 wrong usage or a file that can
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
+    """Return the argument parser of `stagelens compare`."""
     made = argparse.ArgumentParser(
         "stagelens compare",
         usage="stagelens compare [options] (A.json B.json | --versions A B | --windows FROM/TO FROM/TO)",
@@ -241,14 +243,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Compare the inputs that *words* name.
+    """Run `stagelens compare` and return its exit code.
 
     Args:
-        words: The command line after `compare`.
-        environment: The settings.
+        words: Arguments after `compare`.
+        environment: Environment variables with the settings.
 
     Returns:
-        The exit code, see `parser`.
+        Exit code, see `parser`.
     """
     options = parser().parse_args(words)
     try:

@@ -35,12 +35,12 @@ _OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few request
 
 
 def latency_row(found: QuantileComparison) -> tuple[str, ...]:
-    """Return the cells of `LATENCY_HEAD`."""
+    """Return the cells of one latency row, in the order of `LATENCY_HEAD`."""
     return (percentile(found.quantile), *_difference_cells(found))
 
 
 def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
-    """Return the cells of `TOKENS_HEAD`, each row with its difference."""
+    """Return the cells of the token rows, in the order of `TOKENS_HEAD`, each row with its difference."""
     return [
         ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(found)), found)
         for measure, each in comparison.token_times.items()
@@ -56,7 +56,7 @@ def stage_head(comparison: Comparison) -> tuple[str, ...]:
 
 
 def stage_row(comparison: Comparison, found: StageChange) -> tuple[str, ...]:
-    """Return the cells of one stage; the share of the change is left out where the latency is the same."""
+    """Return the cells of one stage; the share of the change is omitted if the latency is the same."""
     more = found.b_seconds - found.a_seconds
     return (
         label(found.stage),
@@ -69,7 +69,7 @@ def stage_row(comparison: Comparison, found: StageChange) -> tuple[str, ...]:
 
 
 def interval_text(found: QuantileComparison) -> str:
-    """Return the bounds of the difference as text, as far as they are known."""
+    """Return the known bounds of the difference as text."""
     low, high = (ordinary_spaces(duration(each, sign=True)) for each in (found.low, found.high))
     if math.isinf(found.low) and math.isinf(found.high):
         return f"needs {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
@@ -79,7 +79,7 @@ def interval_text(found: QuantileComparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return a sentence on whether B is slower and by which stage, or which limits it exceeds."""
+    """Return a sentence on whether B is slower and because of which stage, or which limits B exceeds."""
     at, where = comparison.at, percentile(comparison.quantile)
     if at.kind == "not_enough":
         return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(samples_needed(comparison.quantile)))} on both sides."
@@ -99,7 +99,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
-    """Return a threshold, its outcome, and the reason."""
+    """Return the cells of one threshold: threshold, outcome and reason."""
     difference = found.difference
     if isinstance(difference, FailureDifference):
         why = _failure_text(difference)
@@ -130,7 +130,7 @@ def _exceeded_text(found: ThresholdResult) -> str:
 
 
 def warnings(comparison: Comparison) -> Sequence[str]:
-    """Return what makes the comparison unreliable."""
+    """Return the warnings about facts that make the comparison unreliable."""
     said = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
     said += [
         ordinary_spaces(
@@ -147,7 +147,7 @@ def warnings(comparison: Comparison) -> Sequence[str]:
 
 
 def request_counts(comparison: Comparison) -> tuple[str, str]:
-    """Return the number of requests of each side, and of a store its time window in UTC."""
+    """Return the number of requests of each side as text, for a store with the time window in UTC."""
     a, b = (_side_summary(side) for side in (comparison.a, comparison.b))
     return a, b
 
@@ -170,7 +170,7 @@ def _failure_text(found: FailureDifference) -> str:
 
 
 def _excluded_text(found: TokenTimes) -> str:
-    """Return which requests are left out because they were measured by another definition."""
+    """Return the note on requests that are excluded because they were measured by another definition."""
     of_a, of_b = (ordinary_spaces(several(each, "request")) for each in found.excluded)
     compared = (
         f"is compared as measured {DEFINITIONS.get(found.definition, found.definition)}"
@@ -196,14 +196,14 @@ def _requests_needed_text(found: QuantileComparison) -> str:
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
-# Minimum width of the stage table; a log has no width of its own. [columns]
+# Minimum width of the stage table; a log file has no width of its own. [columns]
 _MIN_COLUMNS = 120
-# Columns shown side by side: all, or first the requests at the percentile, then each stage's own time.
+# Columns shown side by side: all columns, or first the requests at the percentile and then each stage's own time.
 _ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
 
 
 def print_comparison(comparison: Comparison, out: Console) -> None:
-    """Print *comparison* on *out*."""
+    """Print *comparison* to *out*."""
     if not out.is_terminal:
         out.width = max(out.width, _MIN_COLUMNS)
     for name, side, counted in zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True):
@@ -240,7 +240,7 @@ def _stage_table(comparison: Comparison, columns: slice) -> Table:
 
 
 def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileComparison]]) -> Table:
-    """Return a table in which differences that may be chance are dim."""
+    """Return a table in which differences that may be due to chance are dimmed."""
     made = plain_table(*head)
     for cells, found in rows:
         made.add_row(*cells, style="" if found.is_certain else "dim")
@@ -277,7 +277,7 @@ def _escape_cell(text: str) -> str:
 
 
 def junit_text(comparison: Comparison) -> str:
-    """Return *comparison* as JUnit XML: a test case for each threshold, or one for all where there are none."""
+    """Return *comparison* as JUnit XML: one test case for each threshold, or a single one without thresholds."""
     cases = [_test_case(each, too_few=comparison.too_few) for each in comparison.threshold_results]
     if not cases:
         cases = [ET.Element("testcase", classname=_SUITE, name="comparison")]
@@ -305,7 +305,7 @@ def _test_case(found: ThresholdResult, *, too_few: bool) -> ET.Element:
 
 
 def _xml_text(text: str) -> str:
-    """Return *text* with characters replaced that XML cannot hold."""
+    """Return *text* with the characters replaced that are not allowed in XML."""
     return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
 
 

@@ -1,8 +1,8 @@
 """Comparison of two sets of requests: latency and stages at percentiles, tokens, failures and thresholds.
 
-`analysis.comparison` has the rule and its intervals, which pages and alerts share.
+`analysis.comparison` defines the decision rule and its intervals, which pages and alerts share.
 
-Times to and between tokens are measured by several definitions (`core.names.DEFINITIONS`), which never mix: the comparison
+Times to and between tokens have several definitions (`core.names.DEFINITIONS`), which are never mixed: the comparison
 uses the definition that most requests of both sides have in common.
 """
 
@@ -27,9 +27,9 @@ def evaluate_threshold(threshold: Threshold, found: QuantileComparison | Failure
     """Return whether *found* exceeds *threshold*.
 
     Args:
-        threshold: The limit.
-        found: The measured difference.
-        strict: Compare the estimates alone, however few requests they come from.
+        threshold: Limit of the increase.
+        found: Measured difference.
+        strict: Whether to compare the estimates alone, however few requests they are based on.
     """
     before = found.a if isinstance(found, FailureDifference) else found.a_value or 0.0
     beyond = found.difference > threshold.allowed(before)
@@ -48,10 +48,10 @@ class StageChange:
     """Change of one stage.
 
     Args:
-        stage: The stage.
-        a_seconds: Time that requests of A at the percentile spend in it.
-        b_seconds: The same of B.
-        share: Share of the latency change there; negative where the stage moved against it.
+        stage: Key of the stage.
+        a_seconds: Time in the stage of the requests of A at the percentile. [seconds]
+        b_seconds: Time in the stage of the requests of B at the percentile. [seconds]
+        share: Share of the latency change at the percentile; negative if the stage changed in the other direction. [ratio]
         own: Difference of the stage's own time at that percentile, over all requests; requests without the stage
             count as zero.
     """
@@ -65,12 +65,12 @@ class StageChange:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdResult:
-    """Outcome of a threshold.
+    """Outcome of one threshold.
 
     Args:
-        threshold: The threshold.
-        outcome: `unknown` where there are too few requests.
-        difference: The measured difference; None where the sides have no such measure in common.
+        threshold: Evaluated threshold.
+        outcome: Whether the threshold is met; `unknown` with too few requests.
+        difference: Measured difference; None if the sides have no such measure in common.
     """
 
     threshold: Threshold
@@ -84,9 +84,9 @@ class Side:
 
     Args:
         name: Name for display.
-        selection: Its requests.
-        requests: Number of requests; 0 until counted.
-        has_window: Whether it is a time window of a store; files are compared whole.
+        selection: Selection of its requests.
+        requests: Number of requests; 0 until counted. [count]
+        has_window: Whether the side is a time window of a store; files are compared completely.
     """
 
     name: str
@@ -100,16 +100,16 @@ class Comparison:
     """Result of a comparison.
 
     Args:
-        a: The baseline.
-        b: The candidate.
+        a: Baseline.
+        b: Candidate.
         latency: Latency differences of whole requests, by percentile.
         quantile: Percentile at which stages are compared. [0..1]
-        stages: Stages of either side, largest increase first.
+        stages: Stage changes, largest increase first.
         failures: Difference in failure rate.
         token_times: Times to and between tokens, by measure.
-        mixes: Changed request mixes: dimension, value, shares in A and in B.
+        mixes: Changed request mixes: dimension, value, share in A and share in B.
         threshold_results: Outcome of each threshold.
-        min_requests: Minimum number of requests on either side.
+        min_requests: Minimum number of requests on either side. [count]
     """
 
     a: Side
@@ -130,12 +130,12 @@ class Comparison:
 
     @property
     def largest_change(self) -> StageChange | None:
-        """Stage that moved most in the direction of the change; None if the latency is the same."""
+        """Stage that changed most in the direction of the latency change; None if the latency is the same."""
         return max(self.stages, key=lambda each: each.share, default=None) if self.has_changed else None
 
     @property
     def has_changed(self) -> bool:
-        """Whether B is slower or faster at the percentile at which stages are compared."""
+        """Whether B is slower or faster than A at the percentile at which stages are compared."""
         return self.at.kind in ("regression", "improvement")
 
     @property
@@ -145,14 +145,14 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """Outcome of all thresholds together."""
+        """Combined outcome of all thresholds."""
         found = {each.outcome for each in self.threshold_results}
         if "failed" in found and not self.too_few:
             return "failed"
         return "unknown" if self.too_few or "unknown" in found else "passed"
 
 
-def compare_sides(  # noqa: PLR0917 - two sides, and what is asked of them
+def compare_sides(  # noqa: PLR0917 - two sides and their options
     read: Reader,
     a: Side,
     b: Side,
@@ -162,12 +162,12 @@ def compare_sides(  # noqa: PLR0917 - two sides, and what is asked of them
     *,
     strict: bool = False,
 ) -> Comparison:
-    """Compare *a* with *b*, both of which have requests in *read*.
+    """Compare *a* with *b*; both must have requests in *read*.
 
     Args:
         read: Reader of the store.
-        a: The baseline.
-        b: The candidate.
+        a: Baseline.
+        b: Candidate.
         quantile: Percentile at which to compare stages; None for the highest of p50, p90 and p99 with enough
             requests.
         thresholds: Limits on the differences.
@@ -216,7 +216,7 @@ class _Distributions:
         self.token_times = token_times(read, a, b)
 
     def measured(self, threshold: Threshold) -> QuantileComparison | FailureDifference | None:
-        """Return the difference that *threshold* limits; None where the sides have no such measure in common."""
+        """Return the difference that *threshold* limits; None if the sides have no such measure in common."""
         if threshold.is_of_errors:
             return self.failures
         if threshold.stage:
@@ -227,7 +227,7 @@ class _Distributions:
         return compare_quantile(self.a, self.b, threshold.quantile)
 
     def of_stage(self, stage: str, quantile: float) -> QuantileComparison:
-        """Return the difference of a stage's own time."""
+        """Return the difference of the own time of *stage* at *quantile*."""
         before, after = (
             _with_absent_requests(self._stages_a.get(stage), self.a.count),
             _with_absent_requests(self._stages_b.get(stage), self.b.count),
@@ -236,7 +236,7 @@ class _Distributions:
 
 
 def _with_absent_requests(found: Histogram | None, requests: int) -> Histogram:
-    """Return *found* for all *requests*; requests without the stage count as zero."""
+    """Return *found* extended to all *requests*; requests without the stage count as zero."""
     return replace(found, zero=found.zero + max(requests - found.count, 0)) if found else Histogram(zero=requests)
 
 
@@ -246,7 +246,7 @@ class TokenTimes:
 
     Args:
         measure: A key of `MEASURES`.
-        definition: The common definition; "" where there is none.
+        definition: Common definition; "" if there is none.
         a: Times of A. [seconds]
         b: Times of B. [seconds]
         excluded: Number of requests of A and of B that were measured by other definitions.
@@ -264,7 +264,7 @@ class TokenTimes:
 
 
 def token_times(read: Reader, a: Selection, b: Selection) -> dict[str, TokenTimes]:
-    """Return the token times of both sides by measure, where either has any."""
+    """Return the token times of both sides by measure; without measures that neither side has."""
     found = ((name, read.streams(a, metric), read.streams(b, metric)) for name, metric in MEASURES.items())
     return {name: _common_times(name, of_a, of_b) for name, of_a, of_b in found if of_a or of_b}
 

@@ -17,9 +17,9 @@ from ..core.errors import StagelensError
 
 @contextmanager
 def temporary_folder(purpose: str) -> Generator[Path]:
-    """Give a folder `stagelens-PURPOSE-…` in TMPDIR, and remove those that killed processes have left there.
+    """Create a temporary folder `stagelens-PURPOSE-…` in TMPDIR, and remove those left by killed processes.
 
-    The folder is locked while in use; the system releases the lock when the process is killed, in any container.
+    The folder is locked while in use; the operating system releases the lock when the process is killed, in any container.
 
     Raises:
         StagelensError: No temporary folder can be created.
@@ -32,7 +32,7 @@ def temporary_folder(purpose: str) -> Generator[Path]:
         raise StagelensError(msg) from error
     with made as name, _open_folder(Path(name)) as held:
         path = Path(name)
-        with contextlib.suppress(OSError):  # a file system without locks, where nobody removes any
+        with contextlib.suppress(OSError):  # a file system without locks, where abandoned folders are not removed
             fcntl.flock(held, fcntl.LOCK_EX)
         for other in path.parent.glob(f"{prefix}*"):
             if other != path:
@@ -43,7 +43,7 @@ def temporary_folder(purpose: str) -> Generator[Path]:
 def _remove_if_abandoned(path: Path) -> None:
     with contextlib.suppress(OSError), _open_folder(path) as held:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # An empty folder may have been created a moment ago and not be locked yet.
+        # An empty folder may belong to a process that has created but not locked it yet.
         if os.fstat(held).st_uid == os.geteuid() and any(path.iterdir()):
             shutil.rmtree(path)
 
@@ -58,14 +58,14 @@ def _open_folder(path: Path) -> Generator[int]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that *path* can be written before any work is done for it.
+    """Check that *path* can be written, before any work starts.
 
     Args:
-        path: A file, existing or not.
-        option: Option that named it, for the message.
+        path: File, existing or not.
+        option: Command line option that named the file, for the error message.
 
     Raises:
-        StagelensError: It cannot.
+        StagelensError: The file cannot be written.
     """
     if path.is_dir():
         msg = f"{option} {path} is a folder; name a file in it, such as {path / 'run'}"
@@ -84,10 +84,10 @@ def check_writable(path: Path, option: str) -> None:
 
 @contextmanager
 def open_atomic(path: Path) -> Generator[IO[str]]:
-    """Give a file to write text to, which replaces *path*, or its link target, at the end; on any failure *path* is unchanged.
+    """Open a text file that replaces *path*, or its link target, at the end; after any failure *path* is unchanged.
 
     Raises:
-        StagelensError: It cannot be written.
+        StagelensError: The file cannot be written.
     """
     beside = _temporary_name(path)
     try:

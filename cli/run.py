@@ -1,8 +1,8 @@
-"""`stagelens run` without a collector: run the command as a child, collect what it sends, and report when it ends.
+"""`stagelens run` without a collector: run the command as a child, collect its telemetry, and report at its end.
 
-The child stays in this process group, so that it receives what is typed at the terminal (Ctrl-C, Ctrl-Z) itself. Other signals
+The child stays in this process group, so that it receives terminal signals (Ctrl-C, Ctrl-Z) directly. Other signals
 sent to this process are forwarded. The child is forked before any server module is loaded, while there is one thread, and
-executes the command as soon as there is an endpoint to send to. If this process is killed, the child continues.
+executes the command as soon as an OTLP endpoint is available. If this process is killed, the child continues.
 """
 
 from __future__ import annotations
@@ -37,22 +37,24 @@ _FORWARDED = {
     signal.SIGWINCH,
 }
 _SIGNALS = _FORWARDED | {signal.SIGCHLD}
-# The terminal sends these to the whole process group.
+# Signals that the terminal sends to the whole process group.
 _TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH}
-# asm-generic/siginfo.h: no process has sent it.
+# asm-generic/siginfo.h: signals with this code were sent by the kernel, not by a process.
 _SI_KERNEL = 0x80
-# linux/prctl.h: processes below us that lose their parent become ours.
+# linux/prctl.h: orphaned descendants become children of this process.
 _PR_SET_CHILD_SUBREAPER = 36
-# Sent by the child before it executes the command, and after that has failed.
+# Bytes that the child sends before it executes the command, and if the execution failed.
 _STARTED, _FAILED = b"!", b"?"
 
 
 class Child:
-    """A forked process that waits to execute the command. While it exists, signals to this process are blocked until `wait`.
+    """Forked process that waits to execute the command.
+
+    While it exists, signals to this process are blocked except in `wait`.
 
     Args:
-        become: Executes the command with the given OTLP endpoint, or its own default if that is empty; returns an exit code
-            if it fails.
+        become: Function that executes the command with the given OTLP endpoint ("" for the default of the command), and returns
+            an exit code if that fails.
     """
 
     def __init__(self, become: Callable[[str], int]) -> None:
@@ -66,17 +68,17 @@ class Child:
             self._gate.close()
             _wait_and_become(become, theirs, self._mask)
         theirs.close()
-        # If inherited as ignored, there would be no exit code.
+        # With an inherited SIG_IGN, the exit code of the child would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def start(self, endpoint: str) -> None:
-        """Let the child execute the command, which sends to *endpoint*; "" for its own default."""
-        with contextlib.suppress(OSError):  # somebody has ended it already
+        """Make the child execute the command with *endpoint* as OTLP endpoint; "" for the command's own default."""
+        with contextlib.suppress(OSError):  # the child has already exited
             self._gate.sendall(f"{endpoint}\n".encode())
             self._gate.shutdown(socket.SHUT_WR)
 
     def cancel(self) -> None:
-        """End the child without executing the command."""
+        """Stop the child without executing the command."""
         self._gate.close()
         self.wait()
         self.release()
@@ -85,7 +87,7 @@ class Child:
         """Wait until the child has exited, and forward signals meanwhile.
 
         Returns:
-            Its exit code; below zero the signal that ended it.
+            Exit code; negative signal number if a signal ended the child.
         """
         while (code := self._ended()) is None:
             number, was_typed = _wait_for_signal()
@@ -95,13 +97,13 @@ class Child:
 
     @property
     def has_started(self) -> bool:
-        """Whether the child, which has exited, had executed the command."""
+        """Whether the child had executed the command before it exited."""
         with contextlib.suppress(OSError):
             return self._gate.recv(2, socket.MSG_WAITALL) == _STARTED
         return False
 
     def wait_for_leftovers(self, seconds: float, tell: Callable[[], None]) -> None:
-        """Wait for processes that the command left running: until a signal arrives, and *seconds* at most; call *tell* before."""
+        """Wait up to *seconds*, or until a signal, for processes that the command left running; call *tell* first."""
         end, left = time.monotonic() + seconds, seconds
         if _has_children():
             tell()
@@ -110,7 +112,7 @@ class Child:
             left = end - time.monotonic() if heard is None or heard.si_signo == signal.SIGCHLD else 0
 
     def release(self) -> None:
-        """Restore the signal mask; discard pending signals."""
+        """Discard pending signals and restore the signal mask."""
         while signal.sigpending() & _SIGNALS:
             signal.sigwait(_SIGNALS)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -123,24 +125,24 @@ class Child:
 
 
 def exit_like(code: int) -> int:
-    """Exit as a command with this exit code did: by the same signal if there was one; otherwise return the exit code."""
+    """Exit like a command with exit code *code*: raise its signal if *code* is negative, else return the code."""
     if code >= 0:
         return code
-    import resource  # noqa: PLC0415 - the command has left its core already, if any
+    import resource  # noqa: PLC0415 - the command has already written its core dump, if any
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, ValueError):  # nobody can say what to do on SIGKILL
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to reset
         signal.signal(-code, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(-code)})
     os.kill(os.getpid(), -code)
-    # The first process of a container survives the signal.
+    # The first process of a container does not die from the signal.
     return 128 - code
 
 
 def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: set[int | signal.Signals]) -> NoReturn:
     code = 1
     try:
-        # Python's own handler would not survive `exec`, and until then print a traceback.
+        # Python's own handler would not survive `exec`, and would print a traceback before it.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -149,14 +151,14 @@ def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: se
             gate.sendall(_STARTED)
             code = become(said.strip())
     finally:
-        # Reached only if the command was not executed.
+        # Reached only if the command could not be executed.
         with contextlib.suppress(OSError):
             gate.sendall(_FAILED)
         os._exit(code)
 
 
 def _wait_for_signal() -> tuple[int, bool]:
-    """Wait for a signal; return it, and whether the child received it too."""
+    """Wait for a signal; return its number, and whether the child received the signal too."""
     if hasattr(signal, "sigwaitinfo"):
         heard = signal.sigwaitinfo(_SIGNALS)
         return heard.si_signo, heard.si_code == _SI_KERNEL
@@ -172,7 +174,7 @@ def _has_children() -> bool:
 
 
 def _reap_child() -> tuple[int, int] | None:
-    """Return pid and status of an exited child; pid 0 where none has exited, None where there is no child."""
+    """Return pid and status of an exited child; pid 0 if none has exited, None if there is no child."""
     try:
         return os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -180,30 +182,30 @@ def _reap_child() -> tuple[int, int] | None:
 
 
 def _become_subreaper() -> None:
-    # Only Linux can; elsewhere processes left running by the command are not waited for.
+    # Linux only; on other systems, processes left running by the command are not waited for.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# Variables that name another endpoint or protocol.
+# Variables that would override the endpoint or protocol.
 _OVERRIDDEN_VARIABLES = {
     f"OTEL_EXPORTER_OTLP_{signal}_{what}" for signal in ("METRICS", "TRACES") for what in ("ENDPOINT", "PROTOCOL")
 }
-# Export interval of agents: processes left running by the command have sent something by then. [seconds]
+# Export interval of the agents: within this time, processes left running by the command have sent data. [seconds]
 _LEFTOVER_SECONDS = 10.0
 _STDERR = 2
 _LEFT_RUNNING = f"waiting {_LEFTOVER_SECONDS:g} s at most for processes left running by the command"
 
 
 def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
-    """Run *command* in *env* as a child, collect what it sends, and write the outputs that *kept* requests.
+    """Run *command* in *env* as a child, collect its telemetry, and write the outputs requested by *kept*.
 
     Returns:
-        The exit code of the command; 1 where it succeeded but a requested output could not be written. A signal that
-        ended the command ends this process, too.
+        Exit code of the command; 1 if the command succeeded but a requested output could not be written. If a signal
+        ended the command, this process ends by the same signal.
 
     Raises:
-        StagelensError: An output was requested and cannot be collected: the command was not started.
+        StagelensError: A requested output cannot be collected; the command was not started.
     """
     for option, path in (("--save", kept.save), ("--report", kept.report)):
         if path is not None:
@@ -221,9 +223,9 @@ def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
 
 
 def _start_collector(stack: ExitStack, child: Child, kept: Kept) -> TemporaryCollector | None:
-    """Return the collector of this run; None where it cannot start and no output was requested."""
+    """Return the collector of this run; None if it cannot start and no output was requested."""
     try:
-        from .temp_collector import temporary_collector  # noqa: PLC0415 - the module's docstring says why
+        from .temp_collector import temporary_collector  # noqa: PLC0415 - see the module docstring
 
         return stack.enter_context(temporary_collector("" if kept.asked else DEFAULT_ENDPOINT))
     except Exception as error:
@@ -235,7 +237,7 @@ def _start_collector(stack: ExitStack, child: Child, kept: Kept) -> TemporaryCol
 
 
 def _run_child(child: Child, command: list[str], here: TemporaryCollector | None, kept: Kept) -> tuple[int, bool]:
-    """Return the exit code of the command, and whether all requested outputs were written."""
+    """Run the command; return its exit code, and whether all requested outputs were written."""
     begun = datetime.now(UTC)
     child.start(here.endpoint if here else "")
     code = child.wait()
@@ -245,12 +247,12 @@ def _run_child(child: Child, command: list[str], here: TemporaryCollector | None
             return code, True
         child.wait_for_leftovers(_LEFTOVER_SECONDS, lambda: _print_status(_LEFT_RUNNING))
         child.release()
-        from .run_output import Run, write_run_outputs  # noqa: PLC0415 - as above
+        from .run_output import Run, write_run_outputs  # noqa: PLC0415 - see the module docstring
 
         return code, write_run_outputs(here, Run(command, begun, ended, code if code >= 0 else 128 - code), kept)
     except KeyboardInterrupt:
         return code, False
-    except Exception as error:  # noqa: BLE001 - how the command ended matters more than what is said about it
+    except Exception as error:  # noqa: BLE001 - the exit code of the command matters more than its report
         _print_status(f"could not summarize the run: {type(error).__name__}: {error}")
         return code, False
     finally:
@@ -258,7 +260,7 @@ def _run_child(child: Child, command: list[str], here: TemporaryCollector | None
 
 
 def _child_environment(endpoint: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* for the child, with all telemetry sent to *endpoint*."""
+    """Return the environment of the child: *env* with all telemetry sent to *endpoint*."""
     own = {**env, PID_VARIABLE: str(os.getpid())}
     if not endpoint:
         return own
@@ -267,7 +269,7 @@ def _child_environment(endpoint: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams on /dev/null: otherwise the next opened file, such as the database, would take their number."""
+    """Open closed standard streams on /dev/null, so that no other file, such as the database, gets their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(number)

@@ -31,7 +31,7 @@ def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
     for trouble in here.finish():
         made = _report_failure(f"some requests of the run were not counted: {trouble}")
     found = summarize_run(here.store.read)
-    # Without counted requests the summary would advise on instrumentation, while the cause is the failed store.
+    # Without counted requests the summary would suggest instrumentation, although the failed store is the cause.
     if made or found.services:
         made &= _run_step(lambda: print_summary(found, run))
     if here.send_on():
@@ -46,7 +46,7 @@ def write_page(store: Store, path: Path, run: Run) -> None:
     """Write the contents of *store* to *path* as a self-contained HTML page.
 
     Raises:
-        StagelensError: The store cannot be read, or *path* cannot be written; it is unchanged.
+        StagelensError: The store cannot be read, or *path* cannot be written; the file is unchanged.
     """
     name = shlex.join(run.command)
     short = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 1]}…"
@@ -57,7 +57,7 @@ def write_page(store: Store, path: Path, run: Run) -> None:
 
 
 def _run_step(make: Callable[[], None], done: str = "") -> bool:
-    """Run one output step and print *done*, or the error: the command's exit code matters more than its outputs."""
+    """Run one output step and print *done*, or the error, which must not replace the exit code of the command."""
     try:
         make()
     except StagelensError as error:

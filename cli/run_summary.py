@@ -1,6 +1,6 @@
-"""Summary of a run on stderr: latency, stages, and the slowest request of each service, with the rules of the dashboard.
+"""Summary of a run on stderr: latency, stages, and the slowest request of each service.
 
-It is printed on stderr because stdout belongs to the command.
+The summary uses the same rules as the dashboard. Stdout is left to the command.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ..store import KeptTrace, Reader, Selection
 from .saved_run import Run
 from .terminal_text import FULL, SHADED, plain_table, stage_colour, styled
 
-# Width of the whole request. [columns]
+# Width of the bar of a whole request. [columns]
 _WATERFALL_COLUMNS = 32
-# Maximum number of intervals shown; shorter ones are only counted.
+# Maximum number of intervals shown; shorter ones are counted but not shown.
 _MAX_INTERVALS = 12
 
 
@@ -59,7 +59,7 @@ def waterfall_table(found: KeptTrace) -> Table:
 
 
 def _ellipsized(said: Text) -> Text:
-    """Return *said* as one line that is cut where the table is too narrow."""
+    """Return *said* as a single line that is truncated where the table is too narrow."""
     said.no_wrap, said.overflow = True, "ellipsis"
     return said
 
@@ -79,7 +79,7 @@ def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
 
 
 QUANTILES = (0.5, 0.95, 0.99)
-# Candidates for the tail: the highest with enough requests is used.
+# Candidate percentiles of the tail: the highest one with enough requests is used.
 _TAIL_QUANTILES = (0.99, 0.95, 0.9)
 _MAX_ROUTES = 8
 _BUCKET = timedelta(seconds=10)
@@ -90,10 +90,10 @@ class RequestStats:
     """Counts and latency of some requests.
 
     Args:
-        name: Service or route.
+        name: Name of the service or route.
         requests: Number of requests. [count]
         errors: Number of failed requests. [count]
-        quantiles: Latency at `QUANTILES` with its 95 % interval; None where too few requests lie above. [seconds]
+        quantiles: Latency at `QUANTILES` with its 95 % interval; None with too few requests above. [seconds]
     """
 
     name: str
@@ -107,8 +107,8 @@ class StageTimes:
     """Time by stage in the requests at one percentile.
 
     Args:
-        quantile: The percentile; None for the mean of all. [0..1]
-        stages: Seconds by stage; they add up to the latency there.
+        quantile: Percentile; None for the mean of all requests. [0..1]
+        stages: Time by stage; the times add up to the latency. [seconds]
     """
 
     quantile: float | None
@@ -116,7 +116,7 @@ class StageTimes:
 
     @property
     def name(self) -> str:
-        """Name of the percentile."""
+        """Name of the percentile, or of the mean."""
         return "mean" if self.quantile is None else percentile(self.quantile)
 
     @property
@@ -130,12 +130,12 @@ class ServiceSummary:
     """Summary of one service.
 
     Args:
-        whole: All its requests.
-        routes: Requests of each route, where it has several, most frequent first.
-        more_routes: Number of routes not listed.
-        typical: Stage times in the median, or the mean where there are too few requests.
-        tail: Stage times at the highest percentile with enough requests; None where that is the median.
-        slowest: The slowest retained request.
+        whole: Statistics of all requests.
+        routes: Statistics of each route, most frequent first; empty for a single route.
+        more_routes: Number of routes that are not listed. [count]
+        typical: Stage times at the median, or the mean if there are too few requests.
+        tail: Stage times at the highest percentile with enough requests; None if that is the median.
+        slowest: Slowest retained request.
     """
 
     whole: RequestStats
@@ -152,7 +152,7 @@ class RunSummary:
 
     Args:
         services: Services with requests, most requests first.
-        dropped: Number of requests that could not be counted.
+        dropped: Number of requests that could not be counted. [count]
     """
 
     services: Sequence[ServiceSummary]
@@ -160,13 +160,13 @@ class RunSummary:
 
 
 def run_window(read: Reader) -> tuple[datetime, datetime] | None:
-    """Return start and end of the requests, in whole buckets; None without any."""
+    """Return start and end of the requests, in whole buckets; None without requests."""
     seen = read.releases()
     return None if seen.empty else (seen["first_seen"].min(), seen["last_seen"].max() + _BUCKET)
 
 
 def summarize_run(read: Reader) -> RunSummary:
-    """Return the summary of all data of *read*."""
+    """Return the summary of all data in *read*."""
     window, dropped = run_window(read), read.state().dropped
     if window is None:
         return RunSummary([], dropped)
@@ -212,9 +212,9 @@ def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTi
     return parts[0], parts[1] if tail else None
 
 
-# Longer lines are hard to read. [columns]
+# Maximum line length; longer lines are hard to read. [columns]
 _MAX_COLUMNS = 100
-# Width of the longest stage. [columns]
+# Width of the bar of the longest stage. [columns]
 _BAR_COLUMNS = 28
 _NO_REQUESTS_HELP = """
 A request is one HTTP request of a web framework, or in a script the outermost call of
@@ -226,7 +226,7 @@ a library that runs models.
 
 
 def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
-    """Print the summary *found* of *run* on *console*; stderr if left out."""
+    """Print the summary *found* of *run* to *console*, by default to stderr."""
     out = console or Console(stderr=True)
     out.width = min(out.width, _MAX_COLUMNS)
     for part in _summary_parts(found, run):
@@ -270,7 +270,7 @@ def _latency_table(service: ServiceSummary) -> Table:
 
 
 def _latency_cell(quantile: float, found: Estimate | None) -> Text:
-    """Return a percentile above its confidence interval, or the number of requests it needs."""
+    """Return a percentile above its confidence interval, or the number of requests that the percentile needs."""
     if found is None:
         return Text.assemble("\u2013\n", styled(f"needs {whole(samples_needed(quantile))}", "dim"))
     between = interval(found.low, found.high) if math.isfinite(found.high) else f"from {duration(found.low)}"
@@ -301,13 +301,13 @@ def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
 
 
 def _stage_bar(stage: str, before: float, now: float) -> Text:
-    """Return a bar: solid up to the smaller of both values, shaded for what only the tail has."""
+    """Return a bar of a stage: solid up to the smaller of both values, shaded for the additional time in the tail."""
     same, whole = round(_BAR_COLUMNS * min(before, now)), round(_BAR_COLUMNS * now)
     return Text(FULL * same + SHADED * (whole - same) or "\u258f", stage_colour(stage))
 
 
 def blame_text(typical: StageTimes, tail: StageTimes) -> str:
-    """Return which stage accounts for most of the extra time of the tail.
+    """Return the stage that accounts for most of the additional latency of the tail, with its share.
 
     >>> blame_text(StageTimes(0.5, {"forward": 1.0, "queue": 0.5}), StageTimes(0.99, {"forward": 1.0, "queue": 2.0}))
     'all of it is Queue'

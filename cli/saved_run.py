@@ -4,10 +4,10 @@
      "resourceMetrics": […],
      "resourceSpans": […]}
 
-`resourceMetrics` are the metrics as sent, added up: delta exponential histograms with the names and attributes of
+`resourceMetrics` are the sums of the received metrics: delta exponential histograms with the names and attributes of
 `docs/architecture.md`, one for each 10 s bucket, and `stagelens.requests.dropped`. `resourceSpans` are the retained traces.
-The file is a valid body for `/v1/metrics` and for `/v1/traces` unless it is too large; each entry of the two lists stands
-on a line of its own and is never too large. Scraped engine metrics and events are left out.
+The file is a valid body for `/v1/metrics` and for `/v1/traces` unless it exceeds the size limit; each entry of the two lists
+is on a line of its own and never exceeds the limit. Scraped engine metrics and events are not included.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .files import open_atomic
 Json: TypeAlias = dict[str, Any]
 
 KEY, FORMAT = "stagelens", 1
-# A point has up to 3 kB and a span 500 bytes: every collector accepts an entry as a body.
+# A point takes up to 3 kB and a span 500 bytes: every collector accepts an entry of this size as a body.
 POINTS_AN_ENTRY, SPANS_AN_ENTRY = 1000, 5000
-# AggregationTemporality, SpanKind, StatusCode of OTLP.
+# Enum values of OTLP: AggregationTemporality, SpanKind, StatusCode.
 _DELTA, _INTERNAL, _SERVER, _FAILED = 1, 1, 2, 2
 _NS = 1_000_000_000
 
@@ -44,10 +44,10 @@ class Run:
     """Metadata of a run.
 
     Args:
-        command: The command line.
-        start: Start; aware.
-        end: End; aware.
-        exit_code: Exit code; 128 plus the signal where one ended it.
+        command: Command line.
+        start: Start time, with time zone.
+        end: End time, with time zone.
+        exit_code: Exit code; 128 plus the signal number if a signal ended the command.
     """
 
     command: Sequence[str]
@@ -66,10 +66,10 @@ class Run:
 
 
 def save_run(store: Store, path: Path, run: Run) -> None:
-    """Write the contents of *store* to *path*.
+    """Write the contents of *store* and the metadata of *run* to *path*.
 
     Raises:
-        StagelensError: The store cannot be read, or *path* cannot be written; it is unchanged.
+        StagelensError: The store cannot be read, or *path* cannot be written; the file is unchanged.
     """
     about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
     with open_export(store) as found, open_atomic(path) as file:
@@ -109,7 +109,7 @@ def _histograms(points: Iterable[ExportedHistogram]) -> Iterator[Json]:
 def _point(counted: ExportedHistogram) -> Json:
     numbers = counted.histogram.to_otlp()
     if counted.metric in names.TIME_METRICS:
-        # The sum is in microseconds, and not a sum of the counted values in seconds: leave it out.
+        # The sum is in microseconds, and not the sum of the counted values in seconds, so it is omitted.
         del numbers["sum"]
     return {
         "attributes": _attributes({**_dimensions(counted.series), names.METRICS[counted.metric]: counted.stage}),
@@ -132,7 +132,7 @@ def _spans(found: StoreExport) -> Iterator[Json]:
 
 
 def _trace(trace: KeptTrace) -> Iterator[Json]:
-    """Yield the spans of *trace*, the root first; ids of the other spans are made up, because the store does not keep them."""
+    """Yield the spans of *trace*, root first; the ids of the other spans are generated, because the store has none."""
     method, route = trace.attributes.get(names.METHOD), trace.series.route
     root = {
         "traceId": trace.trace_id,
@@ -165,7 +165,7 @@ def _trace(trace: KeptTrace) -> Iterator[Json]:
 
 
 def _entry(signal: str, resource: Iterable[tuple[str, str]], items: Sequence[Json]) -> Json:
-    """Return a ResourceMetrics or ResourceSpans with the scope of Stagelens; both have the same form down to the items."""
+    """Return a ResourceMetrics or ResourceSpans entry with the Stagelens scope; both have the same structure."""
     return {
         "resource": {"attributes": _attributes(dict(resource))},
         f"scope{signal}": [{"scope": {"name": names.SCOPE, "version": __version__}, signal.lower(): items}],
@@ -202,7 +202,7 @@ def _attributes(values: Mapping[str, str | float]) -> list[Json]:
 
 
 def _value(value: str | float) -> Json:
-    # bool is a subclass of int.
+    # Checked first: bool is a subclass of int.
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):

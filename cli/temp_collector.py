@@ -1,4 +1,4 @@
-"""A temporary collector for one run, over a database in a temporary folder."""
+"""Temporary collector of one run, with a database in a temporary folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..store.collectors import read_backlogs
 from ..store.engines import database
 from .files import temporary_folder
 
-# The run keeps full resolution however long it lasts.
+# The data of the run has full resolution, however long the run lasts.
 _EVER = timedelta(days=395)
 # Maximum time to forward the remaining data of a run, and polling interval. [seconds]
 _SEND_ON_SECONDS, _LOOK_SECONDS = 10.0, 0.05
@@ -28,12 +28,12 @@ _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVE
 
 
 class TemporaryCollector:
-    """A running collector and its store.
+    """Running collector and its store.
 
     Args:
-        store: The store of the run.
-        collector: The collector.
-        file: Its configuration, with the collector to forward to, if any.
+        store: Store of the run.
+        collector: Running collector.
+        file: Configuration of the collector, with the collector to forward to, if any.
     """
 
     def __init__(self, store: Store, collector: Collector, file: LiveConfig) -> None:
@@ -48,7 +48,7 @@ class TemporaryCollector:
         return f"http://{host}:{port}"
 
     def finish(self) -> list[str]:
-        """Stop the collector and count everything that was sent, also spans that wait for more of their request.
+        """Stop the collector and count all received data, including spans of incomplete requests.
 
         Returns:
             Failures, one line each.
@@ -68,7 +68,7 @@ class TemporaryCollector:
     def send_on(self) -> bool:
         """Forward the remaining data; return whether the destination accepted all of it.
 
-        Returns as soon as the destination does not answer, and at the latest after `_SEND_ON_SECONDS`.
+        Returns as soon as the destination is down, and after `_SEND_ON_SECONDS` at the latest.
         """
         if not self._file.current.forward:
             return False
@@ -91,13 +91,13 @@ class TemporaryCollector:
 
 @contextmanager
 def temporary_collector(send_on_to: str = "") -> Generator[TemporaryCollector]:
-    """Run a collector and remove all its data in the end.
+    """Run a collector, and remove all its data at the end.
 
     Args:
-        send_on_to: Endpoint of a collector that receives all data once it listens; empty for none.
+        send_on_to: Endpoint of a collector that receives all data once it is reachable; "" for none.
 
     Raises:
-        StagelensError: The collector cannot start: no disk space, or no port.
+        StagelensError: The collector cannot start, because of missing disk space or no free port.
     """
     with temporary_folder("run") as folder:
         store = Store.open(f"sqlite:///{folder / 'run.db'}", retention=_RETENTION)
@@ -116,7 +116,7 @@ def temporary_collector(send_on_to: str = "") -> Generator[TemporaryCollector]:
 def _write_config(folder: Path, send_on_to: str) -> Path | None:
     if not send_on_to:
         return None
-    # The user already knows that it does not listen.
+    # Warnings are suppressed: the user already knows that the collector is not reachable.
     logging.getLogger(state.__name__).setLevel(logging.ERROR)
     path = folder / "collector.yaml"
     path.write_text(

@@ -15,22 +15,22 @@ from ..dashboard.ui.design_tokens import hue
 FULL, SHADED = "\u2588", "\u2592"
 
 _TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
-# Terminal fonts have no narrow space, and lines are only broken here.
+# Terminal fonts have no narrow space, and lines are broken only here.
 _SPACES = str.maketrans("\u202f\u00a0", "  ")
 
 
 def ordinary_spaces(said: str) -> str:
-    """Return *said* with ordinary spaces instead of the special ones of `dashboard.ui.format`."""
+    """Return *said* with the special spaces of `dashboard.ui.format` replaced by ordinary ones."""
     return said.translate(_SPACES)
 
 
 def styled(said: str, style: str = "") -> Text:
-    """Return *said*, a text of `dashboard.ui.format`, for a terminal."""
+    """Return *said*, a text of `dashboard.ui.format`, as styled text for a terminal."""
     return Text(ordinary_spaces(said), style)
 
 
 def plain_table(first: str, *numbers: str) -> Table:
-    """Return a table without lines: a column of names, which is cut where the terminal is narrow, and right-aligned *numbers*."""
+    """Return a table without lines: a column of names, truncated in narrow terminals, and right-aligned *numbers*."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     made.add_column(first, overflow="ellipsis")
     for name in numbers:
@@ -39,7 +39,7 @@ def plain_table(first: str, *numbers: str) -> Table:
 
 
 def stage_colour(stage: str) -> str:
-    """Return the colour of *stage* on a dark background, which is legible on a light one, too.
+    """Return the colour of *stage* for dark backgrounds, which is legible on light ones, too.
 
     >>> stage_colour("queue")
     '#EDA227'

@@ -1,7 +1,7 @@
 """Thresholds of `stagelens compare`: `p99:+10%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%`.
 
-[stage:NAME:|ttft:|tpot:][pNN:]+LIMIT      LIMIT in %, us, ms or s; pNN may be left out behind a name, and is p99 then
-errors:+LIMIT                              LIMIT in % of all requests: with +1% a share of 2 % may become 3 %
+[stage:NAME:|ttft:|tpot:][pNN:]+LIMIT      LIMIT in %, us, ms or s; pNN may be omitted after a name and defaults to p99
+errors:+LIMIT                              LIMIT in % of all requests: +1% allows an increase from 2 % to 3 %
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Threshold:
     """Maximum increase of a latency, a stage time or the error rate from A to B.
 
     Args:
-        text: The text as written.
-        stage: Stage; "" for none.
+        text: Threshold as written.
+        stage: Key of the stage; "" for none.
         measure: A key of `MEASURES`, or "errors"; "" for none.
-        quantile: The percentile; unused for errors. [0..1]
+        quantile: Percentile; unused for errors. [0..1]
         limit: Maximum increase: as a ratio of A's value, in seconds, or as a share of all requests.
         is_relative: Whether *limit* is a ratio of A's value.
     """
@@ -54,16 +54,16 @@ class Threshold:
 
     @property
     def is_of_requests(self) -> bool:
-        """Whether it limits the latency of whole requests."""
+        """Whether the threshold limits the latency of whole requests."""
         return not (self.stage or self.measure)
 
     @property
     def is_of_errors(self) -> bool:
-        """Whether it limits the share of failed requests."""
+        """Whether the threshold limits the share of failed requests."""
         return self.measure == _ERRORS
 
     def allowed(self, before: float) -> float:
-        """Return the limit in the unit of A's value, which is *before*."""
+        """Return the maximum increase in the unit of A's value, which is *before*."""
         return self.limit * before if self.is_relative else self.limit
 
 
@@ -71,7 +71,7 @@ def read_thresholds(text: str) -> list[Threshold]:
     """Parse comma-separated thresholds.
 
     Raises:
-        ConfigError: A threshold is invalid, or there is none.
+        ConfigError: A threshold is invalid, or *text* has none.
 
     >>> [each.subject for each in read_thresholds("p99:+10%,stage:queue:+5ms,stage:forward:p50:+1%,ttft:p90:+5ms")]
     ['p99', 'queue p99', 'forward p50', 'TTFT p90']
@@ -83,7 +83,7 @@ def read_thresholds(text: str) -> list[Threshold]:
 
 
 def read_percentile(text: str) -> float:
-    """Return the quantile of a percentile such as `p99.9`, between 0 and 1.
+    """Return the quantile, between 0 and 1, of a percentile such as `p99.9`.
 
     Raises:
         ConfigError: *text* is not a percentile.
