@@ -1,4 +1,4 @@
-"""Settings of the dashboard, read from the environment at the start (listed in `core/settings/schema.py`)."""
+"""Settings of the dashboard, read from the environment at startup (documented in `core/settings/schema.py`)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class DashboardConfig:
     """Listening address, access rules and files of the dashboard.
 
     Args:
-        host: The address to listen on.
-        port: The port; 0 takes a free one.
-        token: Secret that all readers share; None for none.
-        behind_proxy: Whether a proxy in front authenticates readers, so that any address may be listened on.
-        users: A file of names and hashed passwords, see `users.Users`.
-        proxy_header: Header in which a proxy names the reader.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free port.
+        token: Secret shared by all readers; None for none.
+        behind_proxy: Whether a proxy in front authenticates readers, which permits listening on any address.
+        users: File of user names and hashed passwords, see `users.Users`.
+        proxy_header: Header in which a proxy sends the name of the reader.
         trusted_proxies: Proxies whose `proxy_header` is trusted.
-        hosts: Host names of the dashboard, beside those of this machine.
+        hosts: Host names of the dashboard, in addition to the names of this machine.
         prices: Price file, see `costs.Costs`; None without one.
-        tracer: The address of a trace in another tracing backend, `{trace_id}` in it.
+        tracer: Address of a trace in another tracing backend, with the placeholder `{trace_id}`.
     """
 
     host: str = "127.0.0.1"
@@ -85,15 +85,15 @@ class DashboardConfig:
 
     @property
     def is_private(self) -> bool:
-        """Whether the dashboard is reachable only on this machine, under the machine's own names."""
+        """Whether the dashboard is reachable only from this machine, under the machine's own names."""
         return is_loopback(self.host) and not (self.behind_proxy or self.proxy_header or self.hosts)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> DashboardConfig:
-        """Read the settings from *env*.
+        """Read the settings from the environment variables *env*.
 
         Raises:
-            ConfigError: A value is not what its key allows.
+            ConfigError: A value is invalid.
         """
         users = env.get("STAGELENS_DASHBOARD_USERS")
         return cls(

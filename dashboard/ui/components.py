@@ -1,4 +1,4 @@
-"""Components of pages: cards, tiles, bars, badges, tables and charts; values in, Dash components out."""
+"""Page components: cards, tiles, bars, badges, tables and charts, built as Dash components from plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .format import SMALL_CHANGE, change, duration, percent, split_duration
 Node = Component | str | None
 Nodes = Node | Sequence[Node]
 
-# Number of stages in the description of a bar.
+# Number of stages in the text description of a bar.
 _SPOKEN = 3
 _FLAT = 0.15
 _SPARK_POINTS = 40
@@ -42,50 +42,50 @@ WORDS = {
 
 
 def attributes(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return component arguments for `data-…` and `aria-…` attributes, whose names Python cannot spell."""
+    """Return `data-…` and `aria-…` attributes as component arguments; their names are not valid Python identifiers."""
     return dict(values)
 
 
-def link(inside: Nodes, href: str, className: str = "", **more: Any) -> Component:  # noqa: N803 - Dash's own name for it
+def link(inside: Nodes, href: str, className: str = "", **more: Any) -> Component:  # noqa: N803 - name given by Dash
     """Return a link to another view; `assets/shell.js` follows it without reloading the frame."""
     return html.A(inside, href=href, className=className, **more)
 
 
 def swatch(stage: str) -> Component:
-    """Return the colour square of *stage*; the name always stands beside it."""
+    """Return the colour square of *stage*; its name is always shown beside it."""
     return html.I(className=f"sw st-{hue(stage)}")
 
 
 def stage_name(stage: str, *more: Node) -> Component:
-    """Return swatch and name of *stage*."""
+    """Return the colour square and the name of *stage*."""
     return html.Span([swatch(stage), html.Span([label(stage), *more])], className="nm")
 
 
 def dot(state: str) -> Component:
-    """Return the shape of a status, distinct without colour; the word stands near it.
+    """Return the symbol of a status, whose shape is distinct without colour; the word is shown beside it.
 
-    Circle, diamond, square; a hollow diamond is stale, two bars are a pause, a hollow circle is nothing at all.
+    Circle, diamond and square are states; a hollow diamond is stale, two bars are a pause, a hollow circle is unknown.
     """
     return html.I(className=f"dot {SHAPES[state]}")
 
 
 def status(state: str, word: str = "") -> Component:
-    """Return a status as shape and word, by default the word of the state."""
+    """Return a status as symbol and word, by default the word of the state."""
     return html.Span([dot(state), word or WORDS[state]], className=f"pill {SHAPES[state]}")
 
 
 def pill(text: str, kind: str = "") -> Component:
-    """Return a badge; *kind* is `good`, `warn`, `bad`, `stale`, `paused`, `out` or nothing."""
+    """Return a badge; *kind* is `good`, `warn`, `bad`, `stale`, `paused`, `out` or ""."""
     return html.Span(text, className=f"pill {kind}".strip())
 
 
 def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float = 1.0) -> Component:
-    """Return the stages of a latency as one bar in their fixed order.
+    """Return the stages of a latency as one stacked bar, in their fixed order.
 
     Args:
-        stages: Stage to its time. [seconds]
-        tall: Whether the bar is the subject and not a cell of a table.
-        scale: The width of the whole bar. [ratio of the room]
+        stages: Time by stage. [seconds]
+        tall: Whether the bar stands alone, instead of in a table cell.
+        scale: Width of the bar. [ratio of the available width]
     """
     total = sum(stages.values()) or 1.0
     shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position) if stages[stage] > 0]
@@ -104,7 +104,7 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
 
 
 def _gradient(shown: Sequence[tuple[str, float]]) -> str:
-    """Return the parts as stops of one background, with hairlines: one element instead of ten."""
+    """Return the stages as colour stops of one background with hairlines: one element instead of ten."""
     stops: list[str] = []
     end = 0.0
     for stage, share in shown:
@@ -127,7 +127,7 @@ def dominating(stages: Mapping[str, float]) -> Component:
 
 
 def gauge(ratio: float, kind: str = "") -> Component:
-    """Return a thin bar filled to *ratio*, which lies between 0 and 1; the number stands beside it."""
+    """Return a thin bar filled to *ratio*, between 0 and 1; the number is shown beside it."""
     filled = min(max(ratio, 0.0), 1.0)
     return html.Div(html.I(style={"width": f"{filled * 100:.0f}%"}), className=f"track {kind}".strip())
 
@@ -135,14 +135,14 @@ def gauge(ratio: float, kind: str = "") -> Component:
 def delta(ratio: float | None, *, worse_up: bool = True, after: str = "") -> Component:
     """Return a relative change, coloured as better or worse."""
     if ratio is None:
-        return html.Span("–", className="delta flat")  # noqa: RUF001 - an en dash stands for unknown
+        return html.Span("–", className="delta flat")  # noqa: RUF001 - an en dash means unknown
     flat = abs(ratio) < SMALL_CHANGE
     kind = "flat" if flat else "up" if (ratio > 0) == worse_up else "down"
     return html.Span([html.Span(change(ratio), className=f"delta {kind}"), after and f" {after}"])
 
 
 def tile(name: str, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
-    """Return one number of the strip on top of a page."""
+    """Return one number of the tile strip at the top of a page."""
     big = html.Div([value, html.Small(unit) if unit else None], className="v num")
     return html.Div([html.Div(name, className="l"), big, html.Div(below, className="d"), spark], className="kpi")
 
@@ -159,9 +159,9 @@ def tiles(each: Iterable[Component | None]) -> Component:
 
 
 def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
-    """Return a sparkline of *values*; None with too few values."""
-    known = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not itself
-    if len(known) < 3:  # noqa: PLR2004 - two points are no course
+    """Return a sparkline of *values*; None if there are too few values."""
+    known = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not equal to itself
+    if len(known) < 3:  # noqa: PLR2004 - two points show no trend
         return None
     low, high = min(known), max(known)
     # An almost constant series must not look volatile.
@@ -180,7 +180,7 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
 
 
 def _thinned(values: list[float]) -> list[float]:
-    """Return the means of groups of neighbours, as 72 pixels have no space for more."""
+    """Return the means of groups of neighbouring values, because 72 pixels have no space for more."""
     size = -(-len(values) // _SPARK_POINTS) or 1
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     return [sum(group) / len(group) for group in groups]
@@ -199,13 +199,13 @@ def card(
     """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table.
 
     Args:
-        title: What it shows, one idea.
-        body: The content.
-        sub: The population or the unit, muted.
-        tools: Controls at the right of the head.
-        foot: A sentence below a line.
-        size: The class of its width in the grid.
-        flush: Whether the body reaches the card's edges, as a table does.
+        title: Content of the card in a few words.
+        body: Content of the card.
+        sub: Population or unit, shown in a muted colour.
+        tools: Controls at the right of the header.
+        foot: Sentence below a line.
+        size: CSS class of the width in the grid.
+        flush: Whether the body extends to the card's edges, as a table does.
     """
     export = _export(title) if title and _tells_numbers(body) else None
     head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
@@ -220,12 +220,12 @@ def card(
 
 
 class Chart(html.Div):
-    """Chart with its figure and the numbers it shows, for `ui.page_export`.
+    """Chart with its figure and its numbers, for `ui.page_export`.
 
     Args:
-        name: Which chart it is; one of a page.
-        figure: A token figure.
-        frame: Drawn numbers, one row a position on the x axis; None where the page shows them as a table anyway.
+        name: Name of the chart, unique on its page.
+        figure: Figure with design tokens as colours.
+        frame: Drawn numbers, one row for each position on the x axis; None if the page shows them as a table already.
     """
 
     name: str = ""
@@ -249,14 +249,14 @@ def _tells_numbers(node: Nodes) -> bool:
 
 
 def chart(name: str, figure: Figure, spoken: str, height: int = 300, *, frame: pd.DataFrame | None = None) -> Component:
-    """Return a chart: its figure as data, and the empty box in which the browser draws it.
+    """Return a chart: the figure as data, and an empty box in which the browser draws it.
 
     Args:
-        name: Which chart it is; one of a page.
-        figure: A token figure.
-        spoken: What it shows, as a sentence with numbers.
-        height: The height of the plot. [CSS pixels]
-        frame: The numbers it shows, for "View as table", CSV and JSON.
+        name: Name of the chart, unique on its page.
+        figure: Figure with design tokens as colours.
+        spoken: Description of the chart in a sentence with numbers, for screen readers.
+        height: Height of the plot. [CSS pixels]
+        frame: Drawn numbers, for "View as table", CSV and JSON.
     """
     made = Chart(
         html.Div(
@@ -275,11 +275,11 @@ def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, char
 
     Args:
         name: Name of the group for screen readers.
-        key: The key of the query.
-        options: Value to label.
-        chosen: The value now.
-        chart_name: The chart to redraw.
-        default: The value that the address leaves out.
+        key: Query key.
+        options: Label by value.
+        chosen: Current value.
+        chart_name: Name of the chart to redraw.
+        default: Value that the address omits.
     """
     buttons = [
         html.Button(
@@ -301,7 +301,7 @@ def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, char
 
 
 def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) -> Component:
-    """Return a group of links that look like `switch`: value to label and address."""
+    """Return a group of links that look like `switch`; *options* maps a value to label and address."""
     items = [
         link(text, href=href, className="on" if value == chosen else "", **_current(value == chosen))
         for value, (text, href) in options.items()
@@ -317,27 +317,27 @@ def table(
     css: str = "",
     foot: Nodes = None,
 ) -> Component:
-    """Return a table in a box that scrolls sideways.
+    """Return a table in a box that scrolls horizontally.
 
     Args:
-        head: Label and class of each column, or its head as it is.
-        rows: The rows.
+        head: Label and CSS class of each column, or a complete header row.
+        rows: Table rows.
         name: Content of the table, for screen readers.
-        css: More classes of the table.
-        foot: The rows of its foot.
+        css: Additional CSS classes of the table.
+        foot: Rows of the table footer.
     """
     titles = [html.Th(each[0], className=each[1], scope="col") if isinstance(each, tuple) else each for each in head]
     parts: list[Component] = [html.Caption(name, className="sr"), html.Thead(html.Tr(titles)), html.Tbody(list(rows))]
     if foot is not None:
         parts.append(html.Tfoot(foot))
-    # Reachable with the keyboard, because it may have to be scrolled.
+    # Focusable, so that the table can be scrolled with the keyboard.
     return html.Div(
         html.Table(parts, className=css), className="tw", tabIndex=0, role="region", **attributes({"aria-label": name})
     )
 
 
 def legend(stages: Iterable[str]) -> Component:
-    """Return names and swatches of *stages* in their fixed order."""
+    """Return the colour squares and names of *stages* in their fixed order."""
     ordered = sorted(set(stages), key=position)
     return html.Span([html.Span([swatch(stage), label(stage)]) for stage in ordered], className="legend")
 
@@ -355,12 +355,12 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
 
 
 def banner(text: Nodes, kind: str = "warn") -> Component:
-    """Return a line across the page that screen readers announce."""
+    """Return a line across the page, announced by screen readers."""
     return html.Div(text, className=f"banner {kind}", role="status")
 
 
 def ratio_of(now: float | None, before: float | None) -> float | None:
-    """Return the relative change; None unless both are known and the base is not zero."""
+    """Return the relative change from *before* to *now*; None unless both are known and *before* is not zero."""
     if now is None or before is None or before <= 0:
         return None
     return now / before - 1

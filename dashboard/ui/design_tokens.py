@@ -1,6 +1,6 @@
 """Colours by token name; the values are in `assets/tokens.css`.
 
-A figure carries tokens in place of colours and the browser resolves them for the active theme, so that switching the theme
+A figure contains tokens instead of colours, and the browser resolves them for the active theme. Switching the theme therefore
 needs no request:
 
     "$ink"            the colour itself
@@ -16,7 +16,7 @@ import zlib
 
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
 
-# Stages with a pattern for readers who cannot distinguish the hues: copies, and CPU work on data. Waiting has its own mark.
+# Stages with a pattern for readers who cannot distinguish the hues: copies, and CPU work on data. Waiting has its own pattern.
 _FAMILIES = {
     **dict.fromkeys(("h2d", "d2h"), "copy"),
     **dict.fromkeys(("preprocess", "tokenize", "postprocess", "serialize"), "cpu"),
@@ -35,7 +35,7 @@ def hue(stage: str) -> str:
         return stage
     if stage == OTHER:
         return "other"
-    # By name and not by place: the same stage keeps its grey on every page.
+    # By name, not by position: a stage has the same grey on every page.
     return f"own{zlib.crc32(stage.encode()) % MAX_CUSTOM_STAGES + 1}"
 
 
@@ -55,8 +55,8 @@ def stage_colour(stage: str, *, solid: float = 1.0) -> str:
     """Return the colour token of *stage*, mixed with the surface when *solid* is below 1.
 
     Args:
-        stage: The stage's key.
-        solid: The share of the stage's own colour. [ratio, 0 < x <= 1]
+        stage: Key of the stage.
+        solid: Share of the stage's own colour. [ratio, 0 < x <= 1]
 
     >>> stage_colour("queue"), stage_colour("queue", solid=0.92)
     ('$st.queue', '$st.queue@~0.92')

@@ -1,7 +1,7 @@
-"""Number formats: three significant digits, a unit by magnitude, a thin space before it, a true minus sign.
+"""Number formats: three significant digits, a unit by magnitude, a thin space before the unit, a true minus sign.
 
-Every number on a page is formatted here, so that a tile, a chart and a table write the same value alike. Unknown (None or
-NaN) is an en dash, zero is `0`.
+Every number on a page is formatted here, so that tiles, charts and tables show the same value in the same way. Unknown values
+(None or NaN) are an en dash, zero is `0`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from ...core.settings.values import format_size
 
 # U+202F, the narrow no-break space of ISO 31-0 between a number and its unit.
 THIN = "\u202f"
-# U+00A0 keeps `1 m 12 s` on one line and its two numbers apart.
+# U+00A0 prevents a line break in `1 m 12 s`, and separates its two numbers.
 SPACE = "\u00a0"
 MINUS = "\u2212"
 UNKNOWN = "\u2013"
 TIMES = "\u00d7"
 
-# A change smaller than this is noise to a reader and stays grey.
+# Smaller changes are noise and are shown in grey.
 SMALL_CHANGE = 0.03
-# Factors replace percentages from here on.
+# From this ratio on, changes are written as factors instead of percentages.
 _TENFOLD = 9.0
 
 MILLI = 1e-3
-# Shares from here on are written as 100 %, and portions above all of a change have no meaning.
+# Larger shares are written as 100 %, and larger portions of a change as all.
 _NEARLY_ALL = 0.995
-# Highest rank with two decimals; p100 would claim that nothing can be slower.
+# Highest rank with two decimals; p100 would mean that nothing is slower.
 _HIGHEST_RANK = 99.99
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def split_duration(seconds: float | None) -> tuple[str, str]:
-    """Return *seconds* as number and unit separately, for tiles with a smaller unit.
+    """Return *seconds* as separate number and unit, for tiles with a smaller unit.
 
     >>> split_duration(0.2194)
     ('219', 'ms')
@@ -74,7 +74,7 @@ def interval(low: float, high: float) -> str:
 
 
 def axis_duration(seconds: float) -> str:
-    """Return *seconds* for a tick: no trailing zeros, `0` for zero.
+    """Return *seconds* as the label of an axis tick: no trailing zeros, `0` for zero.
 
     >>> axis_duration(0.2), axis_duration(0), axis_duration(1.5)
     ('200\u202fms', '0', '1.5\u202fs')
@@ -103,7 +103,7 @@ def count(value: float | None) -> str:
 
 
 def money(amount: float | None, currency: str) -> str:
-    r"""Return an amount with three digits, and its currency sign before or code behind it.
+    r"""Return an amount with three digits, with the currency sign before it or the currency code after it.
 
     >>> money(4.85, "$"), money(1234.5, "EUR"), money(0.004321, "$"), money(0, "$")
     ('$4.85', '1.23k\u202fEUR', '$0.00432', '$0')
@@ -111,13 +111,13 @@ def money(amount: float | None, currency: str) -> str:
     if amount is None or not math.isfinite(amount):
         return UNKNOWN
     size = abs(amount)
-    text = f"{float(f'{size:.3g}'):.6g}" if size < 1 else count(size) if size >= 1000 else _three(size)  # noqa: PLR2004 - SI prefixes begin at a thousand
+    text = f"{float(f'{size:.3g}'):.6g}" if size < 1 else count(size) if size >= 1000 else _three(size)  # noqa: PLR2004 - SI prefixes start at a thousand
     sign = MINUS if amount < 0 else ""
     return f"{sign}{text}{THIN}{currency}" if currency.isalpha() else f"{sign}{currency}{text}"
 
 
 def whole(value: int) -> str:
-    """Return a count in full, in groups of three.
+    """Return an integer count with all digits, in groups of three.
 
     >>> whole(10000)
     '10\u202f000'
@@ -126,7 +126,7 @@ def whole(value: int) -> str:
 
 
 def several(number: int, one: str) -> str:
-    """Return a full count with its noun, in the plural unless it is one.
+    """Return a count with all digits and its noun, in the plural unless the count is one.
 
     >>> several(1, "request"), several(0, "step")
     ('1 request', '0 steps')
@@ -135,7 +135,7 @@ def several(number: int, one: str) -> str:
 
 
 def percent(ratio: float | None, decimals: int = 0) -> str:
-    """Return *ratio* as a percentage: 0 decimals for shares, 2 for errors and attainment.
+    """Return *ratio* as a percentage: 0 decimals for shares, 2 for error rates and attainment.
 
     >>> percent(0.9931, 2), percent(0.63)
     ('99.31\u202f%', '63\u202f%')
@@ -146,7 +146,7 @@ def percent(ratio: float | None, decimals: int = 0) -> str:
 
 
 def portion(share: float) -> str:
-    """Return the share of a change; it may exceed 100 % where other parts moved the other way.
+    """Return the share of a change; shares above 100 % occur if other parts changed in the other direction.
 
     >>> portion(0.92), portion(1.02)
     ('92\u202f%', 'all')
@@ -155,7 +155,7 @@ def portion(share: float) -> str:
 
 
 def target(ratio: float) -> str:
-    """Return the target of an objective with the digits it was written with.
+    """Return the target of an objective with the digits of the SLO file.
 
     >>> target(0.99), target(0.999)
     ('99\u202f%', '99.9\u202f%')
@@ -164,7 +164,7 @@ def target(ratio: float) -> str:
 
 
 def attained(ratio: float | None) -> str:
-    """Return the attainment, truncated and not rounded: 99.996 % is not 100 %.
+    """Return the attainment, truncated instead of rounded: 99.996 % is not 100 %.
 
     >>> attained(0.99996), attained(1.0)
     ('99.99\u202f%', '100.00\u202f%')
@@ -187,7 +187,7 @@ def change(ratio: float | None) -> str:
 
 
 def signed_change(ratio: float | None) -> str:
-    """Return a relative change with a sign; from tenfold on as a factor.
+    """Return a relative change with a sign; from tenfold on, a factor.
 
     >>> signed_change(1.38), signed_change(106.63) == "108" + TIMES
     ('+138\u202f%', True)
@@ -198,18 +198,18 @@ def signed_change(ratio: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Return the factor of one value to another.
+    """Return the factor from one value to another.
 
     >>> times(3.94) == "3.9" + TIMES, times(14.2) == "14" + TIMES
     (True, True)
     """
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
-    return (f"{ratio:.1f}" if abs(ratio) < 9.95 else f"{ratio:.0f}") + TIMES  # noqa: PLR2004 - where a decimal stops helping
+    return (f"{ratio:.1f}" if abs(ratio) < 9.95 else f"{ratio:.0f}") + TIMES  # noqa: PLR2004 - no decimals from ten on
 
 
 def percentile(quantile: float) -> str:
-    """Return the name of *quantile*.
+    """Return the name of the percentile *quantile*.
 
     >>> percentile(0.99), percentile(0.999), percentile(0.5)
     ('p99', 'p99.9', 'p50')
@@ -218,21 +218,21 @@ def percentile(quantile: float) -> str:
 
 
 def rank(quantile: float | None) -> str:
-    """Return a rank in a distribution, capped at the resolution: `p99.94`.
+    """Return a rank in a distribution, capped at the resolution of the histogram.
 
     >>> rank(0.99943), rank(0.61), rank(1.0)
     ('p99.94', 'p61', 'p99.99')
     """
     if quantile is None or not math.isfinite(quantile):
         return UNKNOWN
-    # Cut, not rounded: p98.97 is not p99.
-    digits = 2 if quantile >= 0.99 else 1 if quantile >= 0.95 else 0  # noqa: PLR2004 - one digit more a nine
+    # Truncated, not rounded: p98.97 is not p99.
+    digits = 2 if quantile >= 0.99 else 1 if quantile >= 0.95 else 0  # noqa: PLR2004 - one more digit for each nine
     cut = min(math.floor(quantile * 100 * 10**digits + 1e-9) / 10**digits, _HIGHEST_RANK)
     return f"p{cut:g}"
 
 
 def span(length: timedelta) -> str:
-    r"""Return a length of time in one or two units: a window, a step, an age.
+    r"""Return a duration, such as a window or an age, in its one or two largest units.
 
     >>> span(timedelta(hours=6)), span(timedelta(seconds=90)), span(timedelta(days=30))
     ('6\u202fh', '1\u202fm\xa030\u202fs', '30\u202fd')
@@ -255,13 +255,13 @@ def clock(at: datetime) -> str:
 
 
 def day(at: datetime) -> str:
-    """Return date and minute of *at*: `14 Nov 15:39`."""
+    """Return the date and the minute of *at*, such as `14 Nov 15:39`."""
     return at.strftime("%-d %b %H:%M")
 
 
 def _three(value: float) -> str:
     rounded = float(f"{value:.3g}")
-    decimals = 0 if abs(rounded) >= 100 else 1 if abs(rounded) >= 10 else 2  # noqa: PLR2004 - three digits in all
+    decimals = 0 if abs(rounded) >= 100 else 1 if abs(rounded) >= 10 else 2  # noqa: PLR2004 - three significant digits
     return _signed(f"{rounded:.{decimals}f}")
 
 
@@ -273,7 +273,7 @@ def _long(seconds: int) -> str:
         amount, left = divmod(left, size)
         if amount:
             parts.append(f"{amount}{THIN}{unit}")
-        if parts and (len(parts) == 2 or not left):  # noqa: PLR2004 - two units are enough to read
+        if parts and (len(parts) == 2 or not left):  # noqa: PLR2004 - two units are precise enough
             break
     return ("-" if seconds < 0 else "") + SPACE.join(parts) if parts else f"0{THIN}s"
 

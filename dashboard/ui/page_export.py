@@ -1,8 +1,8 @@
 """Exports of rendered components: escaped HTML without scripts, and the data of charts and tables.
 
-HTML has three targets. `page` keeps everything, for the scripts that insert it. `picture` is the first paint and has no ids
-and no data attributes, so that scripts do not take it for the page. `report` is a file without a server: buttons are left
-out, except those of tables; of a group of choices only the selected one stays.
+HTML has three targets. `page` preserves everything, for the scripts that insert it. `picture` is the first paint, without ids
+and data attributes, so that scripts do not mistake it for the page. `report` is a file that works without a server: buttons are
+omitted except those of tables; of a group of choices only the selected one is included.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from plotly.io.json import to_json_plotly
 
 from .components import Chart, Nodes
 
-# Inline elements, whose text joins its neighbours without a space.
+# Inline elements; their text joins the neighbouring text without a space.
 _RUNNING = (html.B, html.Em, html.Small, html.Strong)
 _HTML = "dash_html_components"
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-# Elements that run, load or send something, and those that only Dash can fill.
+# Elements that execute, load or send something, and elements that only Dash can fill.
 _LEFT_OUT = {
     "base",
     "embed",
@@ -39,7 +39,7 @@ _LEFT_OUT = {
     "style",
     "textarea",
 }
-# Dash's names for what HTML calls otherwise; all others are the same in small letters.
+# Dash property names that differ from the HTML attribute; all others are the same in lower case.
 _NAMES = {"className": "class", "htmlFor": "for"}
 _NOT_HTML = {"children", "key", "n_clicks", "n_clicks_timestamp", "disable_n_clicks", "loading_state"}
 _ADDRESSES = {"href", "src", "data-href"}
@@ -55,7 +55,7 @@ def as_html(nodes: Nodes, reading: HtmlTarget = "page", follow: LinkResolver = l
     Args:
         nodes: Components of a page.
         reading: Target: `page` for scripts, `picture` for the first paint, `report` for files without a server.
-        follow: Converts an address within the dashboard for the target; None removes the link.
+        follow: Function that converts an address within the dashboard for the target; None removes the link.
 
     >>> as_html(html.A(["<b>", html.B(1)], href="/s/a", className="x"))
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
@@ -105,7 +105,7 @@ class _Writer:
 
 
 def _spec(chart: Chart) -> str:
-    """Return the figure as JSON in a script tag, escaped so that it cannot end the tag."""
+    """Return the figure as JSON in a script tag, escaped so that its content cannot close the tag."""
     figure = str(to_json_plotly(chart.figure)).replace("<", "\\u003c")
     return f'<script type="application/json" data-spec="{escape(chart.name)}">{figure}</script>'
 
@@ -125,9 +125,9 @@ class ChartData:
     """Chart of a page.
 
     Args:
-        title: The title of its card.
-        spoken: What it shows, as a sentence.
-        frame: Its numbers; None for a chart without.
+        title: Title of the card of the chart.
+        spoken: Description of the chart in a sentence, for screen readers.
+        frame: Numbers of the chart; None for a chart without.
     """
 
     title: str
@@ -140,9 +140,9 @@ class TableData:
     """Table of a page, as text.
 
     Args:
-        name: What it lists.
-        head: The titles of its columns.
-        rows: Its rows, each as long as it is.
+        name: Content of the table.
+        head: Column titles.
+        rows: Rows of cells, each as long as *head*.
     """
 
     name: str
@@ -152,21 +152,21 @@ class TableData:
 
 @dataclass(slots=True)
 class PageData:
-    """Charts of a page by name, and its tables in order."""
+    """Data of a page: its charts by name, and its tables in order."""
 
     charts: dict[str, ChartData] = field(default_factory=dict)
     tables: list[TableData] = field(default_factory=list)
 
 
 def page_data(nodes: Nodes) -> PageData:
-    """Return the data of *nodes*, a rendered page or a part of one."""
+    """Return the chart and table data of *nodes*, a rendered page or a part of one."""
     found = PageData()
     _collect(nodes, "", found)
     return found
 
 
 def children(node: Nodes) -> list[Component | str]:
-    """Return the children of *node*, one level deep; numbers as Dash writes them."""
+    """Return the direct children of *node*; numbers as Dash writes them."""
     inside = getattr(node, "children", None) if isinstance(node, Component) else node
     parts = inside if isinstance(inside, (list, tuple)) else [inside]
     return [
@@ -177,7 +177,7 @@ def children(node: Nodes) -> list[Component | str]:
 
 
 def text_of(node: Nodes) -> str:
-    """Return the text of *node*; of an image, its description.
+    """Return the text of *node*; for an image, its description.
 
     >>> text_of(html.Td([html.I(className="sw"), html.Span("Queue "), html.B("63 %")]))
     'Queue 63 %'

@@ -10,16 +10,16 @@ from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall
 from .format import duration
 
 _NS = 1e9
-# Stalls below this share of the latency are left out. [ratio]
+# Stalls below this share of the latency are omitted. [ratio]
 _NOTICED = 0.01
 
 
 def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
-    """Return stall seconds by cause and stage, the worst cause first, without negligible shares of *whole*.
+    """Return stall seconds by cause and stage, worst cause first, without stalls that are a negligible share of *whole*.
 
     Args:
-        seconds: By what `core.stages.stall_key` makes.
-        whole: The latency it is part of. [seconds]
+        seconds: Stall times by key of `core.stages.stall_key`. [seconds]
+        whole: Latency that contains the stalls. [seconds]
     """
     found: dict[str, dict[str, float]] = {}
     for name, spent in seconds.items():
@@ -34,9 +34,9 @@ def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> st
     r"""Return one sentence for each cause of stalls; "" without stalls.
 
     Args:
-        seconds: As in `stalls_by_cause`.
-        whole: The latency it is part of. [seconds]
-        named: What the latency is called.
+        seconds: Stall times, as for `stalls_by_cause`. [seconds]
+        whole: Latency that contains the stalls. [seconds]
+        named: Name of the latency, such as `p99`.
 
     >>> stall_sentence({"gc:forward": 0.048, "gc:queue": 0.013}, 0.5, "p99")
     'GC explains 61.0\u202fms of p99, 48.0\u202fms of it in Forward.'
@@ -54,7 +54,7 @@ def _cause_sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
 
 
 def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
-    """Return the stall seconds in the root *attributes* of a request, as in `stalls_by_cause`.
+    """Return the stall times [seconds] in the root span *attributes* of a request, by key as for `stalls_by_cause`.
 
     >>> stalls_of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
     {'gc:forward': 0.003}
@@ -67,12 +67,12 @@ def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
-# Labels of `names.AROUND`, without the length.
+# Labels of the counters in `names.AROUND`; its duration has none.
 _HAPPENED = ("Switches", "Page faults", "Allocator retries")
 
 
 def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
-    r"""Return the counters of the whole process around the request with these root *attributes*.
+    r"""Return the process counters in the root span *attributes* of a request, by label.
 
     >>> process_counters({"stagelens.around": 1_000_000_000, "stagelens.around.switches": 340})
     {'Switches': '340 of the process in 1.00\u202fs'}
@@ -85,7 +85,7 @@ def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
 
 
 def span_stalls(attributes: Mapping[str, object]) -> list[str]:
-    r"""Return the stalls of the span with these *attributes*.
+    r"""Return the stalls in the *attributes* of a span, as text.
 
     >>> span_stalls({"stagelens.stall.gc": 3_000_000})
     ['GC pause 3.00\u202fms']
@@ -103,7 +103,7 @@ _PARTS = {"body": "reading the response", "rest": "rest of the call"}
 
 
 def span_name(span: Mapping[str, Any]) -> str:
-    """Return the name of a span: its stage, and its own name where it differs."""
+    """Return the name of a span: its stage, followed by its own name if that is different."""
     stage, name = str(span["stage"]), str(span["name"])
     return " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
 
