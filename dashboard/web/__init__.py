@@ -1,1 +1,1 @@
-"""HTTP side of the dashboard: application, routing, authentication, API, first paint and report."""
+"""HTTP server of the dashboard: application, routing, authentication, API, first paint and reports."""

@@ -1,6 +1,6 @@
 """Read API `/api/v1/…`: pages, services, names, queries and traces as JSON, CSV or OTLP JSON (see docs/api.md).
 
-A response carries an ETag of the address, the window and the revision of the data. A request with a current ETag gets 304
+A response has an ETag of the address, the window and the revision of the data. A request with a current ETag gets 304
 before anything is computed.
 """
 
@@ -105,7 +105,7 @@ def _context(source: Source, path: str, given: Arguments, service: str | None = 
 
 
 def _conditional_response(context: Context, answer: Callable[[], Response]) -> Response:
-    """Return the response of *answer*, or 304 for a current ETag."""
+    """Return the response of *answer*, or 304 if the ETag of the request is current."""
     tag = _tag(context)
     if request.if_none_match.contains_weak(tag):
         response = Response(status=304)
@@ -113,13 +113,13 @@ def _conditional_response(context: Context, answer: Callable[[], Response]) -> R
         _check_names(context)
         response = answer()
     response.set_etag(tag, weak=True)
-    # Browsers may store it and must revalidate; shared caches must not, because access is per reader.
+    # Browsers may store the response but must revalidate; shared caches must not store it, because access depends on the reader.
     response.headers["Cache-Control"] = "private, no-cache"
     return response
 
 
 def _check_names(context: Context) -> None:
-    """Reject an unknown environment or service; a mistyped name would look like an idle service."""
+    """Reject an unknown environment or service, because a mistyped name would look like an idle service."""
     environment, source = context.view.text("env"), context.source
     known: list[str] = source.ask(source.read.environments)
     if environment and environment not in known:
@@ -262,7 +262,7 @@ def add_trace_route(server: Flask, source: Source) -> None:
 def as_otlp(found: KeptTrace) -> dict[str, Any]:
     """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x.
 
-    The store has no ids of the spans below the root; they are derived from their positions, so that they are stable.
+    The store has no ids of the spans below the root, so they are derived from the position of each span and are stable.
     """
     series = found.series
     resource = {
@@ -319,7 +319,7 @@ def _attributes(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(value: Any) -> dict[str, Any]:
-    # A bool is an int to Python, and 64-bit integers are strings in OTLP's JSON.
+    # bool is a subclass of int, and OTLP JSON writes 64-bit integers as strings.
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
@@ -332,10 +332,10 @@ class ApiQuery:
     """Query of `GET /api/v1/query/<name>`.
 
     Args:
-        keys: The parameters it takes.
-        answer: Returns the result as JSON values.
-        about_one: Whether it is about one service, so that `service` must be given.
-        about_window: Whether the response is about the window of the address; a comparison names the times of its own sides.
+        keys: Accepted parameters.
+        answer: Function that returns the result as JSON values.
+        about_one: Whether the query is about one service, so that `service` is required.
+        about_window: Whether the response contains the window of the address; a comparison contains the times of both sides.
     """
 
     keys: tuple[str, ...]

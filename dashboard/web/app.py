@@ -1,11 +1,11 @@
 """Dashboard server: the Dash application, its routes, and the server thread.
 
-Dash has one callback, for pages; the browser does the rest. A page arrives as HTML by element id. A chart that a control
-redraws is a plain GET of its figure: Dash's renderer would go through the whole page for each callback response. Plotly is a
-vendored cartesian build, a third of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, there is no dcc.Graph.
+Dash has only one callback, for pages; the browser does the rest. A page arrives as HTML by element id. Redrawing a chart is a
+plain GET of its figure, because Dash's renderer would process the complete page for each callback response. Plotly is a
+vendored cartesian build, a third of the size of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, without dcc.Graph.
 
-Responses are compressed by gzip. Static files are few (Dash, Plotly, our own) and their URLs carry a version: their compressed
-bytes stay in memory, under two megabytes, and browsers may cache them forever.
+Responses are compressed with gzip. Static files are few (Dash, Plotly, our own) and their URLs contain a version:
+their compressed bytes stay in memory, under two megabytes, and browsers may cache them forever.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
 
 
 def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
-    """Compress the responses of *server*; those under *static_prefixes* once."""
+    """Compress the responses of *server*; responses under *static_prefixes* are compressed once and cached."""
     kept: dict[bytes, bytes] = {}
     lock = Lock()
 
     def packed(body: bytes) -> bytes:
-        # Not by URL: anybody can invent URLs of one file, before signing in.
+        # Not cached by URL: unauthenticated clients can invent any number of URLs of one file.
         key = hashlib.blake2b(body).digest()
         with lock:
             if key not in kept:
@@ -78,7 +78,7 @@ def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
 
 def _wanted(response: Response) -> bool:
     return (
-        200 <= response.status_code < 300  # noqa: PLR2004 - the answers that have a body worth packing
+        200 <= response.status_code < 300  # noqa: PLR2004 - successful responses with a body
         and response.status_code != 204  # noqa: PLR2004 - no content
         and "Content-Encoding" not in response.headers
         and (response.mimetype or "").startswith(_TEXT)
@@ -106,7 +106,7 @@ _INDEX = """<!doctype html>
 </html>"""
 _PORT_FIX = "Stop the process on that port, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
 _DRAIN_SECONDS = 10
-# Longer than the keep-alive of proxies: a connection that closes while they send is an error for a reader.
+# Longer than the keep-alive of proxies: closing a connection while a proxy sends a request would be an error for a reader.
 _KEEP_ALIVE_SECONDS = 75
 _MAX_CONNECTIONS = 300
 # A browser opens six connections; ten readers may share one address.
@@ -118,9 +118,9 @@ class Dashboard:
 
     Args:
         config: Address to listen on, and access rules.
-        store: The data; it stays open when the dashboard stops.
-        alerts: Reader of objectives and incidents, such as `Alerts(...).reader`; None shows none.
-        clock: Current time. [Unix seconds]
+        store: Store with the data; it stays open when the dashboard stops.
+        alerts: Reader of objectives and incidents, such as `Alerts(...).reader`; None for a dashboard without alerts.
+        clock: Function that returns the current time. [Unix seconds]
     """
 
     def __init__(
@@ -138,18 +138,18 @@ class Dashboard:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it listens on; before `start`, the configured ones."""
+        """Host and port of the server; before `start`, the configured ones."""
         return self._address
 
     def start(self) -> None:
-        """Listen, and return once connections are accepted.
+        """Start to listen, and return once connections are accepted.
 
         Raises:
-            StagelensError: The port is taken or the address is not of this machine.
+            StagelensError: The port is in use, or the address does not belong to this machine.
         """
         config = self.config
         listening = open_listener(config.host, config.port, "dashboard", _PORT_FIX)
-        # A proxy may carry all readers on one address.
+        # A proxy may send the requests of all readers over one address.
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(
             "dashboard",
@@ -165,7 +165,7 @@ class Dashboard:
         self._server.begin(listening)
 
     def stop(self) -> None:
-        """Close the port, let the requests under way finish, and return."""
+        """Close the port, finish the current requests, and return."""
         if self._server is None:
             return
         self._server.end()
@@ -185,7 +185,7 @@ def add_figure_routes(server: Flask, source: Source) -> None:
             return _error(f"{view.path} has no requests in this window, so there is nothing to draw.", 404)
         try:
             made = to_json_plotly(build(context))
-        except Exception:  # noqa: BLE001 - whatever it meets, the chart that is there stays
+        except Exception:  # noqa: BLE001 - on any error the browser leaves the existing chart unchanged
             _log.exception("the chart %r of %r could not be rendered", name, view.path)
             return _error("This chart could not be rendered. See the log of the dashboard.", 500)
         return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
@@ -198,11 +198,11 @@ def _error(why: str, status: int) -> Response:
 
 
 def build(source: Source, config: DashboardConfig) -> Dash:
-    """Return the application over *source*, its server guarded as *config* says."""
+    """Return the Dash application for *source*, with its server guarded according to *config*."""
     app = Application(
         source,
         assets_folder=str(ASSETS),
-        # Licences are not served as assets, boot.js is in the head already, and report.js is for report files.
+        # Licences are not served as assets, boot.js is in the head already, and report.js is for report files only.
         assets_ignore=r"^(boot|report)\.js$",
         assets_path_ignore=["licenses"],
         index_string=_INDEX.replace("BASE", "/"),
@@ -231,13 +231,13 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     api.add_trace_route(server, source)
     compress_responses(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes())
-    # After the guard, so that unauthenticated requests get its response.
+    # Registered after the guard, so that unauthenticated requests get the response of the guard.
     guard.reject_invalid_callbacks(server)
     return app
 
 
 def _register_browser_callbacks(app: Dash) -> None:
-    """Register the browser's own callbacks: insert received parts, and request updates."""
+    """Register the browser-side callbacks: inserting received parts, and requesting updates."""
     browser = "stagelens"
     app.clientside_callback(ClientsideFunction(browser, "arrived"), Output("arrived", "data"), Input("made", "data"))
     app.clientside_callback(
@@ -252,8 +252,8 @@ def _register_browser_callbacks(app: Dash) -> None:
 def _register_page_callback(app: Application, source: Source) -> None:
     """Register the page callback.
 
-    A page is sent as HTML by element id and not as components: Dash's renderer updates every component on each change, and a
-    page of two thousand took five seconds.
+    A page is sent as HTML by element id instead of as components: Dash's renderer updates every component on each change, and a
+    page of two thousand components took five seconds.
     """
 
     @app.callback(
@@ -266,16 +266,16 @@ def _register_page_callback(app: Application, source: Source) -> None:
     )
     def show(path: str | None, search: str | None, tick: dict[str, Any] | None, seen: dict[str, Any] | None) -> Any:
         ticked = ctx.triggered_id == "tick" and tick is not None
-        # Controls change the address without dcc.Location; a tick carries the current one.
+        # Controls change the address without dcc.Location; a timer request contains the current address.
         search = str(tick.get("search", "")) if ticked and tick else search
         context = context_of(view_of(source, path, search), source)
         now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **page_state(context)}
-        # The address differs where a tick has overtaken the page of this one; then the whole page is sent.
+        # The address differs if a timer request overtook the page of this request; then the complete page is sent.
         if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
             if seen.get("revision") == now["revision"]:
                 return no_update, {**seen, **now}
             if now["own"] and seen.get("own") == now["own"]:
-                # Other services have new data: the navigation may have changed, the page has not.
+                # Other services have new data: the navigation may have changed, but the page has not.
                 return _as_html_parts(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
         made = app.handover.take(context) or render_page(context)
         return _as_html_parts(frame_parts(context, made)), {**now, "place": made.place}

@@ -1,6 +1,6 @@
-"""Authentication: principal of a request from a proxy header, a session, a password or the token.
+"""Authentication: determines the reader of a request from a proxy header, a session, a password or the token.
 
-Also the login throttle, which delays repeated failed logins from one address or IPv6 network.
+The module also contains the login throttle, which delays repeated failed logins from one address or IPv6 network.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..config import DashboardConfig
 from .sessions import RevokedSessions, is_session, name_in, session_of
 from .users import Users
 
-# Failed attempts without a delay; each further one doubles it.
+# Number of failed attempts without a delay; each further attempt doubles the delay.
 _FREE = 5
 _LONGEST_SECONDS = 300.0
-# Beyond `_LONGEST_SECONDS`; without a bound the power overflows.
+# Limit of the exponent: larger values are beyond `_LONGEST_SECONDS` and would overflow.
 _MAX_DOUBLINGS = 10
 _MAX_ADDRESSES = 4096
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
 _MAX_NAME = 128
-# Limit of page threads that check a secret at a time [count], and the retry time of others. [seconds]
+# Maximum number of page threads that check a secret at the same time, and the retry time of other requests. [seconds]
 _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 
@@ -39,9 +39,9 @@ class Principal:
     """Authenticated reader.
 
     Args:
-        name: Name of the reader, "" where readers have no names.
-        bound_to: What the CSRF tokens of the reader are bound to.
-        by_token: Whether the token came in the request's own header, which no browser adds by itself.
+        name: Name of the reader; "" if readers have no names.
+        bound_to: Value to which the CSRF tokens of the reader are bound.
+        by_token: Whether the token came in the `Authorization` header, which browsers do not send automatically.
     """
 
     name: str = ""
@@ -65,12 +65,12 @@ class Authenticator:
     """Authentication of readers. Thread-safe.
 
     Args:
-        config: Access rules.
+        config: Access rules of the dashboard.
         signed_out: Revoked sessions.
-        clock: Current time. [Unix seconds]
+        clock: Function that returns the current time. [Unix seconds]
 
     Raises:
-        ConfigError: The file of users cannot be read.
+        ConfigError: The user file is invalid.
     """
 
     def __init__(
@@ -81,24 +81,24 @@ class Authenticator:
         self._clock = clock
         self._throttle = LoginThrottle()
         self.users = Users(config.users) if config.users else None
-        # Hashing a password takes most of a core: programs that send it with each request pay once.
+        # Hashing a password takes most of a core: successful checks are cached for programs that send it with each request.
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._remember_key = secrets.token_bytes(32)
         self._lock = Lock()
         self._hashing = BoundedSemaphore(_MAX_HASHING)
 
     def authenticate(self, request: Request) -> Principal | None:
-        """Return the principal of *request*; None where the reader has to sign in.
+        """Return the principal of *request*; None if the reader has to sign in.
 
         Raises:
-            TooManyAttemptsError: The request has a secret, and its address has to wait.
+            TooManyAttemptsError: The request has a secret, but its address has to wait.
         """
         if not self._config.signs_in:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 
     def sign_in(self, request: Request, name: str, secret: str) -> str | None:
-        """Return a session for the holder of the token, or of the password of *name*; None for a wrong secret.
+        """Return a session for a correct token, or a correct password of *name*; None for a wrong secret.
 
         Raises:
             TooManyAttemptsError: The address has to wait.
@@ -119,7 +119,7 @@ class Authenticator:
         return address is not None and any(address in network for network in self._config.trusted_proxies)
 
     def is_https(self, request: Request) -> bool:
-        """Return whether the reader's browser uses https, maybe to a proxy."""
+        """Return whether the reader's browser uses https, possibly through a proxy."""
         if self._config.behind_proxy or self.is_trusted_proxy(request):
             return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
         return request.is_secure
@@ -155,20 +155,20 @@ class Authenticator:
         return None
 
     def _signer(self, name: str) -> str | None:
-        """Return the signing secret of sessions of *name*: the user's line, or the token without a name."""
+        """Return the signing secret of sessions of *name*: the line of the user, or the token for an empty name."""
         if not name:
             return self._config.token
         return self.users.line(name) if self.users else None
 
     def _proved(self, request: Request, name: str, secret: str) -> str | None:
-        """Return the signer of *name* if *secret* is right."""
+        """Return the signing secret of *name* if *secret* is correct, else None."""
         signer = self._signer(name)
         mark = self._mark(name, secret, signer or "")
         with self._lock:
             if mark in self._remembered:
                 return signer
         address = self._address(request)
-        # Hashing occupies a thread: failed logins must leave most threads to readers.
+        # Hashing blocks a thread: failed logins must leave most threads to readers.
         if not self._hashing.acquire(blocking=False):
             raise TooManyAttemptsError(_BUSY_SECONDS)
         try:
@@ -190,7 +190,7 @@ class Authenticator:
         return token is not None and hmac.compare_digest(secret.encode(), token.encode())
 
     def _mark(self, name: str, secret: str, signer: str) -> str:
-        # Includes the signer, so that a changed password is not accepted from memory.
+        # The key includes the signing secret, so that a changed password is not accepted from the cache.
         text = f"{name}\n{signer}\n{secret}"
         return hmac.new(self._remember_key, text.encode(), hashlib.sha256).hexdigest()
 
@@ -202,7 +202,7 @@ class Authenticator:
 
     def _address(self, request: Request) -> str:
         if self.is_trusted_proxy(request):
-            # The last entry is the client of the proxy; earlier entries can be forged.
+            # The last entry was added by our proxy; earlier entries can be forged.
             last = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
             return without_port(last) or str(request.remote_addr)
         return str(request.remote_addr)
@@ -212,19 +212,19 @@ class LoginThrottle:
     """Failed logins by address. Thread-safe and bounded: the least recently used address is dropped.
 
     Args:
-        clock: Monotonic time. [seconds]
+        clock: Function that returns monotonic time. [seconds]
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        # Address to its failed attempts and the end of its delay.
+        # Number of failed attempts and end of the delay, by address.
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def attempt(self, address: str) -> float:
-        """Return how long *address* has to wait before its next attempt, in seconds; 0 if it may try now.
+        """Return the time [seconds] until the next allowed attempt of *address*; 0 if an attempt is allowed now.
 
-        An allowed attempt counts as failed until `succeeded`, so that concurrent attempts are limited like consecutive ones.
+        An allowed attempt counts as failed until `succeeded` is called, so that concurrent attempts are limited, too.
         """
         owner, now = client_of(address), self._clock()
         with self._lock:

@@ -1,6 +1,6 @@
 """First paint: the page as plain HTML in the entry document, before any script has run.
 
-`assets/boot.js` removes it once the scripts have built the page behind it, so that nothing moves.
+`assets/boot.js` removes this HTML once the scripts have built the page behind it, so that the layout does not shift.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Application(Dash):
         super().__init__("stagelens", **settings)
 
     def interpolate_index(self, *_: Any, **parts: str) -> str:
-        """Return the entry document; see Dash."""
+        """Return the entry document (see `dash.Dash.interpolate_index`)."""
         title, first = self._first()
         parts["metas"] += f'<meta name="stagelens-proof" content="{guard.csrf_token()}">'
         parts["title"] = escape(title)
@@ -54,7 +54,7 @@ class Application(Dash):
         request = flask.request
         try:
             return first_paint(self._source, self.handover, _path(), request.query_string.decode(errors="replace"))
-        except Exception:  # noqa: BLE001 - whatever it meets, the page itself is still to come
+        except Exception:  # noqa: BLE001 - after any error the scripts still load the page
             _log.exception("%r could not be shown before its scripts", request.path)
             return "Stagelens", ""
 
@@ -65,14 +65,14 @@ def _not_found(response: flask.Response) -> flask.Response:
 
 
 def _path() -> str:
-    """Return the path as the browser wrote it; decoded, a slash in a service name would end the name."""
+    """Return the undecoded path of the request; decoded, a slash in a service name would end the name."""
     environ = flask.request.environ
     asked = str(environ.get("REQUEST_URI") or environ.get("RAW_URI") or "").partition("?")[0]
     return asked if asked.startswith("/") else quote(flask.request.path)
 
 
 class Handover:
-    """Rendered pages between their first paint and the request of their scripts. Thread-safe."""
+    """Rendered pages, stored between their first paint and the request of their scripts. Thread-safe."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[tuple[Any, ...], Page] = OrderedDict()
@@ -86,7 +86,7 @@ class Handover:
                 self._pages.popitem(last=False)
 
     def take(self, context: Context) -> Page | None:
-        """Return the stored page of *context* once; later calls return None."""
+        """Remove and return the stored page of *context*; None if there is none."""
         with self._lock:
             return self._pages.pop(_handover_key(context), None)
 
@@ -104,7 +104,7 @@ def _handover_key(context: Context) -> tuple[Any, ...]:
 
 
 def first_paint(source: Source, handover: Handover, path: str, search: str) -> tuple[str, str]:
-    """Return title and HTML of an address, including the frame."""
+    """Return the title and the HTML of an address, including the frame."""
     context = context_of(view_of(source, path, search), source)
     made = render_page(context)
     if not made.is_there:

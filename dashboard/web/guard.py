@@ -1,9 +1,9 @@
-"""Request guard: host check, authentication, origin of writes, shape of callbacks and security headers.
+"""Request guard: host check, authentication, origin of writes, shape of callbacks, and security headers.
 
 A page loads nothing from other hosts and runs no foreign script (`Content-Security-Policy`). The `Host` header must name
-this machine or a configured host: a site that points its own name at 127.0.0.1 must not read the dashboard through its
-visitor's browser (DNS rebinding). Writes need a CSRF token of a page.
-A callback request that no page sends is rejected before Dash fails on it.
+this machine or a configured host; otherwise a site whose DNS name points to 127.0.0.1 could read the dashboard through the
+browser of a visitor (DNS rebinding). Writes need a CSRF token of a page.
+Callback requests that no page sends are rejected before they cause an error in Dash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .sessions import CsrfTokens, RevokedSessions
 
 CALLBACK_PATH = "/_dash-update-component"
 
-# Signature of the one callback, as `app` registers it: outputs, inputs and state with their value types.
+# Signature of the only callback, as registered in `app`: outputs, inputs and state with their value types.
 _OUTPUT = "..made.data...seen.data.."
 _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
     "outputs": [("made", "data", object), ("seen", "data", object)],
@@ -34,7 +34,7 @@ _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
 
 
 def reject_invalid_callbacks(server: Flask) -> None:
-    """Reject requests to `CALLBACK_PATH` on *server* that no page sends (400), and bodies that are too large."""
+    """Reject callback requests to *server* that no page sends (400), and bodies that are too large."""
     server.config["MAX_CONTENT_LENGTH"] = wsgi_front.MAX_BODY_BYTES
 
     def refuse() -> Response | None:
@@ -48,7 +48,7 @@ def reject_invalid_callbacks(server: Flask) -> None:
 def _parsed_body() -> Any:
     try:
         return request.get_json(silent=True)
-    except RecursionError:  # a page sends nothing that deep
+    except RecursionError:  # pages send no deeply nested JSON
         return None
 
 
@@ -89,7 +89,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
     """Check every request to *server*, and add security headers to every response.
 
     Raises:
-        ConfigError: The file of users cannot be read.
+        ConfigError: The user file is invalid.
     """
     policy = _policy(script_hashes)
     authenticator = Authenticator(config, signed_out)
@@ -105,7 +105,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         # Health probes have no credentials, and their responses contain no data.
         if request.path in wsgi_front.PROBE_PATHS:
             return None
-        # Chart requests are signed. The check is by endpoint, not by path, so that nothing else is open.
+        # Chart requests are signed. The check is by endpoint, not by path, so that no other route is open.
         if request.endpoint == signed_endpoints.CHART_ENDPOINT:
             return None
         if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
@@ -118,7 +118,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
     def add_headers(response: Response) -> Response:
         response.headers.setdefault("Content-Security-Policy", policy)
         if response.mimetype == "text/html":
-            # The page contains current data of this reader.
+            # The page contains current data for this reader, so caches must not reuse it unchecked.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "same-origin"
@@ -144,7 +144,7 @@ def dashboard_url() -> str:
 
 
 def has_session() -> bool:
-    """Return whether the reader has a session here, and so may sign out."""
+    """Return whether the reader has a session here, and may therefore sign out."""
     return (
         flask.has_request_context()
         and bool(current_principal().bound_to)
@@ -153,12 +153,12 @@ def has_session() -> bool:
 
 
 def csrf_token() -> str:
-    """Return the value of `CSRF_HEADER` that a write of the current reader needs."""
+    """Return the value of `CSRF_HEADER` that writes of the current reader need."""
     return _csrf_tokens().token(current_principal().bound_to)
 
 
 def is_trusted_write() -> bool:
-    """Return whether the request came from one of our pages, or from a program with the token."""
+    """Return whether the request came from a page of this dashboard, or from a program with the token."""
     return current_principal().by_token or _csrf_tokens().accepts(
         request.headers.get(CSRF_HEADER, ""), current_principal().bound_to
     )
@@ -191,12 +191,12 @@ def _is_allowed_host(host: str, config: DashboardConfig) -> bool:
     name = _name(host)
     if config.is_private or is_loopback(name):
         return is_loopback(name)
-    # DNS rebinding needs a name; an IP address is safe.
+    # DNS rebinding needs a host name; IP addresses are safe.
     return not config.hosts or name in config.hosts or parse_ip(name) is not None
 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
-    """Return the refusal of a request from a page of another site; None for other requests."""
+    """Return the rejection of a request from a page of another site; None for other requests."""
     refused = signin.refused_response(403, "This request came from a page of another site.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return refused
@@ -226,7 +226,7 @@ def _csrf_tokens() -> Any:
 
 
 def _policy(script_hashes: Sequence[str]) -> str:
-    # Inline styles are needed by Plotly and bar widths; a style can load nothing because of the other rules.
+    # Inline styles are needed by Plotly and for bar widths; the other rules prevent styles from loading anything.
     return "; ".join(
         (
             "default-src 'none'",

@@ -1,4 +1,4 @@
-"""Validation of API parameters: an invalid one is an error with its fix, where a page would use a default."""
+"""Validation of API parameters: an invalid value is an error with its fix, whereas a page uses the default."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class BadRequestError(StagelensError):
     """API request with an invalid parameter.
 
     Args:
-        error: What is wrong.
-        key: Which parameter, header or field; "" for none.
-        fix: What to write instead.
+        error: Description of the error.
+        key: Name of the parameter, header or field; "" for none.
+        fix: Valid alternative.
         status: HTTP status of the response.
     """
 

@@ -1,6 +1,6 @@
-"""Report: one view, or a whole run, as a single HTML file that works offline.
+"""Report: one view, or a complete run, as a single HTML file that works offline.
 
-Styles, font, scripts and figures are inline, and a policy in its head forbids every request.
+Styles, font, scripts and figures are inline, and a policy in its head blocks every request.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FONT = re.compile(r"url\((inter[\w-]+\.woff2)\)")
 
 
 def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
-    """Return the report of a page.
+    """Return a rendered page as a report file.
 
     Args:
-        context: What the page was rendered from.
-        made: The page.
-        made_at: Time.
-        live: Base URL of the dashboard, such as `https://stagelens.example.com`, for its links; "" leaves links out.
+        context: Context from which the page was rendered.
+        made: Rendered page.
+        made_at: Time of the rendering.
+        live: Base URL of the dashboard for links, such as `https://stagelens.example.com`; "" omits links.
     """
     body = as_html(made.body, "report", lambda address: live + address if live else None)
     scripts = "".join(f"<script>{text}</script>" for text in _scripts())
@@ -62,7 +62,7 @@ def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
 
 
 def add_report_route(server: Flask, source: Source) -> None:
-    """Add `PATH` to *server*: `?path=/s/x` and the query of the view; `download=1` saves it as a file."""
+    """Add `PATH` to *server*: `?path=/s/x` and the query of the view; `download=1` saves the report as a file."""
 
     def answer() -> Response:
         given = {key: value for key, value in request.args.items() if key in ORDER}
@@ -119,20 +119,20 @@ def _inlined(font: re.Match[str]) -> str:
     return f"url(data:font/woff2;base64,{data})"
 
 
-# Maximum number of services in the report of a run, and of retained requests of each.
+# Maximum number of services in the report of a run, and of retained requests for each service.
 _MAX_SERVICES, _TRACES = 10, 3
 # Attributes that link a table to the chart beside it.
 _LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 
 def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:
-    """Return the report of a whole store: its services as on the dashboard, and the slowest requests of each cause.
+    """Return the report of a complete store: its services as on the dashboard, and the slowest requests by cause.
 
     Args:
-        store: The store.
+        store: Store of the run.
         start: Start of the window.
         end: End of the window.
-        title: Title of the page.
+        title: Page title.
         note: Sentence above the services.
 
     Raises:
@@ -153,7 +153,7 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
         body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)
         kept = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
         for ids in zip(kept["trace_id"], kept["span_id"], strict=True):
-            # The last card of a trace page lists similar requests, which are above already.
+            # The last card of a trace page lists similar requests, which are listed above already.
             body += _page_nodes(source, trace_path(trace_name(*ids)), start, end)[:-1]
     return body
 
@@ -169,9 +169,9 @@ def _page_context(source: Source, path: str, start: datetime, end: datetime) -> 
 
 
 def _with_unique_names(nodes: Iterable[Node], number: int) -> Iterator[Node]:
-    """Yield *nodes* with chart names made unique, so that several such pages fit into one.
+    """Yield *nodes* with unique chart names, so that several pages fit into one.
 
-    Only the chart of the first page stays linked to the table beside it: scripts support one such table.
+    Only the chart of the first page stays linked to the table beside it, because the scripts support only one such table.
     """
     for node in nodes:
         if isinstance(node, Component) and number:

@@ -1,4 +1,4 @@
-"""Routing: the page of an address and its rendering, for the callback, the API, the report and the first paint."""
+"""Routing: selects and renders the page of an address, for the callback, the API, the report and the first paint."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def view_of(source: Source, path: str | None, search: str | None) -> View:
 
 
 def page_state(context: Context) -> dict[str, Any]:
-    """Return the inputs of a page; equal states give equal pages.
+    """Return the state that determines a page; equal states give equal pages.
 
-    `revision` is that of all data. `own` is that of the page's service, "" for pages about several. `stale` changes with the
-    stale data warning: "" while data flows, else the minute; on the collectors page the current second.
+    `revision` is the revision of all data. `own` is the revision of the page's service, "" for pages about several services.
+    `stale` changes with the stale data warning: "" while data arrives, else the minute; on the collectors page the current second.
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
-    # The collectors page changes without new data: collectors report on their own, and silence writes nothing.
+    # The collectors page changes without new data: collectors send reports, and a missing report writes nothing.
     fresh = f"{source.now():%H:%M:%S}" if context.view.path == collectors.PLACE else ""
     return {
         "revision": source.revision(),
@@ -85,10 +85,10 @@ def page_state(context: Context) -> dict[str, Any]:
 
 
 def render_page(context: Context) -> Page:
-    """Return the page of an address, or an error page that leaves the frame intact."""
+    """Return the page of an address, or an error page inside the unchanged frame."""
     try:
         found = page_of(context)
-    except Exception as error:  # noqa: BLE001 - whatever a page meets, the frame stays
+    except Exception as error:  # noqa: BLE001 - an error of a page must not break the frame
         _log.exception("the page %r could not be rendered", context.view.path)
         retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
         failed: Component = empty_page_card(
@@ -104,7 +104,7 @@ def render_page(context: Context) -> Page:
 
 
 def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
-    """Return the content of the frame, by element id."""
+    """Return the content of the frame by element id."""
     return {
         "root": _body(context, made),
         **navigation_parts(context, made.place),
@@ -127,7 +127,7 @@ def _body(context: Context, made: Page) -> Component:
 
 
 def context_of(view: View, source: Source) -> Context:
-    """Return the context of *view*; the service is in the path or in `svc`."""
+    """Return the context of *view*; its service comes from the path or from `svc`."""
     match view.parts:
         case (str(first), str(name), *_) if first == _SERVICE:
             return Context(view, source, name)
@@ -138,7 +138,7 @@ def context_of(view: View, source: Source) -> Context:
 
 
 def page_of(context: Context) -> Page | None:
-    """Return the page; None for an unknown address."""
+    """Return the rendered page of *context*; None for an unknown address."""
     match context.view.parts:
         case ("slo", name):
             return slo.render(context, name)

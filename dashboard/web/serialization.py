@@ -23,10 +23,10 @@ from ...core.errors import StagelensError
 from .query_params import BadRequestError
 
 _log = logging.getLogger(__name__)
-# `wait (ms)` and `wait [ms]` carry their unit; columns of the store have it as a suffix.
+# Columns such as `wait (ms)` and `wait [ms]` contain their unit; columns of the store have the unit as a suffix.
 _UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
 _NAMED_UNITS = {"_seconds": "s", "_bytes": "B", "_ratio": "ratio"}
-# Spreadsheets take text that begins with these as a formula; tab and return because they trim them first.
+# Spreadsheets interpret text that starts with these as a formula; tab and carriage return because they are trimmed first.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -60,14 +60,14 @@ def _length(value: timedelta) -> float:
 
 @to_plain.register
 def _moment(value: datetime) -> str:
-    # Whole microseconds: a pandas timestamp would write nine digits, which few parsers take.
+    # Whole microseconds: a pandas timestamp would have nine digits, which few parsers accept.
     whole = value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
     aware = whole.astimezone(UTC) if whole.tzinfo else whole.replace(tzinfo=UTC)
     return aware.isoformat().replace("+00:00", "Z")
 
 
 @to_plain.register(type(pd.NaT) | type(pd.NA))
-def _unknown(value: Any) -> None:  # noqa: ARG001 - there is one
+def _unknown(value: Any) -> None:  # noqa: ARG001 - part of the singledispatch signature
     return None
 
 
@@ -82,7 +82,7 @@ def _several(value: Iterable[Any]) -> list[Any]:
 
 
 def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Return name and, where known, unit of the columns of *frame*."""
+    """Return the name and, if known, the unit of each column of *frame*."""
     return [_column(str(each)) for each in frame.columns]
 
 
@@ -138,7 +138,7 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]:
-    """Return *answer* with errors as JSON: what is wrong, where, and the fix."""
+    """Wrap the view *answer* so that errors are returned as JSON with the problem, its location and the fix."""
 
     def safely(**values: str) -> Response:
         try:
@@ -147,7 +147,7 @@ def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]
             return error_response(str(error), error.key, error.fix, error.status)
         except StagelensError as error:
             return error_response(str(error), "", "try again later", 503)
-        except Exception as error:  # noqa: BLE001 - a program that asks gets JSON, whatever happened
+        except Exception as error:  # noqa: BLE001 - API clients get JSON for any error
             _log.exception("%r failed", request.path)
             return error_response(f"{type(error).__name__}; see the log of the dashboard", "", "", 500)
 

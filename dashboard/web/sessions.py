@@ -1,10 +1,10 @@
 """Signed session cookies, CSRF tokens and revoked sessions.
 
-A session is stored nowhere: its cookie holds name and expiry, signed with a key derived from the secret of the sign-in. The
-session ends at its expiry, or when the secret changes. After sign-out every dashboard of the store rejects the cookie.
+Sessions are not stored on the server: the cookie contains name and expiry, signed with a key derived from the secret used at
+sign-in. A session ends at its expiry, or when the secret changes. After sign-out every dashboard of the store rejects the cookie.
 
-The signature is hexadecimal and has one form only. A signature of itsdangerous has several (spare bits and padding of base64):
-an altered copy of a revoked cookie would be accepted.
+The signature is hexadecimal, so that it has only one valid form. A signature of itsdangerous has several (spare bits and padding
+of base64), so that an altered copy of a revoked cookie would be accepted.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LENGTH_SECONDS = 30 * 86_400
 
 
 def session_of(name: str, secret: str, now: float) -> str:
-    """Return the session cookie of *name*, signed with *secret*, from *now* on [Unix seconds]."""
+    """Return the session cookie of *name*, signed with *secret* and valid from *now* on [Unix seconds]."""
     until = str(int(now) + LENGTH_SECONDS)
     who = urlsafe_b64encode(name.encode()).decode()
-    # Without it two sessions of the same second would be equal, and would be revoked together.
+    # Without this random part, two sessions of the same second would be equal, and would be revoked together.
     which = secrets.token_hex(8)
     return f"{who}.{until}.{which}.{_signed(secret, 'session', who, until, which)}"
 
 
 def name_in(cookie: str) -> str | None:
-    """Return the claimed name of *cookie*, to find the secret of its signature."""
+    """Return the name that *cookie* claims, to find the secret of its signature."""
     try:
         return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
     except ValueError:
@@ -48,24 +48,24 @@ def name_in(cookie: str) -> str | None:
 
 
 def is_session(cookie: str, secret: str, now: float) -> bool:
-    """Return whether *cookie* is signed with *secret* and valid at *now*."""
+    """Return whether *cookie* is signed with *secret* and not expired at *now*."""
     who, until, which, signature = cookie.split(".")
     genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until, which).encode())
     return genuine and until.isdigit() and int(until) > now
 
 
 class CsrfTokens:
-    """CSRF tokens of pages, bound to their reader."""
+    """CSRF tokens of pages, each bound to one reader."""
 
     def __init__(self) -> None:
         self._key = secrets.token_hex(32)
 
     def token(self, bound_to: str) -> str:
-        """Return the token of a reader; *bound_to* is the session or name."""
+        """Return the CSRF token of a reader; *bound_to* is the session or the name."""
         return _signed(self._key, "write", bound_to)
 
     def accepts(self, token: str, bound_to: str) -> bool:
-        """Return whether *token* is that of the reader."""
+        """Return whether *token* is the CSRF token of the reader bound to *bound_to*."""
         return hmac.compare_digest(token.encode(), self.token(bound_to).encode())
 
 
@@ -74,11 +74,11 @@ def _signed(secret: str, *parts: str) -> str:
 
 
 class RevokedSessions:
-    """Revoked session cookies, kept in the store until they would have expired. Thread-safe.
+    """Revoked session cookies, stored until their expiry. Thread-safe.
 
     Args:
-        store: The store.
-        clock: The current time. [Unix seconds]
+        store: Store of the revocations, shared by all dashboards.
+        clock: Function that returns the current time. [Unix seconds]
     """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -88,7 +88,7 @@ class RevokedSessions:
         self._read_at = float("-inf")
 
     def add(self, cookie: str) -> None:
-        """Revoke *cookie*; if the store cannot be written, only in this process."""
+        """Revoke *cookie*; if the store cannot be written, the revocation is known to this process only."""
         name, now = _name(cookie), self._clock()
         with self._lock:
             self._known.add(name)
@@ -113,7 +113,7 @@ class RevokedSessions:
             with self._store.engine.connect() as connection:
                 self._known |= lease.held(connection, _PREFIX, now)
         except (StoreError, SQLAlchemyError):
-            # Known revocations stay in force; the page itself reports the error of the store.
+            # Known revocations stay active; the page itself reports the error of the store.
             pass
 
 

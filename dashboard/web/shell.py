@@ -1,4 +1,4 @@
-"""Frame around every page: side bar, top bar with its menus, and dialogs. Only the page inside it changes."""
+"""Frame around every page: side bar, top bar with its menus, and dialogs. Only the page inside the frame changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _KEYS = (
 # Display preferences in the help dialog, with their labels.
 _LIKES = (("theme", "Theme"), ("patterns", "Patterns on stages"), ("density", "Compact rows"))
 REFRESH_SECONDS = 15
-# Agents send every 10 s: three missed exports are not chance.
+# Agents send every 10 s, so three missed exports are not due to chance.
 STALE = timedelta(seconds=45)
 BUCKET = timedelta(seconds=BUCKET_SECONDS)
 _MAX_SERVICES = 40
@@ -63,7 +63,7 @@ _NAV = (
 
 
 def layout() -> Component:
-    """Return the fixed frame: its stores and an empty page."""
+    """Return the fixed frame: its data stores and an empty page."""
     return html.Div(
         [
             html.A("Skip to content", href="#root", className="skip"),
@@ -137,7 +137,7 @@ def _button(action: str, icon: str, name: str, more: list[Node], css: str) -> Co
 
 
 def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
-    """Return the breadcrumb as links, the page itself last."""
+    """Return the breadcrumb as links; the last entry is the page itself."""
     shown: list[Node] = []
     for text, href in steps[:-1]:
         shown += [link(text, href=href) if href else html.Span(text), html.Span("/", className="sep")]
@@ -145,7 +145,7 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
 
 
 def side(context: Context, place: str, state: StoreState) -> Component:
-    """Return the side bar: pages, services with their p99, and collector state."""
+    """Return the side bar: pages, services with their p99, and the collector state."""
     logo = html.Span(
         [html.I(className=f"st-{key}") for key in ("queue", "prefill", "postprocess", "decode")], className="logo"
     )
@@ -173,13 +173,13 @@ def mobile_nav(context: Context, place: str) -> list[Node]:
             href=context.view.link(path),
             className="on" if path == place else "",
         )
-        # A narrow screen has room for five; the palette leads to the rest.
+        # A narrow screen has space for five entries; the command palette leads to the others.
         for text, path, icon in _NAV[:_MOST_ON_PHONES]
     ]
 
 
 def stale_banner(context: Context, state: StoreState) -> Node:
-    """Return the warning that data stopped arriving, with its age; None while data flows or before the first."""
+    """Return the warning that no data arrives, with the age of the last data; None if data arrives or never arrived."""
     last = last_data(context, state)
     if last is None or not context.view.live:
         return None
@@ -195,7 +195,7 @@ def stale_banner(context: Context, state: StoreState) -> Node:
 
 
 def last_data(context: Context, state: StoreState) -> datetime | None:
-    """Return the time of the last data: the last batch, or the newest request once batches are forgotten."""
+    """Return the time of the last data: the last batch, or the newest request after batches were deleted."""
     if state.last_received is not None:
         return state.last_received
     services = context.source.all_services()
@@ -305,7 +305,7 @@ def _side_footer(context: Context, state: StoreState) -> Component:
 
 
 def _store_limits(context: Context, state: StoreState) -> list[Node]:
-    """Return notes on data that the store dropped for its budget and its cardinality limits."""
+    """Return notes on data that the store dropped because of its size budget or its cardinality limits."""
     said = [
         f"{span(timedelta(seconds=width))} detail goes back to {day(since.astimezone(context.view.zone))} only: "
         f"the store is at its budget of {size(state.budget_bytes)}"
@@ -331,12 +331,12 @@ def menus(context: Context) -> list[Component]:
 
 
 def environment_menu(context: Context) -> Component | None:
-    """Return the environment menu with the state of its objectives; None with a single environment."""
+    """Return the environment menu with the state of the objectives of each; None with a single environment."""
     chosen = context.view.text("env") or ""
     known: list[str] = context.source.ask(context.source.read.environments)
     if chosen and chosen not in known:
         known = [*known, chosen]
-    if len(known) < 2 and not chosen:  # noqa: PLR2004 - one is no choice
+    if len(known) < 2 and not chosen:  # noqa: PLR2004 - a single environment is no choice
         return None
     items = [_choice(name or _ALL, "env", name, on=name == chosen) for name in ("", *known)]
     state = _worst_state(context, chosen)
@@ -349,7 +349,7 @@ def environment_menu(context: Context) -> Component | None:
 
 
 def compared_time(context: Context) -> str:
-    """Return the time of B where a page compares it with another time than its window; else ""."""
+    """Return the compared time of B if a page compares a different time than its window; else ""."""
     if context.view.path != "/compare" or context.service is None or (pair := context.once(asked_pair)) is None:
         return ""
     window = context.selection
@@ -357,13 +357,13 @@ def compared_time(context: Context) -> str:
 
 
 def time_menu(view: View, label: str = "") -> Component:
-    """Return the time range menu; it carries the window for the keyboard shortcuts.
+    """Return the time range menu, which also contains the window for the keyboard shortcuts.
 
-    `assets/shell_time.js` adds the text field, the calendar and the last ranges.
+    `assets/shell_time.js` adds the text field, the calendar and the most recent ranges.
 
     Args:
-        view: The address.
-        label: The time that the page shows, where that is not the window of the address.
+        view: View of the page.
+        label: Time range shown by the page, if that is not the window of the address.
     """
     presets = [
         html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
@@ -388,7 +388,7 @@ def time_menu(view: View, label: str = "") -> Component:
 
 
 def _choices(name: str, key: str, options: Mapping[str, str], chosen: str) -> Component:
-    """Return a group of buttons that set *key* of the address, the default value first."""
+    """Return a group of buttons that set *key* of the address, with the default value first."""
     default = next(iter(options))
     buttons = [
         _choice(text, key, "" if value == default else value, on=value == chosen) for value, text in options.items()
@@ -411,12 +411,12 @@ def _worst_state(context: Context, environment: str) -> str:
 
 
 def palette(pages: Sequence[tuple[str, str]]) -> Component:
-    """Return the command palette; the browser fills it with *pages* (name, path) and requests the rest."""
+    """Return the command palette; the browser fills it with *pages* (name, path) and requests the other entries."""
     return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", "data-pages": json.dumps(pages)}))
 
 
 def help_sheet() -> Component:
-    """Return the list of keyboard shortcuts, and the display preferences."""
+    """Return the list of keyboard shortcuts and the display preferences."""
     rows: list[Node] = [html.H2("Keys")]
     for keys, meaning in _KEYS:
         rows += [html.Span([html.Kbd(key, className="kbd") for key in keys.split(", ")]), html.Span(meaning)]

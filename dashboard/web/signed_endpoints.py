@@ -1,9 +1,9 @@
-"""Endpoints that a signature authenticates: Slack and PagerDuty buttons, and incident charts.
+"""Endpoints with signed requests instead of sign-in: Slack and PagerDuty buttons, and incident charts.
 
     POST /hooks/slack, /hooks/pagerduty           signed with the secret in the SLO file
     GET  /charts/<incident>/<signature>.png       signed by this dashboard (`alerts.delivery.chart`)
 
-Their callers have no account here.
+Clients of these endpoints have no account in the dashboard.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..incident_actions import IncidentActions
 from ..source import Source
 
 CHART_ENDPOINT = "chart of an incident"
-# Cache time of a chart, as an open incident changes. [seconds]
+# Cache time of a chart; short, because an open incident changes. [seconds]
 _KEPT_SECONDS = 60
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
-# A Slack payload contains the message of the button.
+# Maximum body size; a Slack payload includes the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
 _log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def _text_response(text: str, status: int) -> Response:
 
 
 def add_chart_route(server: Flask, care: IncidentActions) -> None:
-    """Add the incident chart to *server*: 404 for an invalid signature or without data."""
+    """Add the incident chart to *server*; the response is 404 for an invalid signature or without data."""
 
     def chart(incident: str, signature: str) -> Response:
         png = care.chart(incident, signature)

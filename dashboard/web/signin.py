@@ -52,9 +52,9 @@ def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Aut
 
 
 def signin_from_url(authenticator: Authenticator) -> AnyResponse | None:
-    """Sign in with a valid token in the URL, and redirect to the URL without it.
+    """Sign in with a valid token in the URL, and redirect to the URL without the token.
 
-    Tokens in links from other sites are ignored: invalid ones would lock the reader out by the throttle.
+    Tokens in links from other sites are ignored; otherwise invalid ones would lock the reader out through the throttle.
     """
     offered = None if _is_cross_site() else request.args.get("token")
     session = None if offered is None else authenticator.sign_in(request, "", offered)
@@ -70,12 +70,12 @@ def _is_cross_site() -> bool:
 
 
 def unauthenticated_response(config: DashboardConfig, authenticator: Authenticator) -> Response:
-    """Return the sign-in form to people, and a JSON error with the fix to programs."""
+    """Return the sign-in form to browsers, and a JSON error with the fix to programs."""
     if not config.takes_secrets:
         return refused_response(_WRONG, f"Not signed in: the proxy sent no {config.proxy_header}.")
     if request.path.startswith(API_PREFIX):
         response = error_response("not signed in", "Authorization", _how_to_authenticate(config), _WRONG)
-        # Browsers would open their own password dialog.
+        # Browsers do not get this header, because they would open their own password dialog.
         if authenticator.users and "Sec-Fetch-Mode" not in request.headers:
             response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
         return response
@@ -93,7 +93,7 @@ def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int =
 
 
 def refused_response(status: int, reason: str) -> Response:
-    """Return why a request is not served, as a page or as JSON for programs."""
+    """Return the rejection of a request with its reason, as a page or as JSON for programs."""
     if request.path.startswith(API_PREFIX):
         return error_response(reason, "", "", status)
     return _page(status, "Not signed in" if status == _WRONG else "Refused", reason=reason)
@@ -120,7 +120,7 @@ def _template() -> Template:
 
 
 def _with_session(response: AnyResponse, session: str, authenticator: Authenticator) -> AnyResponse:
-    # Lax: a link from a message must keep the reader signed in; writes need a CSRF token as well.
+    # Lax: links from notifications must use the existing session; writes need a CSRF token as well.
     response.set_cookie(
         COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=authenticator.is_https(request)
     )
@@ -133,10 +133,10 @@ def _how_to_authenticate(config: DashboardConfig) -> str:
 
 
 def _local_path(address: str) -> str:
-    """Return *address* if it is a path of this dashboard, else "/".
+    """Return *address* if it is a local path of this dashboard, else "/".
 
     Raises:
-        ValueError: It is no address.
+        ValueError: The address cannot be parsed.
     """
     parts = urlsplit(address)
     safe = address.startswith("/") and not address.startswith(("//", "/\\")) and not parts.netloc

@@ -1,6 +1,6 @@
 """User file: one line for each reader, `name:scrypt:N:r:p$salt$hash`, as `werkzeug.security` hashes passwords.
 
-`stagelens dashboard --add-user NAME` asks for a password and writes the line. The file is read again when it changes: a
+`stagelens dashboard --add-user NAME` prompts for a password and writes the line. The file is reloaded when it changes: a
 removed user is signed out, and a new password ends the sessions of the old one.
 """
 
@@ -24,47 +24,47 @@ from ...core.errors import ConfigError
 
 # OWASP Password Storage Cheat Sheet, scrypt: N = 2^14, r = 8, p = 5 (16 MiB).
 _METHOD = "scrypt:16384:8:5"
-# Hash of no password, so that an unknown name takes as long as a wrong password.
+# Hash of no password: checking an unknown name takes as long as checking a wrong password.
 _NO_PASSWORD = f"{_METHOD}${'0' * 16}${'0' * 128}"
-# Hashes by `generate_password_hash`, and those that Stagelens wrote before it used Werkzeug, in base64.
+# Hashes of `generate_password_hash`, and older ones in base64 that Stagelens wrote itself.
 _HASH = re.compile(r"scrypt:(\d{1,9}):(\d{1,9}):(\d{1,9})\$\w+\$[0-9a-f]{128}", re.ASCII)
 _OLD_HASH = re.compile(r"scrypt\$(\d{1,9})\$(\d{1,9})\$(\d{1,9})\$([a-zA-Z\d+/]{22}==)\$([a-zA-Z\d+/]{43}=)", re.ASCII)
-# Limits of the scrypt parameters in a line. scrypt takes 128 * N * r bytes; Werkzeug allows it 132 * N * r * p bytes, which
-# are too few for a small N, and must stay below 2^31.
+# Limits of the scrypt parameters in a line. scrypt needs 128 * N * r bytes; Werkzeug allows 132 * N * r * p bytes, which
+# is too little for a small N, and must stay below 2^31.
 _MIN_N, _MAX_MEMORY_BYTES, _MAX_P = 2**10, 128 * 2**20, 15
 _NAME = re.compile(r"[\w.@+-]{1,64}")
 _MIN_LETTERS = 8
 
 
 class Users:
-    """Readers with names and passwords. Thread-safe.
+    """Readers with names and passwords, from a user file. Thread-safe.
 
     Args:
-        path: The file.
+        path: User file.
 
     Raises:
-        ConfigError: The file or one of its lines is invalid; the message has file, line and fix.
+        ConfigError: The file or one of its lines is invalid; the message contains file, line and fix.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
-        # Each check takes 16 MiB and most of a core, so checks run one at a time.
+        # Each check takes 16 MiB and most of a core, so only one runs at a time.
         self._one_by_one = Lock()
         self._version: tuple[int, int] | None = None
         self._lines: dict[str, str] = {}
         self._reread()
 
     def line(self, name: str) -> str | None:
-        """Return the secret of *name*, to bind a session to it; None for an unknown name."""
+        """Return the stored secret of *name*, to which sessions are bound; None for an unknown name."""
         with self._lock:
-            # While the file is being edited, the known users stay valid.
+            # While the file is being edited, the last valid users stay active.
             with suppress(ConfigError):
                 self._reread()
             return self._lines.get(name)
 
     def accept(self, name: str, password: str) -> bool:
-        """Return whether *password* is that of *name*, in the same time for an unknown name."""
+        """Return whether *password* is the password of *name*; an unknown name takes the same time."""
         secret = self.line(name)
         with self._one_by_one:
             return _is_right(secret or _NO_PASSWORD, password) and secret is not None
@@ -87,7 +87,7 @@ class Users:
 
 
 def add_user(path: Path, name: str, password: str) -> None:
-    """Write *name* with *password* into the file at *path*, in place of an older line; others cannot read the file.
+    """Write *name* with *password* to the user file at *path*, replacing an older line; only the owner can read it.
 
     Raises:
         ConfigError: The name or the password is invalid.
@@ -121,7 +121,7 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _is_valid(secret: str) -> bool:
-    """Return whether *secret* is a hash that scrypt can check, at a bounded cost."""
+    """Return whether *secret* is a hash that scrypt can check at a bounded cost."""
     found = _HASH.fullmatch(secret) or _OLD_HASH.fullmatch(secret)
     if found is None:
         return False
@@ -142,7 +142,7 @@ def _is_right(secret: str, password: str) -> bool:
 
 
 def add_user_command(name: str, environment: Mapping[str, str]) -> int:
-    """Add *name*; the password comes from the terminal, typed twice, or as the first line of what is piped in.
+    """Add the user *name*, with a password typed twice at the terminal or read from the first line of stdin.
 
     Raises:
         ConfigError: No user file is configured, or the name or the password is invalid.

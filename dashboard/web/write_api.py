@@ -6,7 +6,7 @@
     POST /api/v1/silences                      {"service": …, "for": "1h", "comment": …}
     POST /api/v1/silences/<id>/end
 
-A write needs a CSRF token of a page (`guard.is_trusted_write`) or the token in the `Authorization` header.
+A write needs a CSRF token of a page (`guard.is_trusted_write`), or the token of the dashboard in the `Authorization` header.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ_ONLY = ("readonly", "read-only", "permission denied")
 
 
 def add_event_routes(server: Flask, source: Source) -> None:
-    """Add `EVENTS_PATH` to *server*."""
+    """Add the write endpoint for events, `EVENTS_PATH`, to *server*."""
 
     def add() -> Response:
         check_csrf()
@@ -55,10 +55,10 @@ def add_event_routes(server: Flask, source: Source) -> None:
 
 
 def check_csrf() -> None:
-    """Reject writes that came neither from one of our pages nor with the token.
+    """Reject writes without a CSRF token of a page and without the token of the dashboard.
 
     Raises:
-        BadRequestError: The request is neither.
+        BadRequestError: The request has neither.
     """
     if not guard.is_trusted_write():
         msg = "this request does not come from a current page of this dashboard"
@@ -82,7 +82,7 @@ def _read_event(source: Source) -> Event:
 
 
 def _with_author(event: Event) -> Event:
-    """Return *event* with its author, where readers have names."""
+    """Return *event* with the reader as its author, if readers have names."""
     name = "".join(each for each in guard.current_principal().name if each.isprintable())
     if not name or event.kind == "advice":
         return event
@@ -92,7 +92,7 @@ def _with_author(event: Event) -> Event:
 
 @contextmanager
 def storing(otherwise: str) -> Generator[None]:
-    """Convert the error of a read-only database to a response; *otherwise* is the alternative for the user."""
+    """Convert the error of a read-only database to an error response; *otherwise* is the alternative for the user."""
     try:
         yield
     except StoreError as error:
@@ -104,7 +104,7 @@ def storing(otherwise: str) -> Generator[None]:
 
 
 def add_incident_routes(server: Flask, care: IncidentActions) -> None:
-    """Add the incident and silence actions to *server*."""
+    """Add the endpoints that change incidents and silences to *server*."""
 
     def acknowledge(name: str) -> Response:
         check_csrf()
@@ -146,7 +146,7 @@ def add_incident_routes(server: Flask, care: IncidentActions) -> None:
 
 
 def author_name() -> str:
-    """Return the name of the reader; a generic one where readers have no names."""
+    """Return the name of the reader, or a generic name if readers have no names."""
     return "".join(each for each in guard.current_principal().name if each.isprintable()) or "a dashboard user"
 
 

@@ -1,6 +1,6 @@
-"""ASGI front of the WSGI dashboard: bounded request bodies, and separate threads for pages and health probes.
+"""ASGI front of the WSGI dashboard: limits request bodies, and runs pages and health probes in separate threads.
 
-A worker thread gets a complete request and returns a complete response, so that a slow client never occupies one.
+A worker thread gets a complete request and returns a complete response, so that a slow client never blocks a thread.
 
     GET /livez              200 while the process responds
     GET /readyz, /healthz   200 while the store can be read, else 503 with the reason
@@ -30,17 +30,17 @@ from ..source import Source
 LIVEZ = "/livez"
 READYZ = ("/readyz", "/healthz")
 PROBE_PATHS = (LIVEZ, *READYZ)
-# Addresses and the `seen` state of a callback have at most a few kB.
+# Maximum body size: addresses and the `seen` state of a callback have at most a few kB.
 MAX_BODY_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
-# A browser opens six connections and requests all scripts at once.
+# A browser opens six connections and requests all scripts at the same time.
 _THREADS = 8
 _PROBE_THREADS = 2
-# Status, headers, body.
+# Response: status, headers, body.
 _Response: TypeAlias = tuple[int, list[tuple[bytes, bytes]], bytes]
-# Time limit for a whole request body; pages send a few hundred bytes. [seconds]
+# Time limit for receiving a request body; pages send a few hundred bytes. [seconds]
 MAX_BODY_SECONDS = 10.0
-# The rest of an oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413.
+# An oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413 response.
 _DISCARD_FACTOR = 4
 
 
@@ -48,12 +48,12 @@ class Front:
     """ASGI application that runs a WSGI application in threads.
 
     Args:
-        pages: The WSGI application.
+        pages: WSGI application of the dashboard.
     """
 
     def __init__(self, pages: Any) -> None:
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
-        # Liveness has its own threads: a slow store must not restart the process.
+        # Liveness has its own threads, so that a slow store does not cause a restart of the process.
         self._readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
         self._liveness = _Threads(pages, _PROBE_THREADS, "stagelens-live")
 
@@ -89,14 +89,14 @@ class Front:
 
 
 class _Threads:
-    """Runs requests of a WSGI application, each in a daemon thread: one that hangs must not keep the process from ending.
+    """Runs WSGI requests in daemon threads, so that a blocked request does not prevent the process from exiting.
 
     A request whose client disconnects while it waits for a thread is dropped with its body.
 
     Args:
-        application: The WSGI application.
-        most: Limit of concurrent threads. [count]
-        name: Name of the threads.
+        application: WSGI application.
+        most: Maximum number of concurrent threads. [count]
+        name: Name of the threads, for debugging.
     """
 
     def __init__(self, application: Any, most: int, name: str) -> None:
@@ -104,7 +104,7 @@ class _Threads:
         self._free = asyncio.Semaphore(most)
 
     async def run(self, environ: dict[str, Any]) -> _Response:
-        """Return the response of the application to *environ*."""
+        """Return the response of the application to the request *environ*."""
         await self._free.acquire()
         loop, response = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
@@ -120,9 +120,9 @@ class _Threads:
         def work() -> None:
             try:
                 outcome = self._respond(environ)
-            except BaseException as error:  # noqa: BLE001 - it is raised where the response is awaited
+            except BaseException as error:  # noqa: BLE001 - raised again where the response is awaited
                 outcome = error
-            # The event loop is closed during shutdown.
+            # During shutdown the event loop is already closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(finish, outcome)
 
@@ -142,7 +142,7 @@ class _Threads:
 def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
     """Return the WSGI environ (PEP 3333) of a request.
 
-    Headers with an underscore are dropped: in the environ they equal the same name with hyphens, which a proxy in front may have
+    Headers with an underscore are dropped: in the environ they have the same name as headers with hyphens, which a proxy may have
     set or removed.
     """
     host, port = scope.get("server") or ("", 0)
@@ -168,7 +168,7 @@ def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
     }
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1").upper()
-        # The body is complete, whatever its transfer encoding was.
+        # The body is complete, whatever the transfer encoding of the request was.
         if "_" in name or name in ("CONTENT-LENGTH", "TRANSFER-ENCODING"):
             continue
         key = "CONTENT_TYPE" if name == "CONTENT-TYPE" else f"HTTP_{name.replace('-', '_')}"
@@ -178,7 +178,7 @@ def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
 
 
 async def _disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -187,8 +187,8 @@ async def _read_body(request: Request) -> bytes:
     """Return the body of *request*.
 
     Raises:
-        TooLargeError: It is larger than the limit.
-        TimeoutError: It was not complete within `MAX_BODY_SECONDS`.
+        TooLargeError: The body is larger than the limit.
+        TimeoutError: The body was not complete within `MAX_BODY_SECONDS`.
         ClientDisconnect: The client disconnected.
     """
     chunks, size = list[bytes](), 0
@@ -216,14 +216,14 @@ def _error_response(error: Exception) -> PlainTextResponse:
 
 
 def add_health_routes(server: Flask, source: Source) -> None:
-    """Add `PROBE_PATHS` to *server*."""
+    """Add the health endpoints `PROBE_PATHS` to *server*."""
 
     def readyz() -> Response:
         try:
             source.revision()
         except StagelensError as error:
             return _status_response(str(error), 503)
-        except Exception:  # noqa: BLE001 - whatever error the store raises, the probe gets a response
+        except Exception:  # noqa: BLE001 - the probe gets a response for any error of the store
             _log.exception("the store did not respond: %s", READYZ[0])
             return _status_response("the store does not respond; see the log of the dashboard", 503)
         return _status_response("ok", 200)
