@@ -1,7 +1,7 @@
 """Data source of the pages: store queries and alert states, cached per revision of the data.
 
-Tiles, charts, tables and the side bar of a page run the same queries. A result stays in memory until new data arrives for
-the services it is about, so that all parts of a page agree and a query runs once.
+Tiles, charts, tables and the side bar of a page run the same queries. A result stays cached until new data arrives for
+the services it covers, so that all parts of a page agree and a query runs once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .view import BUCKET_SECONDS, View
 _SMALL_BYTES = 10_000
 P = ParamSpec("P")
 T = TypeVar("T")
-# Windows move on by one bucket every 10 s, so most cached results are never requested again.
+# Windows advance by one bucket every 10 s, so most cached results are never requested again.
 _MAX_BYTES = 64_000_000
 _HISTORY = timedelta(days=3650)
-# Cache time of results about the past. [seconds]
+# Cache time of results about past times. [seconds]
 _PAST_SECONDS = 3600
 
 
@@ -59,11 +59,11 @@ class Source:
     """Data source of the pages.
 
     Args:
-        store: Where requests are counted.
-        alerts: Reader of objectives and incidents; None where alerts do not run.
-        clock: Current time. [Unix seconds]
-        tracer: The address of a trace in the reader's own tracing backend, `{trace_id}` in it; None where there is none.
-        config: The settings, for the file of prices and to be shown; None for those of the default.
+        store: Store with the request counts.
+        alerts: Reader of objectives and incidents; None without alerts.
+        clock: Function that returns the current time. [Unix seconds]
+        tracer: Address of a trace in the reader's tracing backend, with the placeholder `{trace_id}`; None without one.
+        config: Settings, for the price file and the settings page; None for the defaults.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class Source:
         self._answers = QueryCache(_MAX_BYTES)
 
     def now(self) -> datetime:
-        """Return the present."""
+        """Return the current time."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
     def add_event(self, event: Event) -> None:
         """Write *event* to the store.
 
         Raises:
-            StoreError: The store cannot be written; a database may be read-only.
+            StoreError: The store cannot be written, for example because the database is read-only.
         """
         self.store.add_event(event)
 
     def revision(self, service: str | None = None) -> int:
-        """Return a number that grows when data of *service* arrives, or of any service."""
+        """Return the revision of the data of *service*, or of all services; the number grows when data arrives."""
         return self.read.revision(service)
 
     def state(self) -> StoreState:
@@ -106,9 +106,9 @@ class Source:
         return self.read.state()
 
     def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of *query*, cached while no new data arrived.
+        """Return the result of *query*, cached until new data arrives.
 
-        A result about the services of its selections is valid until they have new data; any other result until any service has.
+        A result about selected services is valid until one of them has new data; any other result until any service has.
         The arguments must be hashable, and callers must not modify a result.
         """
         question = (query.__qualname__, args, tuple(sorted(kwargs.items())))
@@ -116,24 +116,24 @@ class Source:
         return self._answers.get(question, revision, lambda: query(*args, **kwargs))
 
     def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of *query* about a past time, cached for up to an hour whatever data arrives.
+        """Return the result of *query* about a past time, cached for up to an hour even if data arrives.
 
-        For queries about many services at every refresh, which late data hardly changes.
+        Use it for queries about many services at every refresh, which late data hardly changes.
         """
         question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
-        # Each query has its own hour, so that not all expire at once.
+        # The hour of each query starts at a different time, so that not all results expire together.
         hour = (self.clock() + hash(question) % _PAST_SECONDS) // _PAST_SECONDS
         return self._answers.get(question, hour, lambda: query(*args, **kwargs))
 
     def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
-        """Return the revisions of the services that the arguments select; the store's revision without a service."""
+        """Return the revisions of the services selected by *arguments*, or the revision of the store without a service."""
         asked = [each.service for each in arguments if isinstance(each, Selection)]
         services = {each for each in asked if each is not None}
         alone = asked and None not in asked
         return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
 
     def whole(self, view: View) -> View:
-        """Return *view* with its window in whole buckets of the data the store still has."""
+        """Return *view* with its window extended to whole buckets of the data in the store."""
         window = self.whole_window(view.start, view.end)
         return view if window == (view.start, view.end) else replace(view, kept=window)
 
@@ -142,11 +142,11 @@ class Source:
         return self.ask(self.read.whole, start, end)
 
     def services(self, start: datetime, end: datetime) -> pd.DataFrame:
-        """Return the services with data in the window, one row each."""
+        """Return the services with data in the window, one row for each."""
         return self.ask(self.read.services, start, end)
 
     def all_services(self, environment: str | None = None) -> pd.DataFrame:
-        """Return every service still in the store, in one environment or in any."""
+        """Return every service in the store, in one environment or in all."""
         end = datetime.fromtimestamp(self.clock() // 60 * 60 + 3600, UTC)
         return self.ask(self.read.services, end - _HISTORY, end, environment=environment)
 
@@ -158,15 +158,15 @@ class Source:
         """Return the status of every objective now or *at*, most urgent first; none without alerts."""
         if self._alerts is None:
             return []
-        # In steps of the data: with time alone an objective changes only when its data stops.
+        # The time is rounded to steps: without new data, an objective changes only because the data is missing.
         now = datetime.fromtimestamp(self.clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
         found = list(self.ask(self._alerts.slos, at or now))
         return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
 
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
-        """Return the objective that matches the requests *about* best, now or *at*; None without objectives.
+        """Return the objective that best matches the requests *about*, now or *at*; None without objectives.
 
-        Order of preference: overlapping scope, latency objective, least wider scope, more severe state, complete coverage.
+        Order of preference: overlapping scope, latency objective, narrowest scope, more severe state, complete coverage.
         """
         own = [each for each in self.slos(at) if each.slo.service == about.service]
         return min(own, key=lambda each: _match_rank(each, about), default=None)
@@ -178,7 +178,7 @@ class Source:
         return min(able, key=lambda each: _match_rank(each, about), default=None)
 
     def incidents(self) -> list[Incident]:
-        """Return the incidents, newest first; none where alerts do not run."""
+        """Return the incidents, newest first; none without alerts."""
         return [] if self._alerts is None else list(self._alerts.incidents())
 
     def signing_secrets(self, kind: str) -> list[str]:
@@ -191,7 +191,7 @@ class Source:
 
     @property
     def slo_file(self) -> LiveFile | None:
-        """SLO file; None without alerts or without a file."""
+        """SLO file; None without alerts or without such a file."""
         file = getattr(self._alerts, "file", None)
         return file if isinstance(file, LiveFile) and file.path is not None else None
 
@@ -201,12 +201,12 @@ class Source:
 
     @property
     def has_alerts(self) -> bool:
-        """Whether alerts run beside the dashboard."""
+        """Whether the dashboard has alert data."""
         return self._alerts is not None
 
 
 def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
-    """Return the sort key of how far the scope of an objective is from *about*, most important difference first."""
+    """Return the sort key by which an objective matches the selection *about*, most important criterion first."""
     pairs = _parts(found.slo, about)
     others = any(None not in pair and pair[0] != pair[1] for pair in pairs)
     wider = sum(promised is None and chosen is not None for promised, chosen in pairs)
@@ -214,21 +214,21 @@ def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, in
 
 
 def _covers(slo: Slo, about: Selection) -> bool:
-    """Return whether *slo* covers every request of *about*; the environment of *slo* always counts as covering."""
+    """Return whether *slo* covers every request of *about*, without comparing environments."""
     return all(promised in (None, chosen) for promised, chosen in _parts(slo, about))
 
 
 def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
-    """Return pairs of the objective's and the selection's value, by dimension; None means all."""
+    """Return pairs of the values of the objective and of the selection, by dimension; None means all."""
     promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
     pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
-    # A view of all environments shows the objective of one.
+    # A view of all environments also shows objectives of a single environment.
     return [*pairs, (slo.environment, about.environment or slo.environment)]
 
 
 @dataclass(slots=True)
 class _CachedResult:
-    """Result of one query, or the future of it; the size is known when it is there."""
+    """Result of one query, or the future of it; the size is known once the result is available."""
 
     revision: Hashable
     answer: Future[Any]
@@ -249,9 +249,9 @@ class QueryCache:
         self._bytes = 0
 
     def get(self, question: Hashable, revision: Hashable, answer: Callable[[], Any]) -> Any:
-        """Return the cached result of *question* at *revision*, else the result of *answer*.
+        """Return the cached result of *question* at *revision*, or compute it with *answer*.
 
-        Concurrent callers of one question wait for the first. An error is raised to all of them, and not cached.
+        Concurrent callers of the same question wait for the first one. An error is raised to all of them and is not cached.
         """
         with self._lock:
             kept = self._kept.get(question)
@@ -292,4 +292,4 @@ class QueryCache:
 def _estimated_bytes(found: object) -> int:
     if isinstance(found, pd.DataFrame):
         return _SMALL_BYTES + int(found.memory_usage().sum())
-    return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only their number matters
+    return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only the number of elements matters

@@ -1,1 +1,1 @@
-"""Charts as plain dicts: pure functions from a data frame to a Plotly figure; colours are design tokens."""
+"""Charts: pure functions from data frames to Plotly figures as plain dicts, with design tokens as colours."""

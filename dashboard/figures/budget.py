@@ -1,4 +1,4 @@
-"""Error budget charts: budget left over its window, burn rate, and bad requests by the stage that explains them."""
+"""Error budget charts: remaining budget over its window, burn rate, and bad requests by explaining stage."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from .time_axis import TimeAxis, release_marks
 
 UNEXPLAINED = "unexplained"
 SPENT_COLUMNS = ("at", "bad", UNEXPLAINED)
-# Bar width as part of the step; the rest is the gap.
+# Bar width as part of the step; the rest is the gap between bars.
 _FILL = 0.82
 # Colour of bad requests that no stage explains.
 _GREY = "$deco@.6"
-# The projection is drawn when exhaustion is at most this part of the shown time away.
+# The projection is drawn if exhaustion is at most this part of the shown time ahead.
 _NEAR = 0.35
 _LOWEST, _DEEPEST = -8.0, -120.0
-# Above this value the axis does not start at zero, or the line of a young budget would be flat.
+# Above this value the axis does not start at zero; otherwise the line of a new budget would be flat.
 _MOSTLY_THERE = 60.0
 _NEARLY_ALL = 0.99
-# Positions of the label along the sustainable pace, above and below the line. [ratio]
+# Range of the label along the line of the sustainable pace, above and below the line. [ratio]
 _ABOVE_FROM, _BELOW_TO = 0.22, 0.5
-# Height of a threshold name, as part of the plot. [ratio]
+# Height of a threshold label, as part of the plot. [ratio]
 _NAME_HEIGHT = 0.09
 
 
@@ -61,18 +61,18 @@ def budget_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the error budget over the shown time, with the sustainable pace and the projection.
+    """Return the chart of the error budget over the shown time, with the sustainable pace and the projection.
 
     Args:
-        series: `at` (UTC), `total`, `bad` of every step.
-        axis: The shown time.
-        allowed_bad: The whole budget, as the alerts count it. [count]
-        window: The time the budget is for.
-        since: When the budget was whole; None for the start of the shown time.
-        bad_before: What of it was spent before the shown time. [count]
-        exhausted_in: When it is gone at this pace; None when it never is.
-        versions: Releases in the shown time: time when first seen to version.
-        reported: Reported events in the shown time: time to short name.
+        series: Columns `at` (UTC), `total`, `bad` of every step.
+        axis: Shown time.
+        allowed_bad: Total budget, as counted by the alerts. [count]
+        window: Window of the budget.
+        since: Time at which the budget was unspent; None for the start of the shown time.
+        bad_before: Bad requests before the shown time that count against the budget. [count]
+        exhausted_in: Time until the budget is exhausted at the current pace; None if it never is.
+        versions: Releases in the shown time: version by the time it was first seen.
+        reported: Reported events in the shown time: short name by time.
     """
     ends = axis.place(axis.start), axis.place(axis.end)
     x = [ends[0], *axis.places(series["at"])]
@@ -111,21 +111,21 @@ def _budget_lines(x: list[float], y: np.ndarray, ends: tuple[float, float], pace
 
 
 def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.0) -> np.ndarray:
-    """Return the share of the budget left after every step of *series*; below zero when overspent."""
+    """Return the remaining share of the budget after every step of *series*; below zero when overspent."""
     return 1 - (bad_before + np.cumsum(series["bad"].to_numpy(dtype=float))) / max(allowed_bad, 1e-9)
 
 
 def release_markers(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, reported: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation], int]:
-    """Return lines and names of releases (dotted) and reported events (solid), and the height of the names in pixels."""
+    """Return the lines and names of releases (dotted) and events (solid), and the height of the names in pixels."""
     shapes, names = release_marks(axis, versions, reported)
     notes, rows = marker_rows(names, axis.place(axis.start), axis.place(axis.end))
     return shapes, notes, 8 + MARKER_ROW * max(rows, 1)
 
 
 def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> Annotation:
-    """Return the name of the sustainable pace, on the side of its line that the budget line leaves free."""
+    """Return the label of the sustainable pace, on the side of its line that the budget line does not use."""
 
     def at(share: float) -> Sequence[float]:
         return [start + share * (end - start) for start, end in (ends, pace)]
@@ -140,7 +140,7 @@ def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: t
 
 
 def _axis_floor(lowest: float) -> float:
-    """Return the lower end of the axis: below zero once much is spent, close to the line while little is."""
+    """Return the lower end of the axis: below zero after much is spent, close to the line while little is spent."""
     if lowest > _MOSTLY_THERE:
         return 100 - (100 - lowest) * 1.15
     return max(min(_LOWEST, lowest * 1.08), _DEEPEST)
@@ -176,24 +176,24 @@ def burn_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the burn rate over a long (ink) and a short (grey) window against the policy's thresholds.
+    """Return the chart of the burn rate over a long (dark) and a short (grey) window, with the policy's thresholds.
 
     Args:
-        series: `at` (UTC), `total`, `bad` of every step.
-        axis: The shown time.
-        objective: Objective: share of good requests. [ratio]
-        lines: The thresholds to draw.
-        long: The window of the ink line.
-        short: The window of the grey line.
-        versions: Releases in the shown time: time when first seen to version.
-        reported: Reported events in the shown time: time to short name.
+        series: Columns `at` (UTC), `total`, `bad` of every step.
+        axis: Shown time.
+        objective: Share of good requests required. [ratio]
+        lines: Thresholds to draw.
+        long: Window of the dark line.
+        short: Window of the grey line.
+        versions: Releases in the shown time: version by the time it was first seen.
+        reported: Reported events in the shown time: short name by time.
     """
     x = f8(axis.places(series["at"]))
     data: list[Trace] = []
     tops = [1.3]
     for window, width, colour in ((short, 1.2, "$deco"), (long, 2.0, "$ink")):
         burn = burn_rates(series, window, objective)
-        # With hourly data the burn rate of five minutes is that of an hour.
+        # Hourly data has no burn rate of five minutes, so the rate of the hour is shown.
         name = span(max(window, axis.step))
         tops.append(float(np.nanmax(burn)) if len(burn) and np.isfinite(burn).any() else 0.0)
         hover = f"{name}: <b>%{{y:.1f}}\u00d7</b><extra></extra>"
@@ -218,7 +218,7 @@ def burn_figure(
 
 
 def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
-    """Return the thresholds with space for their name, the highest first."""
+    """Return the thresholds that have space for their name, the highest first."""
     named: list[BurnLine] = []
     for each in sorted(lines, key=lambda line: -line.burn):
         if all(other.burn - each.burn >= _NAME_HEIGHT * top for other in named):
@@ -227,7 +227,7 @@ def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
 
 
 def budget_left_words(ratio: float | None) -> tuple[str, str]:
-    r"""Return the share of the budget left and its word; an overspent budget is not a negative share.
+    r"""Return the remaining share of the budget and the word for it; an overspent budget is a positive share.
 
     >>> budget_left_words(-0.5), budget_left_words(0.9983), budget_left_words(0.24)
     (('50\u202f%', 'overspent'), ('99.8\u202f%', 'left'), ('24\u202f%', 'left'))
@@ -235,7 +235,7 @@ def budget_left_words(ratio: float | None) -> tuple[str, str]:
     True
     """
     if ratio is not None and ratio <= -1:
-        # Written as a number of budgets, as 1848 % is hard to read.
+        # Written as a multiple of the budget, because 1848 % is hard to read.
         return f"{1 - ratio:.1f}{TIMES}", "spent"
     if ratio is not None and ratio < 0:
         return percent(-ratio), "overspent"
@@ -246,7 +246,7 @@ def budget_left_words(ratio: float | None) -> tuple[str, str]:
 
 
 def burn_rates(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:
-    """Return the burn rate over the *window* that ends with each step of *series*."""
+    """Return the burn rate of the *window* that ends with each step of *series*."""
     indexed = series.set_index("at")[["total", "bad"]].astype(float)
     rolled = indexed.rolling(window).sum()
     ratio = rolled["bad"] / rolled["total"].where(rolled["total"] > 0)
@@ -261,14 +261,14 @@ def spent_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return bars of bad requests, one a step, stacked by stage.
+    """Return the chart of bad requests, one bar for each step, stacked by stage.
 
     Args:
-        frame: The frame of `read.bad_over_time`.
-        axis: The shown time and its step.
-        address: Returns where a click on a stage of a step leads; "" for what no stage explains.
-        versions: Releases in the shown time: time when first seen to version.
-        reported: Reported events in the shown time: time to short name.
+        frame: Result of `read.bad_over_time`.
+        axis: Shown time and its step.
+        address: Function that returns the link of a stage in a step; "" is the stage of unexplained bad requests.
+        versions: Releases in the shown time: version by the time it was first seen.
+        reported: Reported events in the shown time: short name by time.
     """
     starts = [pd.Timestamp(each).to_pydatetime() for each in frame["at"]]
     x = f8(axis.places(frame["at"]))
@@ -302,7 +302,7 @@ def spent_stages(frame: pd.DataFrame) -> list[str]:
 
 
 def _whole_ticks(top: float) -> dict[str, Any]:
-    """Return ticks at whole numbers of requests."""
+    """Return axis ticks at whole numbers of requests."""
     values = [value for value in ticks(0, top, 4)["tickvals"] if value == int(value)]
     return {"tickvals": values, "ticktext": [count(value) for value in values]}
 
@@ -324,7 +324,7 @@ def _bars(stage: str, x: Any, bad: np.ndarray, width: float, places: list[str]) 
 
 @dataclass(frozen=True, slots=True)
 class BurnLine:
-    """A threshold of the burn rate, as the alert policy has it."""
+    """Burn rate threshold of the alert policy, drawn as a line."""
 
     burn: float
     text: str

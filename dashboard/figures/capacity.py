@@ -1,4 +1,4 @@
-"""Capacity charts: request rate against latency with the fitted curve, and run time by batch size."""
+"""Capacity charts: latency by request rate with the fitted curve, and run time by batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...analysis.capacity import Capacity, Curve, Floats
 from ..ui.format import axis_duration, count, duration
 from .elements import Annotation, Figure, Shape, Trace, f4, horizontal_line, line, note, safe, ticks, vertical_line
 
-# Steps above this quantile lie outside the plot rather than flatten it.
+# Steps above this quantile may lie outside the plot, so that they do not flatten the rest.
 _CEILING_QUANTILE = 0.98
 _POINTS = 120
 _INK, _GREY = "$ink", "$deco"
@@ -19,14 +19,14 @@ _INK, _GREY = "$ink", "$deco"
 
 @dataclass(frozen=True, slots=True)
 class VersionLoad:
-    """Time steps of one version with their fitted curve.
+    """Load and latency of one version by time step, with the fitted curve.
 
     Args:
-        name: The version.
-        rate: Requests a second; shape (n,).
-        latency: The percentile in the same steps. [seconds]; shape (n,)
-        curve: None where none was fitted.
-        capacity: None without a curve or an objective.
+        name: Name of the version.
+        rate: Request rate of each step; shape (n,). [requests/s]
+        latency: Latency percentile of each step; shape (n,). [seconds]
+        curve: Fitted curve; None if none was fitted.
+        capacity: Capacity within the objective; None without a curve or an objective.
     """
 
     name: str
@@ -39,13 +39,15 @@ class VersionLoad:
 def load_figure(
     now: VersionLoad, before: VersionLoad | None, threshold_seconds: float | None, percentile: str
 ) -> Figure:
-    """Return request rate against latency, one dot a step: current version in ink, the version before in grey, with curves.
+    """Return the chart of latency by request rate, one dot for each time step, with fitted curves.
+
+    The current version is drawn in the text colour, the previous version in grey.
 
     Args:
-        now: The version the page is about.
-        before: The version before, if there is one.
+        now: Version of the page.
+        before: Previous version; None if there is none.
         threshold_seconds: Latency threshold of the objective. [seconds]
-        percentile: Which percentile of the latency: `p99`.
+        percentile: Name of the latency percentile: `p99`.
     """
     sides = [each for each in (before, now) if each is not None]
     low, high = _rate_range(sides)
@@ -83,14 +85,14 @@ def load_figure(
 def batch_figure(
     run: Mapping[str, float], below: Mapping[str, float], stage: str, written: Sequence[str], name: str
 ) -> Figure:
-    """Return run time by batch size bucket, above the cost or time of a single request.
+    """Return the chart of run time by batch size bucket, above the cost or time of a single request.
 
     Args:
-        run: Mean time of a run by band. [seconds]
-        below: What one request of it costs, or takes of the run, by band. [currency or seconds]
-        stage: Stage of the time, for its colour.
-        written: The values of *below* as they are read, one a band.
-        name: What *below* is.
+        run: Mean time of a run, by bucket. [seconds]
+        below: Cost of one request, or its share of the run time, by bucket. [currency or seconds]
+        stage: Stage of the run time, for its colour.
+        written: Text of each value of *below*.
+        name: Name of *below*.
     """
     bands = list(run)
     x = [f"{safe(band)}\u200b" for band in bands]
@@ -125,7 +127,7 @@ def _axis_title(text: str) -> Annotation:
 
 
 def _rate_range(sides: Sequence[VersionLoad]) -> tuple[float, float]:
-    """Return the range of the rate axis: observed rates, and capacities that are not far beyond them."""
+    """Return the range of the rate axis: observed rates, and capacities that are not far above them."""
     rates = np.concatenate([side.rate for side in sides])
     highest = float(rates.max())
     wanted = [side.capacity.rate for side in sides if side.capacity is not None and not side.capacity.beyond]
@@ -150,7 +152,7 @@ def _steps(side: VersionLoad, percentile: str, *, present: bool) -> Trace:
 
 
 def _curve(side: VersionLoad, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
-    """Return the fitted curve, fainter beyond the observed rates."""
+    """Return the fitted curve, drawn fainter beyond the observed rates."""
     if side.curve is None:
         return []
     seen, end = side.curve.highest_rate, min(high, side.curve.saturation * 0.999)

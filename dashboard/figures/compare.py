@@ -1,4 +1,4 @@
-"""Comparison charts: latency that B adds to A by percentile and stage, and both latency curves."""
+"""Comparison charts: latency added from A to B by percentile and stage, and the latency curves of both."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from .percentile import place
 
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 _LABELLED = (0.95, 0.99)
-# Changes from here on are red.
+# Increases from this ratio on are red.
 _WORSE = 1.05
 _MIN_LABEL_SHARE = 0.06
-# Number of stages in a hover text, and of letters of a version beside the plot.
+# Maximum number of stages in a hover text, and of letters of a version name beside the plot.
 _CAUSES, _NAME_ROOM = 2, 9
 
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
-    """Return B minus A stacked by stage: slower above zero, faster below, the total as a line.
+    """Return the chart of B minus A, stacked by stage: slower above zero, faster below, the total as a line.
 
     Args:
-        a: The breakdown of version A: `COLUMNS` and one column a stage [seconds].
-        b: The same of version B at the same percentiles.
+        a: Breakdown of version A: `COLUMNS` and one column for each stage. [seconds]
+        b: Breakdown of version B at the same percentiles.
     """
     stages = _common_stages(a, b)
     quantiles = b["percentile"].to_numpy(dtype=float)
@@ -81,7 +81,7 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
 
 
 def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarray], total: np.ndarray) -> list[str]:
-    """Return the hover text: the change, its two main stages, and the number of requests."""
+    """Return the hover text: the change, its two largest stages, and the number of requests."""
     said: list[str] = []
     for index, quantile in enumerate(b["percentile"]):
         causes = sorted(change, key=lambda stage: -abs(float(change[stage][index])))[:_CAUSES]
@@ -93,18 +93,18 @@ def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarr
 
 
 def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
-    """Return the layout for a narrow screen, where the table below names the stages."""
+    """Return the layout for a narrow screen, on which the table below the chart names the stages."""
     axis = _percentile_axis(quantiles, (0.5, 0.9, 0.99))
     return {"margin": {"l": 52, "r": 14, "t": 18, "b": 28}, "annotations": without_side_labels(notes), "xaxis": axis}
 
 
 def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Figure:
-    """Return the latency of A (dashed grey) and B (ink) by percentile, the change written at the named ones.
+    """Return the chart of the latency of A (dashed grey) and B by percentile, with the change at the named percentiles.
 
     Args:
-        a: The breakdown of version A: `COLUMNS` and one column a stage [seconds].
-        b: The same of version B at the same percentiles.
-        names: What A and B are called.
+        a: Breakdown of version A: `COLUMNS` and one column for each stage. [seconds]
+        b: Breakdown of version B at the same percentiles.
+        names: Display names of A and B.
     """
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = [place(float(each), even=False) for each in quantiles]
@@ -119,7 +119,7 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
     ]
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, (0.5, 0.9, 0.95, 0.99, 0.999)).any()]
     notes = [_change_note(places[i], float(first[i]), float(second[i])) for i in marks]
-    # Names at the right edge, kept apart where the lines meet.
+    # Names at the right edge, separated if the lines meet.
     ends = np.log10([max(float(second[-1]), 1e-9), max(float(first[-1]), 1e-9)])
     nudge = 0.05 if ends[0] >= ends[1] else -0.05
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 6}
@@ -135,7 +135,7 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
         | {"range": [float(np.log10(max(low, 1e-9))), float(np.log10(max(high, 1e-8)))]},
         "annotations": notes,
     }
-    # A narrow screen has no room for p95 between its neighbours.
+    # A narrow screen has no space for p95 between its neighbours.
     crowded = place(0.95, even=False)
     narrow = {
         "xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999)),
@@ -160,7 +160,7 @@ def _banded(name: str, frame: pd.DataFrame, row: int) -> str:
 
 
 def _short(name: str) -> str:
-    """Cut a name to the width beside the plot."""
+    """Return *name* truncated to the width beside the plot."""
     return name if len(name) <= _NAME_ROOM else name[: _NAME_ROOM - 1] + "…"
 
 
@@ -176,7 +176,7 @@ def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
 
 
 def _change_note(x: float, first: float, second: float) -> Annotation:
-    """Return the label of the change above the higher line, where no line runs through it."""
+    """Return the label of the change above the higher line, where no line crosses the label."""
     ratio = second / max(first, 1e-12)
     font = {"size": 11.5, "color": "$bad" if ratio > _WORSE else "$muted"}
     top = float(np.log10(max(first, second, 1e-9)))

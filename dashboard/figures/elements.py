@@ -1,4 +1,4 @@
-"""Elements that all charts share: binary arrays, ticks, stacked bands, labels, markers and axis rules."""
+"""Elements shared by all charts: binary arrays, ticks, stacked bands, labels, markers and axis rules."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Trace = dict[str, Any]
 Annotation = dict[str, Any]
 Shape = dict[str, Any]
 
-# A band keeps 92 % of its hue, so that hairlines and the grid read through the stack.
+# A band has 92 % of its hue, so that hairlines and the grid are visible through the stack.
 BAND = 0.92
-# A band is labelled at the right edge when it is at least this part of the plot's height.
+# A band is labelled at the right edge if it has at least this part of the plot's height.
 MIN_LABEL_SHARE = 0.033
-# Two labels at the right edge stand at least this part of the height apart.
+# Minimum distance of two labels at the right edge, as part of the height.
 LABEL_GAP = 0.055
-# Name above a marker: height [px], width of a letter and margin as part of a half-width chart. [ratio]
+# Name above a marker: height [px]; width of a letter and margin as part of a half-width chart. [ratio]
 MARKER_ROW = 14
 _NAME_SHARE, _NAME_EDGE = 0.0125, -0.06
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 def f4(values: ArrayLike) -> dict[str, str]:
-    """Return *values* as Plotly's base64 typed array of 32-bit floats: 5.3 bytes a point."""
+    """Return *values* as Plotly's base64 typed array of 32-bit floats, 5.3 bytes per value."""
     return _packed(np.ascontiguousarray(values, dtype=np.float32), "f4")
 
 
@@ -43,12 +43,12 @@ def f8(values: ArrayLike) -> dict[str, str]:
 
 
 def raw(values: ArrayLike, kind: str) -> str:
-    """Return *values* as base64 bytes of NumPy type *kind*, for what the browser unpacks itself."""
+    """Return *values* as base64 bytes of the NumPy type *kind*, for data that the browser decodes itself."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()
 
 
 def safe(text: str) -> str:
-    """Return *text*, which may be user input, escaped so that Plotly does not read it as HTML.
+    """Return *text*, which may be user input, escaped so that Plotly does not interpret it as HTML.
 
     >>> safe("<a href=x>&")
     '&lt;a href=x&gt;&amp;'
@@ -62,7 +62,7 @@ def ticks(
     wanted: int = 5,
     write: Callable[[float], str] = axis_duration,
 ) -> dict[str, Any]:
-    """Return `tickvals` and `ticktext` at round values in [low, high], written like the numbers of the page.
+    """Return `tickvals` and `ticktext` at round values in [low, high], formatted like the numbers of the page.
 
     >>> ticks(0, 0.6)["tickvals"]
     [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
@@ -78,7 +78,7 @@ def ticks(
 
 
 def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return ticks at 1 and 3 of each decade in [low, high], for a logarithmic axis of durations; at round values between.
+    """Return ticks of a logarithmic axis of durations in [low, high]: at 1 and 3 of each decade, or at round values.
 
     >>> log_ticks(0.01, 0.1)["tickvals"], log_ticks(0.021, 0.024)["tickvals"]
     ([0.01, 0.03, 0.1], [0.021, 0.022, 0.023, 0.024])
@@ -86,7 +86,7 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     values = [lead * 10.0**power for power in decades for lead in (1, 3)]
     shown = [float(f"{value:.6g}") for value in values if low * 0.999 <= value <= high * 1.001]
-    if len(shown) < 2:  # noqa: PLR2004 - one tick is no scale
+    if len(shown) < 2:  # noqa: PLR2004 - a single tick shows no scale
         return ticks(low, high, 3)
     return {"tickvals": shown, "ticktext": [axis_duration(value) for value in shown]}
 
@@ -103,21 +103,21 @@ def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") 
         "fillcolor": stage_colour(stage, solid=BAND),
         "line": {"width": 0.8, "color": "$surface"},
         "name": safe(label(stage)),
-        # Pattern that the browser draws.
+        # Name of the pattern that the browser draws.
         "meta": {"family": family(stage)},
         "hoverinfo": "none",
     }
 
 
 def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str = "solid", **rest: Any) -> Trace:
-    """Return a line without hover; *rest* goes into the trace."""
+    """Return a line without hover text; *rest* is added to the trace."""
     look = {"width": width, "color": colour, "dash": dash}
     styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": look}
     return {**styled, "hoverinfo": "skip", **rest}
 
 
 def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
-    """Return dots at the named percentiles."""
+    """Return dots at points such as the named percentiles."""
     marker = {"size": 6, "color": "$ink", "line": {"width": 1.5, "color": "$surface"}}
     return {
         "type": "scatter",
@@ -131,12 +131,12 @@ def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
 
 
 def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest: Any) -> Annotation:
-    """Return a text annotation without an arrow; *rest* goes into the annotation."""
+    """Return a text annotation without an arrow; *rest* is added to the annotation."""
     return {"x": x, "y": y, "xref": xref, "yref": yref, "showarrow": False, "text": text, **rest}
 
 
 def value_label(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
-    """Return a bold value above a point, on a background of the surface colour."""
+    """Return a bold value above a point, on a background in the surface colour."""
     style: Annotation = {"font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface@.82", "borderpad": 1}
     return {**note(f"<b>{text}</b>", x, y), "xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest}
 
@@ -170,10 +170,10 @@ def vertical_line(x: float, y0: float, y1: float, colour: str, dash: str = "dot"
 
 
 def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[list[Shape], list[Annotation]]:
-    """Return a line with a name above the plot for every release.
+    """Return a vertical line with a name above the plot for every release.
 
     Args:
-        markers: The moment a version was first seen [milliseconds] to its name.
+        markers: Name by the time at which the version was first seen. [milliseconds]
         reported: Whether the events were reported (solid line) or only observed (dotted line).
     """
     shapes = [vertical_line(at, 0, 1, "$ink", "solid" if reported else "2px,3px", yref="paper") for at in markers]
@@ -186,15 +186,15 @@ def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[l
 
 
 def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int = 2) -> tuple[list[Annotation], int]:
-    """Return the marker names in up to two rows without overlap, and the number of rows used.
+    """Return the marker names arranged in up to *rows* rows without overlap, and the number of rows used.
 
-    A name that fits in no row is left out; its line stays. One that would run out of the chart ends at its line.
+    A name that fits in no row is omitted; its line stays. A name that would extend beyond the chart ends at its line.
 
     Args:
-        notes: As `releases` makes them, of all markers of one chart; the most important first.
-        low: The left end of the axis.
-        high: Its right end.
-        rows: How many rows there is room for.
+        notes: Annotations from `releases`, for all markers of one chart; most important first.
+        low: Left end of the axis.
+        high: Right end of the axis.
+        rows: Maximum number of rows. [count]
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     shown: list[Annotation] = []
@@ -223,12 +223,12 @@ def band_labels(
     top: float,
     min_share: float = MIN_LABEL_SHARE,
 ) -> list[Annotation]:
-    """Return a swatch and a name at the right edge for every band high enough, nudged apart.
+    """Return a colour square and a name at the right edge for every band that is high enough, without overlap.
 
     Args:
-        heights: The height of each stage's band at the right edge, in stack order. [units of the axis]
-        top: The upper end of the axis.
-        min_share: The part of *top* below which a band stays unlabelled. [ratio]
+        heights: Height of each stage's band at the right edge, in stack order. [units of the axis]
+        top: Upper end of the axis.
+        min_share: Part of *top* below which a band is not labelled. [ratio]
     """
     places: list[tuple[str, float]] = []
     base = 0.0
@@ -241,12 +241,12 @@ def band_labels(
 
 
 def stages_of(frame: pd.DataFrame, known: Iterable[str]) -> list[str]:
-    """Return the stage columns of *frame*: columns that are not in *known* and not all zero."""
+    """Return the stage columns of *frame*: columns that are not in *known* and are not all zero."""
     return [str(name) for name in frame.columns if name not in set(known) and float(frame[name].abs().sum()) > 0]
 
 
 def without_side_labels(notes: Sequence[Annotation]) -> list[Annotation]:
-    """Return *notes* without those beside the plot, for narrow screens."""
+    """Return *notes* without the labels beside the plot, for narrow screens."""
     return [each for each in notes if not (each["xref"] == "paper" and each["x"] == 1)]
 
 

@@ -1,7 +1,7 @@
-"""Latency heatmap: latency over time, each cell tinted by its dominant stage and darker with more requests.
+"""Latency heatmap: latency over time, with each cell coloured by its dominant stage and darker with more requests.
 
-The cells travel as bytes (`_cells`): the count, the two stages that dominate most of its requests, and their shares. The
-browser derives colours and hover text from them; as JSON they would be two thirds of the page.
+The cells are sent as bytes (`_cells`): the count, the two stages that dominate most of its requests, and their shares. The
+browser derives colours and hover text from the bytes; as JSON the cells would be two thirds of the page.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .elements import (
 )
 from .time_axis import TimeAxis, gaps_filled, has_too_few, release_marks
 
-# More cells are slow to draw and smaller than a pointer.
+# Maximum number of cells; more cells are slow to draw and too small for a pointer.
 _MAX_CELLS = 8_000
 _TWO_BYTES = 65_535
-# Row of zero latencies, where there are no others.
+# Row of zero latencies, if there are no other latencies.
 _SHORTEST_SECONDS = 1e-7
 
 
@@ -60,11 +60,11 @@ def heat_figure(
     Args:
         cells: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`, `share`, `second`, `second_share`.
         quantiles: `at` (UTC), `n`, `p50`, `p99` [seconds].
-        axis: The window and its step.
-        by_stage: Tint by dominating stage; otherwise ink by count.
+        axis: Window and time step.
+        by_stage: Whether to colour by dominant stage, instead of by count.
         exemplars: Retained traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
-        versions: Releases in the window: time when first seen to version.
-        reported: Reported events, such as a deployment: time to short name.
+        versions: Releases in the window: version by the time it was first seen.
+        reported: Reported events, such as a deployment: short name by time.
         threshold_seconds: Latency threshold of the objective. [seconds]
         hidden: Stages to leave out, with the requests they dominate.
     """
@@ -94,17 +94,17 @@ def _layout(axis: TimeAxis, low: float, high: float) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Heatmap cells as arrays; shape (rows of latency, columns of time).
+    """Heatmap cells as arrays; shape (latency rows, time columns).
 
     Args:
-        counts: Requests.
-        first: The stage that dominates most of them, as a place in *stages*.
-        share: Of how many. [0..1]
-        second: The stage after it.
-        second_share: Of how many; 0 where one stage dominates all. [0..1]
-        edges: The borders of the rows, one more than there are rows. [seconds]
-        starts: The starts of the columns.
-        stages: The stages, in their fixed order.
+        counts: Number of requests. [count]
+        first: Stage that dominates most requests, as an index of *stages*.
+        share: Share of the requests that *first* dominates. [0..1]
+        second: Stage that dominates the second most requests, as an index of *stages*.
+        second_share: Share of the requests that *second* dominates; 0 if one stage dominates all. [0..1]
+        edges: Borders of the rows, one more than rows. [seconds]
+        starts: Start of each column.
+        stages: Stages in their fixed order.
     """
 
     counts: np.ndarray
@@ -118,7 +118,7 @@ class _Grid:
 
 
 def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid:
-    # The first step begins with the window, which may be between two steps.
+    # The first step starts with the window, which may be between two steps.
     first = axis.begin(cells["at"].min().to_pydatetime())
     starts = list(pd.date_range(first, cells["at"].max(), freq=axis.step))
     column = ((cells["at"] - first) // axis.step).astype(int).to_numpy()
@@ -144,14 +144,14 @@ def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid
 def _rows(cells: pd.DataFrame, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the row of each cell and the row borders: the buckets of the store, or several of them merged.
 
-    Bands that are a doubling divided by a power of two stay whole in any such row, so that no row gets more than its share.
+    Bucket widths are a doubling divided by a power of two, so that a bucket never spans two rows.
     """
     low, high = (cells[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
-    # Zero latencies stand in the lowest row.
+    # Zero latencies are in the lowest row.
     known = low > 0
     high = np.where(known, high, high[known].min() if known.any() else _SHORTEST_SECONDS)
     width = float(np.log2(high[known] / low[known]).min()) if known.any() else 1.0
-    # Buckets include their upper border; rounding keeps float noise out of the next row.
+    # Buckets include their upper border; rounding prevents float noise from reaching the next row.
     top = np.round(np.log2(high) / width).astype(int)
     while (top.max() - top.min() + 3) * columns > _MAX_CELLS and top.max() > top.min():
         top, width = -(-top // 2), width * 2
@@ -164,7 +164,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
     names = [axis_duration(float(f"{edge:.2g}")) for edge in grid.edges]
     return {
         "type": "heatmap",
-        # Borders, not middles: a single column would have no width.
+        # Borders instead of middles, because a single column would have no width.
         "x": f8([axis.place(each.to_pydatetime()) for each in (*grid.starts, grid.starts[-1] + axis.step)]),
         "y": f8(grid.edges),
         "zmin": 0,
@@ -183,7 +183,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
             "dominant": raw(grid.first, "u1"),
             "shares": raw(np.round(grid.share * 100), "u1"),
             "second": raw(np.where(grid.second_share > 0, grid.second, 0), "u1"),
-            # Nearly always zero, which compresses to nothing.
+            # Nearly always zero, and therefore compressed to almost nothing.
             "others": raw(np.clip(100 - np.round(grid.share * 100) - np.round(grid.second_share * 100), 0, 100), "u1"),
             "labels": [safe(label(stage)) for stage in grid.stages],
             "rows": [f"{low} to {high}" for low, high in pairwise(names)],
@@ -223,7 +223,7 @@ def _quantile_lines(quantiles: pd.DataFrame, axis: TimeAxis) -> list[Trace]:
 
 
 def _quantile_names(quantiles: pd.DataFrame, reach: float) -> list[Annotation]:
-    """Return names at the line ends: only p99 where both do not fit, none without a line."""
+    """Return the names at the line ends: only p99 if both do not fit, none without a line."""
     if len(quantiles) < 2:  # noqa: PLR2004 - one step is no line
         return []
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 4, "font": {"size": 11, "color": "$ink"}}

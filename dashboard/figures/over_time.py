@@ -1,7 +1,7 @@
 """Time series charts: stage breakdown of a service, stage time of the fleet, and utilization of machines.
 
-In the breakdown, steps with too few requests for the percentile are grey and steps without requests are gaps. The hardware
-chart stacks utilization below the latency of slow requests, so that a common rise is visible.
+In the breakdown, steps with too few requests for the percentile are grey, and steps without requests are gaps. The hardware
+chart shows utilization below the latency of slow requests, so that simultaneous increases are visible.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .elements import (
 )
 from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, has_too_few, release_marks, veils, without_alert_names
 
-# The lower panel ends and the upper one begins here. [ratio of the plot's height]
+# Upper end of the lower panel, and lower end of the upper panel. [ratio of the plot's height]
 _LOWER, _UPPER = 0.56, 0.68
 _SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}
 _NARROW: dict[str, Any] = {"margin": {"l": 44, "r": 12, "t": 22, "b": 24}}
 OVER_TIME_COLUMNS = ("at", "n", "value_seconds")
-# Where one extreme step would flatten the rest, the axis ends above this quantile of the steps.
+# If one extreme step would flatten the rest, the axis ends above this quantile of the steps.
 _CEILING_QUANTILE = 0.985
-# Where the stack begins; below it stands the strip of the request rate. [ratio of the plot's height]
+# Lower end of the stack; below it is the strip of the request rate. [ratio of the plot's height]
 _FLOOR = 0.19
 
 
@@ -56,17 +56,17 @@ def over_time_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the stage stack over time above a strip of the request rate.
+    """Return the chart of stacked stages over time, above a strip of the request rate.
 
     Args:
-        frame: `at` (UTC), `n`, `value_seconds` and one column a stage [seconds]; steps without data are absent.
-        axis: The window and its step.
-        quantile: Which percentile it is about; None for the mean, for which every step has enough requests.
-        versions: Releases in the window: time when first seen to version.
-        reported: Reported events, such as a deployment: time to short name.
-        alerts: Alerts of the service that reach into the window.
+        frame: `at` (UTC), `n`, `value_seconds` and one column for each stage [seconds]; steps without data are absent.
+        axis: Window and time step.
+        quantile: Percentile of the stack; None for the mean, for which every step has enough requests.
+        versions: Releases in the window: version by the time it was first seen.
+        reported: Reported events, such as a deployment: short name by time.
+        alerts: Alerts of the service that overlap the window.
         threshold_seconds: Latency threshold of the objective, drawn as a line when it fits. [seconds]
-        hidden: Stages to leave out; the axis then fits the others, and the line of the whole latency is not drawn.
+        hidden: Stages to leave out; the axis then fits the others, and the line of the total latency is not drawn.
     """
     shown = stages_of(frame, OVER_TIME_COLUMNS)
     stages = [each for each in shown if each not in hidden]
@@ -115,7 +115,7 @@ def _layout(axis: TimeAxis, top: float, rate: np.ndarray) -> dict[str, Any]:
 def _runs(steps: pd.DataFrame, axis: TimeAxis) -> tuple[list[float], list[int]]:
     """Return x positions and row numbers to draw: step middles, and the outer edges of each run of steps.
 
-    Row -1 means no data: between two runs, at both edges.
+    Row -1 means no data: between two runs, and at both edges of the axis.
     """
     half = axis.step.total_seconds() * 500
     places: list[float] = []
@@ -136,7 +136,7 @@ def _values_at_rows(values: np.ndarray, rows: Sequence[int], nothing: float) -> 
 
 
 def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | None, axis: TimeAxis) -> list[str]:
-    """Return the hover text of each step: time, value with n, and dominant stage."""
+    """Return the hover text of each step: time, value with the number of requests, and dominant stage."""
     name = "mean" if quantile is None else percentile(quantile)
     values = zip(
         steps["value_seconds"], steps["n"], has_too_few(steps, quantile), steps[stages].to_numpy(float), strict=True
@@ -168,7 +168,7 @@ def _ceiling(total: np.ndarray) -> float:
     known = total[np.isfinite(total)]
     if not len(known):
         return 1.0
-    return float(max(np.quantile(known, _CEILING_QUANTILE) * 1.22, known.max() if len(known) < 40 else 0) * 1.02)  # noqa: PLR2004 - few steps: none may be cut
+    return float(max(np.quantile(known, _CEILING_QUANTILE) * 1.22, known.max() if len(known) < 40 else 0) * 1.02)  # noqa: PLR2004 - with few steps none may be cut off
 
 
 def _strip_axis(rate: np.ndarray) -> dict[str, object]:
@@ -186,14 +186,14 @@ def _strip_axis(rate: np.ndarray) -> dict[str, object]:
 
 
 def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *, name: str, tail_name: str) -> Figure:
-    """Return utilization by device below the latency of slow requests.
+    """Return the chart of utilization by device, below the latency of slow requests.
 
     Args:
-        shares: Columns at, place and share, of the places to be drawn.
-        tail: Columns at and value: how long a slow request took. [seconds]
-        axis: The window and the step of both.
-        name: What was busy.
-        tail_name: What the slow requests are called.
+        shares: Columns at, place and share, for the devices to be drawn.
+        tail: Columns at and value, the latency of slow requests. [seconds]
+        axis: Window and step of both panels.
+        name: Name of the utilization.
+        tail_name: Name of the slow requests.
     """
     top = float(tail["value"].max() * 1.08) if len(tail) and tail["value"].max() > 0 else 1.0
     data: list[Trace] = [_gapped_line(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
@@ -216,7 +216,7 @@ def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *,
 def _gapped_line(
     values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y"
 ) -> Trace:
-    """Return a line of *values* over time, with gaps where data is missing."""
+    """Return a line of *values* over time, with gaps for missing data."""
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     known = steps["value"].to_numpy(dtype=float)
     said = [
@@ -230,15 +230,15 @@ def _gapped_line(
 
 
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
-    """Return the seconds per second spent in each stage, that is, the mean number of requests in it.
+    """Return the seconds per second spent in each stage, which is the mean number of concurrent requests in the stage.
 
     Args:
-        frame: The mean breakdown over time: `COLUMNS` and one column a stage [seconds a request]; steps without
+        frame: Mean breakdown over time: `COLUMNS` and one column for each stage [seconds per request]; steps without
             requests are absent.
-        axis: The window and its step.
+        axis: Window and time step.
 
     Returns:
-        `at` (UTC) and one column a stage; every step of the axis, 0 in those without requests.
+        `at` (UTC) and one column for each stage; every step of the axis, 0 in steps without requests.
     """
     stages = stages_of(frame, OVER_TIME_COLUMNS)
     steps = gaps_filled(frame, axis)
@@ -248,11 +248,11 @@ def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
 
 
 def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
-    """Return the stack of stage times of all services over time.
+    """Return the chart of stacked stage times of all services over time.
 
     Args:
-        busy: As `busy_seconds` gives it, at least one row.
-        axis: The window and its step.
+        busy: Result of `busy_seconds`, with at least one row.
+        axis: Window and time step.
     """
     stages = stages_of(busy, ("at",))
     x = f8(axis.places(busy["at"]))

@@ -1,7 +1,7 @@
 """Percentile chart: stage breakdown of the latency at each percentile, with the objective as a line.
 
-Each column is the average stage time of the requests at that percentile and adds up to that percentile's latency. It is
-not the sum of each stage's own p99.
+Each column is the mean stage time of the requests at that percentile, and adds up to the latency of the percentile. The column
+is not the sum of each stage's own p99.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .elements import (
     without_side_labels,
 )
 
-# Free height above the curve that the objective label needs, in the left half.
+# Height above the curve that must be free for the objective label, in the left half.
 _CLEAR = 0.86
-# An attainment less precise than this is written as an interval. [ratio]
+# A less precise attainment is written as an interval. [ratio]
 _CERTAIN = 0.0005
 MARKS = (0.5, 0.9, 0.95, 0.99, 0.999)
 _EVEN_TICKS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
 # Our buckets are 2.2 % wide; a less precise latency comes from a source with fixed buckets.
 _FINE = 1.025
-# A pinned percentile takes the place of named ones nearer than this. [nines]
+# A pinned percentile replaces named percentiles closer than this. [nines]
 _CROWDED = 0.12
 
 
@@ -55,15 +55,15 @@ def percentile_figure(
     pinned: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the stage stack over percentiles.
+    """Return the chart of stacked stages by percentile.
 
     Args:
-        frame: A breakdown: `COLUMNS` and one column a stage [seconds], sorted by percentile.
-        share: Show each stage's share of the latency instead of its time.
-        even: Give every percentile the same width instead of every nine.
-        objective: Objective, drawn as a line when it fits; not with *share*.
-        pinned: A percentile to mark beside the named ones.
-        hidden: Stages to leave out. The axis then fits the others, and nothing speaks of the whole latency.
+        frame: Breakdown sorted by percentile: `COLUMNS` and one column for each stage. [seconds]
+        share: Whether to show each stage's share of the latency instead of its time.
+        even: Whether every percentile has the same width, instead of every nine.
+        objective: Objective, drawn as a line if it fits; not with *share*.
+        pinned: Percentile to mark in addition to the named ones.
+        hidden: Stages to leave out. The axis then fits the others, and nothing refers to the total latency.
     """
     stages = [each for each in stages_of(frame, COLUMNS) if each not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
@@ -102,15 +102,15 @@ def percentile_figure(
 
 
 def nearest(quantiles: Iterable[float], wanted: float) -> int:
-    """Return the index of the entry of *quantiles* that is nearest to *wanted*, in nines."""
+    """Return the index of the entry of *quantiles* that is nearest to *wanted*, measured in nines."""
     places = np.array([place(float(each), even=False) for each in quantiles])
     return int(np.argmin(np.abs(places - place(wanted, even=False))))
 
 
 def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -> list[int]:
-    """Return the rows with a value label: the named percentiles, and first the pinned one.
+    """Return the rows with a value label: the named percentiles, with priority for the pinned one.
 
-    Several percentiles may lie in one wide bucket; its bounds are written once.
+    If several percentiles lie in the same wide bucket, its bounds are written once.
     """
     every = [index for index, each in enumerate(quantiles) if np.isclose(each, MARKS, atol=1e-9).any()]
     named = every[:1] + [index for before, index in pairwise(every) if values[before] != values[index]]
@@ -123,13 +123,13 @@ def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -
 
 
 def _latency_texts(frame: pd.DataFrame) -> list[str]:
-    """Return the latency of each row as text: a number, or its error bounds where the source has wide buckets."""
+    """Return the latency of each row as text: a number, or its error bounds if the source has wide buckets."""
     rows = zip(has_wide_bucket(frame), frame["value_seconds"], frame["low_seconds"], frame["high_seconds"], strict=True)
     return [interval(float(low), float(high)) if wide else duration(float(value)) for wide, value, low, high in rows]
 
 
 def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[Trace]:
-    """Return the error bounds of the latency where the buckets of the source are too wide for a line."""
+    """Return the error bounds of the latency, if the buckets of the source are too wide for a line."""
     wide = has_wide_bucket(frame)
     if not wide.any():
         return []
@@ -206,7 +206,7 @@ def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]
 
 
 def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
-    """Return the annotations for a phone: no side labels, no p90, a short objective label."""
+    """Return the annotations for a phone: no side labels, no p90, and a short objective label."""
     kept = without_side_labels(notes)
     crowded = {place(0.9, even=False), place(0.9, even=True)}
     kept = [each for each in kept if each["xref"] == "paper" or each["x"] not in crowded]
@@ -218,13 +218,13 @@ def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Latency objective drawn into a chart.
+    """Latency objective drawn in a chart.
 
     Args:
-        threshold_seconds: Slower is bad. [seconds]
-        target: Objective: share of good requests. [ratio]
-        inside: The share that was. [ratio]
-        between: What it lies between, where the threshold splits a bucket. [ratio]
+        threshold_seconds: Latency threshold; slower requests are bad. [seconds]
+        target: Share of good requests required. [ratio]
+        inside: Share of requests within the threshold. [ratio]
+        between: Bounds of that share, if the threshold splits a bucket. [ratio]
     """
 
     threshold_seconds: float
@@ -234,7 +234,7 @@ class Objective:
 
 
 def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
-    """Return a marker where the latency crosses the objective, if it does within the axis."""
+    """Return a marker where the latency crosses the threshold of the objective, if it does so within the axis."""
     if not total[0] <= threshold <= total[-1]:
         return []
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
@@ -249,12 +249,12 @@ def values_beside_label(
     return [
         each
         for each in notes
-        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - the height of a line of text
+        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - height of a line of text
     ]
 
 
 def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
-    """Return the label of the objective line: share of good requests where it fits, else the threshold alone."""
+    """Return the label of the objective line: the share of good requests if it fits, else only the threshold."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
     clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
     if clear and objective.inside is not None:
@@ -272,7 +272,7 @@ def _inside(objective: Objective) -> str:
 
 
 def place(quantile: float, *, even: bool) -> float:
-    """Return the x position of *quantile*: equal width a nine (Tail), or linear (Even)."""
+    """Return the x position of *quantile*: equal width for each nine (Tail), or linear (Even)."""
     return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
 
 

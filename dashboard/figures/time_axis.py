@@ -1,4 +1,4 @@
-"""Time axis that all charts of a page share (window, step, zone), with alerts, releases and rough steps on it."""
+"""Time axis shared by all charts of a page (window, step, time zone), with alerts, releases and incomplete steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ...core.confidence import has_enough_samples
 from ..view import BUCKET_SECONDS
 from .elements import Annotation, Shape, note, rectangle, releases, safe
 
-# Alerts that begin after this part of the window have their name at their end.
+# Alerts that start after this part of the window have their name at their end.
 _LATE = 0.7
-# Alert names closer than this are left out; their shapes stay.
+# Alert names closer than this to another are omitted; their symbols stay.
 _NAME_WIDTH = 0.2
-# A chart has 30 to 120 steps; the store's finest bucket is 10 s.
+# A chart has 30 to 120 steps; the finest bucket of the store is 10 s.
 MAX_STEPS = 120
 STEPS = tuple(
     timedelta(seconds=seconds)
@@ -30,15 +30,15 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A window of time on the x axis.
+    """Time window on the x axis of a chart.
 
-    Plotly shows the numbers it gets as UTC. They are therefore shifted to the reader's zone first.
+    Plotly shows numbers as UTC. The positions are therefore shifted to the reader's time zone first.
 
     Args:
-        start: The left end.
-        end: The right end.
-        step: The width of one bucket.
-        zone: The reader's zone.
+        start: Start of the window.
+        end: End of the window.
+        step: Width of one time step.
+        zone: Time zone of the reader.
     """
 
     start: datetime
@@ -53,18 +53,20 @@ class TimeAxis:
         return (local.timestamp() + offset.total_seconds()) * 1000
 
     def places(self, starts: Iterable[Any]) -> list[float]:
-        """Return the x positions of the middles of the steps that begin at *starts*."""
+        """Return the x positions of the middles of the steps that start at *starts*."""
         return [self.place(pd.Timestamp(at).to_pydatetime() + self.step / 2) for at in starts]
 
     @property
     def counted(self) -> tuple[datetime, datetime]:
-        """Time range of counted requests: the store's buckets that start in the window (`store.Selection`)."""
+        """Time range of the counted requests: the store's buckets that start in the window (`store.Selection`)."""
         return _next_bucket(self.start), _next_bucket(self.end)
 
     def begin(self, at: datetime) -> datetime:
-        """Return the start of the step that contains *at*: a multiple of the step since the epoch, maybe before the window.
+        """Return the start of the step that contains *at*.
 
-        A step that takes the whole window begins with it.
+        The start is a multiple of the step since the epoch, and may be before the window.
+
+        A step as long as the window starts with the window.
         """
         first, last = self.counted
         if self.step >= last - first:
@@ -72,7 +74,7 @@ class TimeAxis:
         return at - timedelta(seconds=at.timestamp() % self.step.total_seconds())
 
     def covered_seconds(self, starts: Iterable[Any]) -> np.ndarray:
-        """Return the counted time of each step; the window may cut the first and the last."""
+        """Return the counted time of each step; the first and the last step may be cut by the window."""
         first, last = self.counted
         inside = [
             (min(self.begin(at) + self.step, last) - max(at, first)).total_seconds()
@@ -100,13 +102,13 @@ class TimeAxis:
 def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     """Return *frame* with an empty row for each missing step between existing ones.
 
-    Without it a line would be drawn straight across the time nothing was received.
+    Without these rows a line would be drawn straight across the time without data.
     """
     if frame.empty:
         return frame
     at = pd.to_datetime(frame["at"], utc=True)
     whole = pd.date_range(axis.begin(at.min().to_pydatetime()), at.max(), freq=axis.step)
-    # The first step begins with the window, which may be between two steps.
+    # The first step starts with the window, which may be between two steps.
     whole, known = whole[whole >= at.min()], pd.DatetimeIndex(at)
     return frame.assign(at=at).set_index("at").reindex(whole.union(known)).rename_axis("at").reset_index()
 
@@ -117,13 +119,13 @@ def _next_bucket(at: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Alert drawn into a time chart.
+    """Alert drawn in a time chart.
 
     Args:
-        start: Time of the alert.
+        start: Start of the alert.
         end: End of the alert; None while it is active.
-        text: What it is about.
-        urgent: Whether it paged.
+        text: Description of the alert.
+        urgent: Whether the alert paged.
     """
 
     start: datetime
@@ -135,9 +137,9 @@ class Alert:
 def release_marks(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, reported: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation]]:
-    """Return lines and names: dotted for versions when first seen, solid for reported events.
+    """Return lines and names of releases: dotted for observed versions, solid for reported events.
 
-    A version with a reported deployment is marked once, at the deployment.
+    A version with a reported deployment is marked only once, at the deployment.
     """
     reported = reported or {}
     unreported = {at: name for at, name in (versions or {}).items() if name not in reported.values()}
@@ -147,12 +149,12 @@ def release_marks(
 
 
 def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], list[Annotation]]:
-    """Return each alert as an area from its opening to its end, with a top line, a shape and a name."""
+    """Return each alert as an area from its start to its end, with a top line, a symbol and a name."""
     shapes: list[Shape] = []
     notes: list[Annotation] = []
     length = axis.end - axis.start
     named: list[float] = []
-    # Paging alerts get the first name where only one fits.
+    # Paging alerts get their name first, in case only one fits.
     for each in sorted(alerts, key=lambda alert: (not alert.urgent, alert.start)):
         start, end = max(each.start, axis.start), min(each.end or axis.end, axis.end)
         if start >= end:
@@ -173,7 +175,7 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
 
 
 def without_alert_names(notes: Sequence[Annotation]) -> list[Annotation]:
-    """Return *notes* with only the shapes of alerts, for narrow screens."""
+    """Return *notes* with the symbols of alerts but without their names, for narrow screens."""
     return [{**each, "text": each["text"][0]} if each["text"][:1] in ("■", "◆") else each for each in notes]
 
 
@@ -186,7 +188,7 @@ def has_too_few(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
 
 
 def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: float) -> list[Shape]:
-    """Return a veil over each run of steps with too few requests, from *floor* [ratio of the height] to the top."""
+    """Return a grey veil over each run of steps with too few requests, from *floor* [ratio of the height] to the top."""
     starts = [pd.Timestamp(each).to_pydatetime() for each in steps["at"]]
     found: list[Shape] = []
     for unsure, run in groupby(zip(has_too_few(steps, quantile), starts, strict=True), key=lambda pair: bool(pair[0])):

@@ -1,4 +1,4 @@
-"""Token streaming charts: time to first token, token speed under load, and the effect of text length."""
+"""Token streaming charts: time to first token, token speed by load, and the effect of text length."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from .elements import (
 from .percentile import percentile_figure, place
 
 _SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}
-# The lower panel ends and the upper one begins here. [ratio of the plot's height]
+# Upper end of the lower panel, and lower end of the upper panel. [ratio of the plot's height]
 _LOWER, _UPPER = 0.30, 0.40
 _NAMED = 2
 
 
 def first_token_figure(frame: pd.DataFrame) -> Figure:
-    """Return the stages before the first token over percentiles.
+    """Return the chart of the stages before the first token, by percentile.
 
     Args:
-        frame: A breakdown: `percentile.COLUMNS` and one column a stage [seconds], sorted by percentile.
+        frame: Breakdown sorted by percentile: `percentile.COLUMNS` and one column for each stage. [seconds]
     """
     figure = percentile_figure(frame)
     places = [place(float(each), even=False) for each in frame["percentile"]]
     hover = _hover(_hover_lines(frame))
     figure["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
-    # At half width p90 and p95 would overlap.
+    # On half the width, p90 and p95 would overlap.
     crowded = place(0.9, even=False)
     layout = figure["layout"]
     layout["annotations"] = [each for each in layout["annotations"] if each["xref"] == "paper" or each["x"] != crowded]
@@ -50,7 +50,7 @@ def first_token_figure(frame: pd.DataFrame) -> Figure:
 
 
 def _hover_lines(frame: pd.DataFrame) -> list[str]:
-    """Return the hover text of each percentile: value, n, error bounds and dominant stages."""
+    """Return the hover text of each percentile: value, number of requests, error bounds and dominant stages."""
     stages = stages_of(frame, COLUMNS)
     parts = frame[stages].to_numpy(dtype=float)
     rows = zip(*(frame[name] for name in COLUMNS), parts, strict=True)
@@ -67,12 +67,12 @@ def _largest(stages: Sequence[str], seconds: np.ndarray) -> str:
 
 
 def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "now") -> Figure:
-    """Return time per token above tokens a second, over the number of requests that decode together.
+    """Return the chart of time per token and tokens per second, by the number of requests that decode together.
 
     Args:
-        frame: Result of `Reader.speed_by_load`; p99_seconds is NaN where there are too few requests.
-        newest: The load to mark; None for none.
-        newest_name: Label of that mark.
+        frame: Result of `Reader.speed_by_load`; p99_seconds is NaN with too few requests.
+        newest: Current load to mark; None for none.
+        newest_name: Label of the mark.
     """
     load, slow = frame["load"].to_numpy(float), frame["p99_seconds"].to_numpy(float)
     usual, output = frame["p50_seconds"].to_numpy(float), frame["output_per_second"].to_numpy(float)
@@ -127,12 +127,12 @@ def _spoken_speed(frame: pd.DataFrame) -> list[str]:
 
 
 def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
-    """Return median and p99 for each token count bucket.
+    """Return the chart of median and p99 by token count bucket.
 
     Args:
-        frame: Columns band, n, p50_seconds, p99_seconds (NaN where there are too few requests); smallest band first.
-        colour: A token: of the stage the time is about, or ink.
-        unit: What the bands count.
+        frame: Columns band, n, p50_seconds, p99_seconds (NaN with too few requests); smallest bucket first.
+        colour: Colour token: of the stage of the time, or of text.
+        unit: Unit that the buckets count.
     """
     usual, slow = (frame[name].to_numpy(float) for name in ("p50_seconds", "p99_seconds"))
     x = np.arange(len(frame), dtype=float)
@@ -142,7 +142,7 @@ def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
         line(f4(x), f4(usual), width=2, colour=colour, mode="lines+markers", marker={"size": 6}, **hover),
     ]
     top = float(np.nanmax([*usual, *slow]) * 1.1)
-    # Bucket names are cut to their lower end, as whole names do not fit.
+    # Bucket names are shortened to their lower end, because complete names do not fit.
     starts = [str(each).partition("-")[0].rstrip("+") for each in frame["band"]]
     layout = {
         "margin": {"l": 50, "r": 40, "t": 12, "b": 42},
@@ -170,7 +170,7 @@ def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
 
 
 def _hover(text: list[str]) -> Trace:
-    """Return trace properties that show *text*, one item a point, on hover."""
+    """Return trace properties that show *text* on hover, one item for each point."""
     return {"text": text, "hovertemplate": "%{text}<extra></extra>", "hoverinfo": "text"}
 
 
@@ -191,7 +191,7 @@ def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names:
     if len(known) and known[-1] == len(slow) - 1:
         ends.append(note(names[1], 1, max(float(slow[-1]), float(usual[-1]) + top * 0.09), **_SIDE))
     elif len(known):
-        # Further right there are too few requests.
+        # p99 may end earlier: further right there are too few requests.
         last = int(known[-1])
         ends.append(note(names[1], float(x[last]), float(slow[last]), **{**_SIDE, "xref": "x"}))
     return ends
