@@ -1,1 +1,1 @@
-"""Pages of the dashboard: one module a page, with its data and its layout."""
+"""Pages of the dashboard: one module for each page, with its data and its layout."""

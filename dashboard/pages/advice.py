@@ -1,4 +1,4 @@
-"""Advice page: optimizations that apply to a service or the fleet, their evidence and the latency they could reach."""
+"""Advice page: optimizations that apply to a service or the fleet, their evidence and the reachable latency."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _MATRIX = (
     ("source", "Source"),
 )
 _NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
-# Number of cards with notes on version and route, which cost queries.
+# Maximum number of cards with notes on version and route, because each note needs queries.
 _MAX_NOTED = 3
 
 
 def render(context: Context) -> Page:
-    """Return the advice page of one service or of all."""
+    """Return the advice page of one service or of the fleet."""
     if context.service and context.view.parts[:1] == ("s",):
         return service_page(context, "advice", lambda: _of_service(context))
     if context.service:
@@ -125,7 +125,7 @@ def _of_all(context: Context) -> list[Node]:
 
 
 def _left_out(context: Context, rank: str) -> str:
-    """Return the number of services with too few requests, as text; "" for none."""
+    """Return the number of services that have too few requests, as text; "" for none."""
     quantile = quantile_of(rank)
     few = sum(not has_enough_samples(seen.measures.requests, quantile) for seen in measures_in_window(context).values())
     return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""
@@ -179,7 +179,7 @@ def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
 
 
 def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str, Mark]]:
-    """Return advice marked as done in the window or since and no longer found, newest first."""
+    """Return the advice marked as done in the window or later and no longer found, newest first."""
     found = [
         (service, key, mark)
         for (service, key), mark in marks(context).items()
@@ -194,11 +194,11 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
     """Return the card of one piece of advice.
 
     Args:
-        context: Of its service.
-        advice: The advice.
-        rank: Ranking of the list.
-        notes: Notes on a single version or route that causes it.
-        alone: Whether the page is about this service alone, so that its name is left out.
+        context: Context of the service.
+        advice: Piece of advice to show.
+        rank: Quantity by which the list is ranked.
+        notes: Notes on a single version or route that causes the problem.
+        alone: Whether the page is about this service alone, so that its name is omitted.
     """
     finding, view = advice.finding, context.view
     title, why = finding.words
@@ -219,7 +219,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
 
 
 def top_advice(context: Context, most: int, size: str = "c12") -> Component | None:
-    """Return a card of the pieces of advice that lower p99 of a service most; None without any."""
+    """Return a card of the advice that lowers p99 of a service most; None without any advice."""
     view = context.view
     found = [each for each in advice_for_service(context, "p99", most) if not (each.mark and each.mark.hides(view.now))]
     shown = [_advice_line(context, each) for each in found if each.reach is not None]
@@ -241,7 +241,7 @@ def _advice_line(context: Context, advice: Advice) -> Component:
 
 
 def _numbers(context: Context, advice: Advice, rank: str) -> Component:
-    """Return the reachable value of the ranked quantity, and the breakdown that shows the stage."""
+    """Return the reachable value of the ranked quantity, and the link to the breakdown of the stage."""
     finding, reach = advice.finding, advice.reach
     view, measures = context.view, finding.facts.measures
     parts: list[Node] = []
@@ -256,7 +256,7 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
 
 
 def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
-    """Return the percentile if the stage never exceeds its median, and the ceiling."""
+    """Return the percentile if the stage never exceeds its median, and the largest possible gain."""
     without = f"if {label(stage)} took no time"
     ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
     said = f"{MINUS}{percent(reach.gain)} if no request exceeded the median"
@@ -292,7 +292,7 @@ def _option_details(option: Option) -> Component:
 
 
 def _mark_badge(context: Context, advice: Advice) -> Node:
-    """Return the user's mark as a badge; a done one links to the comparison of before and after."""
+    """Return the user's mark as a badge; a mark as done links to the comparison of before and after."""
     mark = advice.mark
     if mark is None or not mark.hides(context.view.now):
         return None

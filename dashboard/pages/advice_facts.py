@@ -1,6 +1,6 @@
 """Advice with its data: measured facts of a service, reachable latency, affected versions, and user marks.
 
-A mark (dismissed, snoozed, done) is an event in the store; the newest mark of a piece of advice counts.
+A mark (dismissed, snoozed, done) is an event in the store; the newest mark of a piece of advice is in effect.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .spending import mean_stages
 SNOOZE = timedelta(days=7)
 _KEPT = timedelta(days=400)
 _SNOOZED = "snoozed until "
-# Shortest time for a comparison.
+# Shortest time range for a comparison of before and after.
 _SHORTEST = timedelta(minutes=10)
 State = Literal["open", "dismissed", "snoozed", "done"]
-# The list of all services contains findings with at least this part of the ranked quantity, one each.
+# The fleet's list contains one finding per service, with at least this share of the ranked quantity.
 WORTH = 0.2
-# Limit of what-if queries.
+# Maximum number of what-if queries.
 MOST = 20
-# Factor from which a stage is slow in one version or route alone.
+# Ratio from which a stage counts as slow in only one version or route.
 _ALONE = 2.0
-# If limiting a stage to its median gains less, the percentile is not raised by some requests only. [ratio]
+# If limiting a stage to its median gains less, the percentile is not high because of some requests only. [ratio]
 _EVEN = 0.01
 _MAX_ROUTES = 3
 
@@ -48,7 +48,7 @@ _MAX_ROUTES = 3
 def advice_for_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
     """Return the advice for the service of *context*, largest gain first; advice without gain is left out.
 
-    With *most*, only this many are evaluated, those that take most of the ranked quantity.
+    If *most* is given, only that number of findings with the largest share of the ranked quantity are evaluated.
     """
     dealt = marks(context)
     found = [_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]]
@@ -68,12 +68,12 @@ def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
 
 
 def quantile_of(rank: str) -> float:
-    """Return the percentile that *rank* needs; cost is a mean, for which the median suffices."""
+    """Return the percentile that *rank* needs; for cost, which is a mean, the median."""
     return 0.99 if rank == "p99" else 0.5
 
 
 def advice_count(context: Context) -> int:
-    """Return the number of services with large, unmarked advice by p99, without what-if queries."""
+    """Return the number of services with large, unmarked advice for p99, without what-if queries."""
     dealt, now = marks(context), context.view.now
     return sum(
         not _hidden(dealt.get((each.facts.service, each.key)), now) for each in _largest_findings(context, "p99")
@@ -128,7 +128,7 @@ def _reachable_latency(context: Context, finding: Finding, quantile: float) -> R
 
 
 def _largest_findings(context: Context, rank: str) -> list[Finding]:
-    """Return the largest finding of each service with a large one, largest first."""
+    """Return the largest finding of each service that has a large one, largest first."""
     found: list[Finding] = []
     for service, seen in measures_in_window(context).items():
         has_enough = has_enough_samples(seen.measures.requests, quantile_of(rank))
@@ -164,7 +164,7 @@ def _routes(context: Context) -> list[str]:
 
 
 def _stage_p99(context: Context, selection: Selection, stage: str) -> float | None:
-    """Return p99 of the stage's own time; at p99 of the latency another stage may be slow."""
+    """Return p99 of the own time of *stage*; at p99 of the latency another stage may be slow."""
     spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
     found = spent.quantile(0.99) if spent is not None and has_enough_samples(spent.count, 0.99) else None
     return found.value if found else None
@@ -175,9 +175,9 @@ class Mark:
     """Newest user mark of a piece of advice.
 
     Args:
-        state: What.
-        at: Time.
-        until: Until when it is put off; None for the others.
+        state: State set by the user.
+        at: Time of the mark.
+        until: End of a snooze; None for other states.
     """
 
     state: State
@@ -185,13 +185,13 @@ class Mark:
     until: datetime | None = None
 
     def hides(self, now: datetime) -> bool:
-        """Return whether the mark hides the advice at *now*."""
+        """Return whether the mark hides the advice at the time *now*."""
         return self.state in ("dismissed", "done") or (self.until is not None and now < self.until)
 
 
 def marks(context: Context) -> dict[tuple[str, str], Mark]:
     """Return the newest marks, by service and key of the advice."""
-    # Rounded to the day, so that the query is cached per revision.
+    # Rounded to the day, so that the query can be cached per revision.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
     found = context.source.ask(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
@@ -202,7 +202,7 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
 
 
 def mark_buttons(finding: Finding, mark: Mark | None, now: datetime) -> Component:
-    """Return the buttons that dismiss, snooze or complete *finding*, or bring it back."""
+    """Return the buttons that dismiss, snooze or complete *finding*, or reopen it."""
     name = f"{finding.words[0]}, {finding.facts.service}"
     if mark is not None and mark.hides(now):
         return html.Div([_button("Show again", "open", finding, name)], className="acts")
@@ -216,7 +216,7 @@ def mark_buttons(finding: Finding, mark: Mark | None, now: datetime) -> Componen
 
 
 def before_and_after(view: View, service: str, mark: Mark) -> str:
-    """Return the address that compares equal times before and after *mark*, at most the window."""
+    """Return the address of the comparison of equal times before and after *mark*, at most as long as the window."""
     length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
     before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
     return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
@@ -243,10 +243,10 @@ class ReachableLatency:
     """Reachable latency at one percentile.
 
     Args:
-        name: Which: `p99`.
-        before: As it is. [seconds]
-        usual: With the stage limited to its median in every request. [seconds]
-        without: Without the stage, the lower bound. [seconds]
+        name: Name of the percentile: `p99`.
+        before: Measured latency. [seconds]
+        usual: Latency with the stage limited to its median in every request. [seconds]
+        without: Latency without the stage, the lower bound. [seconds]
     """
 
     name: str
@@ -256,7 +256,7 @@ class ReachableLatency:
 
     @property
     def usual_gain(self) -> float:
-        """Relative gain if no request spends more than the median in the stage [ratio]."""
+        """Relative gain if no request spends more than the median time in the stage [ratio]."""
         return 1 - self.usual / self.before if self.before else 0.0
 
     @property
@@ -266,12 +266,12 @@ class ReachableLatency:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether limiting the stage to its median lowers the percentile; if not, only a faster stage does."""
+        """Whether limiting the stage to its median lowers the percentile; if not, only a faster stage lowers it."""
         return self.usual_gain > _EVEN
 
     @property
     def gain(self) -> float:
-        """Relative gain with the stage limited to its median, else with the stage removed [ratio]."""
+        """Relative gain with the stage limited to its median; if that has no effect, with the stage removed [ratio]."""
         return self.usual_gain if self.is_uneven else self.ceiling
 
 
@@ -280,7 +280,7 @@ class Advice:
     """Finding with its reachable latency and user mark.
 
     Args:
-        finding: The finding.
+        finding: Finding on which the advice is based.
         reach: Reachable latency; None with too few requests for the percentile.
         mark: Newest user mark; None without one.
     """
@@ -290,14 +290,14 @@ class Advice:
     mark: Mark | None
 
     def gain(self, rank: str) -> float:
-        """Return the expected gain for *rank* as a ratio."""
+        """Return the expected gain of the quantity *rank* as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
 
     def ceiling(self, rank: str) -> float:
-        """Return the upper bound of the gain for *rank* as a ratio."""
+        """Return the upper bound of the gain of the quantity *rank* as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
 
     def order(self, rank: str) -> tuple[bool, float]:
-        """Return the sort key: stages that are long for some requests only first, then the largest gain."""
+        """Return the sort key: first stages that are long only for some requests, then by largest gain."""
         uneven = rank != "cost" and self.reach is not None and self.reach.is_uneven
         return not uneven, -self.gain(rank)

@@ -1,7 +1,7 @@
-"""Advice rules: conditions over measured facts, and the optimization catalog from `advice.yaml`.
+"""Advice rules: conditions on measured facts, and the optimization catalog from `advice.yaml`.
 
-A finding states that a stage takes time worth working on. The reachable latency is not part of it: it needs a what-if query
-that sorts all requests again.
+A finding states that a stage takes enough time to be worth optimizing. The reachable latency is not part of a finding, because
+it needs a what-if query that sorts all requests again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..ui.format import count, duration, percent, times
 from .measures import Measures
 
 _FILE = Path(__file__).parents[1] / "advice.yaml"
-# Findings below this part of the ranked quantity are left out.
+# Findings below this share of the ranked quantity are left out.
 MIN_GAIN = 0.03
-# Unattributed share that is a finding of its own.
+# Unattributed share from which it is a finding of its own.
 MUCH_OVERHEAD = 0.15
-# Below this share of the median a stage occurs in the tail only.
+# A stage with a smaller share of the median occurs only in the tail.
 _RARE = 0.10
-# Ratio of p99 to p50 from which a stage is slow for some requests only.
+# Ratio of p99 to p50 from which a stage counts as slow for some requests only.
 _UNEVEN = 3.0
-# Two ratios this similar have one cause.
+# Two ratios within this factor have the same cause.
 _ALIKE = 1.35
 RANKS = ("p99", "p50", "cost")
 _TITLES = {
@@ -43,14 +43,14 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Optimizations against one kind of stage time.
+    """Family of optimizations for one kind of stage time.
 
     Args:
-        key: Its name in addresses and events.
-        name: Its name on the screen.
-        stages: Which stages it is about.
-        options: What can be done, the first to try first.
-        own_stages: Whether it is about stages of the user's own, too.
+        key: Name of the family in addresses and events.
+        name: Display name.
+        stages: Stages to which the family applies.
+        options: Optimizations, the first to try first.
+        own_stages: Whether the family also applies to custom stages of the user.
     """
 
     key: str
@@ -68,7 +68,7 @@ def families() -> tuple[Family, ...]:
 
 
 def family_of(stage: str) -> Family | None:
-    """Return the family for *stage*; None where the catalog has none.
+    """Return the family for *stage*; None if the catalog has none.
 
     >>> family_of("queue").key, family_of("my_rerank").key
     ('batching', 'cpu')
@@ -88,10 +88,10 @@ class Facts:
     """Measured facts of one service.
 
     Args:
-        service: Its name.
-        measures: Its requests in a few numbers.
-        means: Mean time by stage; those of the median stand in where they are not known. [seconds]
-        failed_calls: Calls to others that failed. [count]
+        service: Name of the service.
+        measures: Measures of its requests.
+        means: Mean time by stage; median stage times if unknown. [seconds]
+        failed_calls: Number of failed calls to other services. [count]
         answer_tokens: Response length at p50 and p99; None without token counts. [tokens]
     """
 
@@ -115,9 +115,9 @@ class Finding:
     """Stage time of a service that is worth working on.
 
     Args:
-        facts: Of which service.
-        stage: Which stage.
-        family: What helps against it.
+        facts: Facts of the service.
+        stage: Key of the stage.
+        family: Optimizations for the stage.
     """
 
     facts: Facts
@@ -135,7 +135,7 @@ class Finding:
         return f"{self.family.key}:{self.stage}"
 
     def weight(self, rank: str) -> float:
-        """Return the estimated gain without a what-if: share of p99, of p50 or of the cost [ratio]."""
+        """Return the estimated gain without a what-if query: share of p99, of p50 or of the cost [ratio]."""
         facts = self.facts
         if rank == "cost":
             return cost_by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
@@ -147,12 +147,12 @@ class Finding:
         return own / whole if whole else 0.0
 
     def expected(self, rank: str) -> float:
-        """Return the sort weight: for p99 what the stage adds in the tail, else `weight`."""
+        """Return the sort weight: for p99 the time that the stage adds in the tail, else `weight`."""
         return self.added if rank == "p99" else self.weight(rank)
 
     @property
     def added(self) -> float:
-        """Share of p99 that the stage adds to its time at p50 [ratio]."""
+        """Share of p99 by which the stage exceeds its time at p50 [ratio]."""
         p99 = self.facts.measures.p99
         return max(self.facts.tail(self.stage) - self.facts.median(self.stage), 0.0) / p99 if p99 else 0.0
 
@@ -196,7 +196,7 @@ def _rare(facts: Facts, stage: str) -> bool:
 
 
 def _uneven(facts: Facts, stage: str) -> float | None:
-    """Return the ratio of p99 to p50 of *stage*, where it is large."""
+    """Return the ratio of p99 to p50 of *stage* if it is large, else None."""
     median, tail = facts.median(stage), facts.tail(stage)
     return tail / median if median > 0 and tail / median >= _UNEVEN else None
 
@@ -265,7 +265,7 @@ def _untimed(facts: Facts, stage: str) -> tuple[str, str]:
 
 
 def _work(facts: Facts, stage: str) -> tuple[str, str]:
-    """Return the words for a stage that works for every request: model, copies, bytes."""
+    """Return title and reason for a stage that does work for every request: model, copies, bytes."""
     ratio = _uneven(facts, stage)
     for_some = f", {times(ratio)} as long for some" if ratio is not None else ", similar for every request"
     return _TITLES[stage], f"{label(stage)} is {_shares(facts, stage)}{for_some}."
@@ -273,11 +273,11 @@ def _work(facts: Facts, stage: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One optimization; every field is a few words.
+    """Optimization of the catalog; every field is a few words.
 
     Args:
-        name: What it is called.
-        does: What it does.
+        name: Name of the optimization.
+        does: Effect of the optimization.
         gain: Possible gain, an upper bound.
         accuracy: Effect on the results.
         complexity: `low`, `medium` or `high`.

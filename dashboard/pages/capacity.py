@@ -1,4 +1,4 @@
-"""Capacity page: load against latency with a fitted curve, capacity within the objective, batch sizes and cost."""
+"""Capacity page: latency by load with a fitted curve, capacity within the objective, batch sizes and cost."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from .scope_filter import part_words
 from .service_frame import service_page
 from .spending import cost_card, cost_tile
 
-# Steps shared with another version do not show this version's load.
+# Steps shared with another version do not measure the load of this version.
 _ALONE = 0.9
-# Steps that the window cuts are shorter than their nominal length.
+# Steps cut by the window are shorter than their nominal length.
 _WHOLE = 0.95
 _BUCKET = timedelta(seconds=10)
-# Buckets with fewer runs are left out.
+# Buckets with fewer runs are omitted.
 _MIN_RUNS = 20
 _MODEL = ("forward", "prefill")
 
 
 def render(context: Context) -> Page:
-    """Return the capacity and cost page of one service."""
+    """Return the capacity page of one service."""
     return service_page(context, "capacity", lambda: _body(context))
 
 
@@ -59,7 +59,7 @@ def _body(context: Context) -> list[Node]:
 
 
 def _serving(context: Context) -> list[float]:
-    """Return the time series of the rate [requests/s]; its last value is the current rate."""
+    """Return the request rate [requests/s] over time; the last value is the current rate."""
     courses = context.source.ask(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
@@ -88,7 +88,7 @@ def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
 
 
 def _scope_note(context: Context) -> Component | None:
-    """Return the note that the shown requests are not all that the replicas serve, where that is so."""
+    """Return a note if the shown requests are not all requests that the replicas serve, else None."""
     part = part_words(context.view, ("m", "r"))
     if not part:
         return None
@@ -209,7 +209,7 @@ def _version_load(load: Load) -> VersionLoad:
 
 
 def _versions(loads: Loads) -> Component:
-    """Return the legend of versions and dots."""
+    """Return the legend of the versions and their dots."""
     shown = [(loads.now, "vkey")] + ([(loads.before, "vkey old")] if loads.before else [])
     return html.Span([html.Span([html.I(className=css), each.version]) for each, css in shown], className="legend")
 
@@ -223,7 +223,7 @@ def _load_words(loads: Loads) -> str:
 
 
 def _load_table(loads: Loads) -> pd.DataFrame:
-    """Return the drawn numbers, for tables."""
+    """Return the drawn numbers for "View as table"."""
     parts = [each.steps.assign(version=each.version) for each in (loads.before, loads.now) if each is not None]
     whole = pd.concat(parts, ignore_index=True)[["version", "at", "n", "rate", "latency"]]
     return whole.rename(
@@ -233,15 +233,15 @@ def _load_table(loads: Loads) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load that one version was observed to serve.
+    """Load and latency observed for one version.
 
     Args:
-        version: Its name.
-        steps: Columns at (UTC), n (requests), rate (requests a second), latency (the percentile, seconds); only steps that
-            it served alone, that the window does not cut, and that have requests enough for the percentile.
-        step: How wide a step is.
-        curve: The curve, or why there is none.
-        capacity: None without a curve or without a threshold.
+        version: Name of the version.
+        steps: Columns at (UTC), n (requests), rate (requests a second), latency (percentile, seconds). Only steps served by this
+            version alone, not cut by the window, and with enough requests for the percentile.
+        step: Length of a step.
+        curve: Fitted curve, or the reason why there is none.
+        capacity: Capacity within the threshold; None without a curve or a threshold.
     """
 
     version: str
@@ -253,12 +253,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Load of the version of the page, and of the version before.
+    """Observed load of the version of the page, and of the previous version.
 
     Args:
-        now: The version of the address, else the newest with requests in the window.
-        before: The one before it, over as long a time up to its last request; None where there is none.
-        quantile: Percentile of the objective, else p99.
+        now: Version of the address, or the newest version with requests in the window.
+        before: Previous version, over the same duration up to its last request; None without one.
+        quantile: Percentile of the objective, or p99 without one.
         threshold_seconds: Latency threshold of the objective; None without one. [seconds]
     """
 
@@ -274,7 +274,7 @@ class Loads:
 
 
 def loads_of(context: Context) -> Loads:
-    """Return the observed load of the version of *context* and of the version before."""
+    """Return the observed load of the version of *context* and of the previous version."""
     promise, threshold = context.covering_slo, context.threshold_seconds
     quantile = promise.slo.objective if promise else 0.99
     versions = context.versions
@@ -293,7 +293,7 @@ def loads_of(context: Context) -> Loads:
 
 
 def why_none(load: Load, quantile: float) -> str:
-    """Return why no curve was fitted, and what would help."""
+    """Return the reason why no curve was fitted, and how to get one."""
     if isinstance(load.curve, Curve):
         return ""
     if len(load.steps) >= MIN_STEPS:
@@ -319,7 +319,7 @@ def _load(
     kept = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
     kept &= found["n"] * (1 - quantile) >= MIN_TAIL - 1e-9
     if context.view.live and len(found) and end == context.view.end:
-        # Agents have not sent all of the newest step yet.
+        # Agents have not sent all data of the newest step yet.
         kept &= found["at"] < found["at"].max()
     steps = found.loc[kept, ["at", "n"]].reset_index(drop=True)
     steps["rate"] = steps["n"] / real.total_seconds()
@@ -331,19 +331,19 @@ def _load(
 
 
 def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
-    """Return the finest step with at most 120 in *length* and usually enough requests for the percentile."""
-    # Half as many again, because there are fewer requests at night.
+    """Return the finest step that divides *length* into at most 120 steps, most of them with enough requests."""
+    # Half as many again, because the request rate is lower at night.
     wanted = 1.5 * samples_needed(quantile) / max(requests / length.total_seconds(), 1e-9)
     enough = next((step for step in STEPS if step.total_seconds() >= wanted), STEPS[-1])
     return max(step_for(length), enough)
 
 
 def _first_moment(at: object) -> datetime:
-    return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas' own timestamps, typed as object
+    return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas types its timestamps as object
 
 
 def load_arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rates and latencies of *load*."""
+    """Return the request rates [requests/s] and latencies [seconds] of the steps of *load*."""
     return load.steps["rate"].to_numpy(dtype=float), load.steps["latency"].to_numpy(dtype=float)
 
 
@@ -352,10 +352,10 @@ class Band:
     """Requests of one batch size bucket.
 
     Args:
-        name: The band: `8-15`.
-        smallest: Of its sizes. [count]
-        largest: Largest size; for the last bucket, which has no end, its smallest. [count]
-        runs: How long the model ran for its requests. [seconds]
+        name: Name of the bucket: `8-15`.
+        smallest: Smallest batch size. [count]
+        largest: Largest batch size; for the last bucket, which has no upper end, the smallest. [count]
+        runs: Model run time of the requests. [seconds]
     """
 
     name: str
@@ -365,7 +365,7 @@ class Band:
 
     @property
     def size(self) -> float:
-        """Middle of the bucket [count]."""
+        """Middle batch size of the bucket [count]."""
         return (self.smallest + self.largest) / 2
 
     @property
@@ -375,18 +375,18 @@ class Band:
 
     @property
     def each_seconds(self) -> float:
-        """Run time divided by the batch size [seconds]."""
+        """Run time divided by the batch size, that is, model time per request [seconds]."""
         return self.mean_seconds / self.size
 
 
 def bands_of(context: Context) -> list[Band]:
-    """Return the batch size buckets with requests in the window, smallest first."""
+    """Return the batch size buckets that have requests in the window, smallest first."""
     found = context.source.ask(context.source.read.batches, context.selection)
     return [_band(name, runs) for name, runs in found.items() if runs.count]
 
 
 def batch_tile(context: Context) -> Component:
-    """Return the mean batch size of a request's run, with its error bounds."""
+    """Return the tile of the mean batch size in which requests ran, with its error bounds."""
     bands = bands_of(context)
     if not bands:
         return tile("Batch size", UNKNOWN, "", "no request reported a batch size")
@@ -400,7 +400,7 @@ def batch_tile(context: Context) -> Component:
 
 
 def best_batch_tile(context: Context, loads: Loads) -> Component:
-    """Return the batch size with the least model time a request that stays within the objective."""
+    """Return the tile of the batch size with the least model time per request among those within the objective."""
     name, bands = "Best batch in SLO", bands_of(context)
     if not bands:
         return tile(name, UNKNOWN, "", "no request reported a size")
@@ -415,11 +415,11 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
     best = min(fitting, key=lambda each: each.each_seconds)
     usual = sum(each.runs.sum / each.size for each in bands) / sum(each.runs.count for each in bands)
     saved = 1 - best.each_seconds / usual
-    return tile(name, best.name.replace("-", "–"), "", f"est. {MINUS}{percent(saved)} model time")  # noqa: RUF001 - from one to another
+    return tile(name, best.name.replace("-", "–"), "", f"est. {MINUS}{percent(saved)} model time")  # noqa: RUF001 - an en dash marks a range
 
 
 def batch_card(context: Context, size: str) -> Component:
-    """Return run time by batch size, above time a request, or its cost where a price is set."""
+    """Return the card of run time by batch size, above time per request, or cost per request if a price is set."""
     bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
     if not bands:
         why = "Shown when the model reports its batch size."
@@ -456,13 +456,13 @@ def _band(name: str, runs: Histogram) -> Band:
 
 
 def _slow_run_seconds(band: Band, quantile: float) -> float | None:
-    """Return the time of a slow run of *band*; None with too few requests."""
+    """Return the run time of *band* at *quantile*; None with too few requests."""
     found = band.runs.quantile(quantile) if has_enough_samples(band.runs.count, quantile) else None
     return found.value if found else None
 
 
 def _model_time_limit(context: Context, threshold: float) -> float | None:
-    """Return the model time at p99 that the objective leaves beside the other stages; None without p99."""
+    """Return the model time at p99 that the objective allows after the other stages; None without p99."""
     measures = measure(context.source, context.selection)
     if measures.p99 is None:
         return None
@@ -470,7 +470,7 @@ def _model_time_limit(context: Context, threshold: float) -> float | None:
 
 
 def _larger_model_stage(context: Context) -> str:
-    """Return the model stage that takes more here."""
+    """Return the model stage that takes more time in this service."""
     spent = measure(context.source, context.selection).median_stages
     return max(_MODEL, key=lambda stage: spent.get(stage, 0.0))
 

@@ -1,4 +1,4 @@
-"""Collectors page: state, numbers and problems of every collector, each problem with its fix."""
+"""Collectors page: state, metrics and problems of every collector, each problem with its fix."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .page import Context, Page, panel
 State = Literal["silent", "failing", "look", "ok"]
 # Most severe first.
 ORDER: tuple[State, ...] = ("silent", "failing", "look", "ok")
-# From here on exports wait longer than a client's usual 10 s.
+# With slower commits, exports wait longer than the usual client timeout of 10 s.
 SLOW_COMMIT_SECONDS = 1.0
-# Requests are aggregated within a second or two of their last span, and wait at most a minute or two for a late one.
+# Requests are aggregated within a second or two of their last span, and wait up to a minute or two for a late span.
 LONG_WAIT = timedelta(minutes=10)
-# A larger clock error shifts data into other buckets.
+# A larger clock error assigns data to other buckets.
 CLOCK_AHEAD = timedelta(seconds=10)
-# Reasons for rejected requests by HTTP status, with the fix.
+# Reasons of rejected requests by HTTP status, with the fix.
 _REFUSALS = {
     "401": "their token or certificate is missing or wrong: compare the settings of agents and collector",
     "403": "their certificate is not on the list: add it under access.certificates",
@@ -45,7 +45,7 @@ _LOOKS: dict[State, tuple[str, str]] = {
     "look": ("Degraded", "warn"),
     "ok": ("OK", "good"),
 }
-# Numbers of a collector: title, meaning, and critical values.
+# Metrics of a collector: title, meaning, and critical values.
 _MEANINGS = (
     (
         "State",
@@ -76,9 +76,9 @@ _MEANINGS = (
 
 
 def render(context: Context) -> Page:
-    """Return the page of all collectors, the most severe state first."""
+    """Return the page of all collectors, most severe state first."""
     now = context.source.now()
-    # Not through the cache, which expires with new data and not with new reports.
+    # Not cached: the cache expires with new data, not with new reports.
     found = sorted(
         (collector_status(report, now) for report in context.source.read.collectors()),
         key=lambda each: (ORDER.index(each.state), each.report.name),
@@ -109,7 +109,7 @@ def _list(context: Context, found: Sequence[CollectorStatus]) -> Component:
         code = html.Pre("stagelens collector", className="code mono", tabIndex=0)
         return card(None, empty("No collector has reported", text, code))
     heads = ("State", "Collector", "Exports/s", "Refused/s", "Queue", "Commit p99", "Memory", "CPU", "Targets")
-    head = [(name, "" if place < 2 else "r") for place, name in enumerate(heads)]  # noqa: PLR2004 - what is no number
+    head = [(name, "" if place < 2 else "r") for place, name in enumerate(heads)]  # noqa: PLR2004 - the first two columns are text
     rows = [_row(context, each) for each in found]
     return card(
         "Collectors", table(head, rows, "Collectors"), sub="each reports its state every ten seconds", flush=True
@@ -178,7 +178,7 @@ def _problems(context: Context, found: Sequence[CollectorStatus]) -> Component:
 
 
 def _shared(found: Sequence[CollectorStatus]) -> Component:
-    """Return numbers that all collectors have in common, by the newest report, and each collector's rejections."""
+    """Return the numbers common to all collectors, from the newest report, and the rejections of each collector."""
     newest = max(found, key=lambda each: each.report.seen).report.vitals
     budget = f" of {size(newest.store_budget_bytes)}" if newest.store_budget_bytes else ", without a limit"
     waited = span(timedelta(seconds=newest.spans_waiting_seconds))
@@ -209,12 +209,12 @@ def _meanings() -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem of a collector.
+    """Problem of a collector.
 
     Args:
-        text: What.
-        fix: What to do.
-        since: Start of the problem, where known.
+        text: Description of the problem.
+        fix: Recommended fix.
+        since: Start of the problem; None if unknown.
     """
 
     text: str
@@ -224,7 +224,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CollectorStatus:
-    """A collector and what there is to say about it.
+    """Collector with its state and its problems.
 
     Args:
         report: Last report.
@@ -238,7 +238,7 @@ class CollectorStatus:
 
 
 def collector_status(report: Report, now: datetime) -> CollectorStatus:
-    """Return the status of the collector of *report*."""
+    """Return the status of the collector that sent *report*."""
     seen = _moment(report.seen)
     if (now - seen).total_seconds() > SILENT_AFTER:
         text = f"No report for {span(now - seen)}"
@@ -291,7 +291,7 @@ def _find_problems(vitals: Vitals) -> Iterator[Problem]:
 
 
 def service_quota_line(context: Context) -> Component | None:
-    """Return a line on senders that exceeded their share of service names lately; None without any."""
+    """Return a line on senders that recently exceeded their share of service names; None without any."""
     senders = sorted({each for report in context.source.read.collectors() for each in report.vitals.greedy})
     if not senders:
         return None

@@ -53,7 +53,7 @@ _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 
 
 def report(context: Context, judged: Comparison) -> str:
-    """Return verdict, evidence, stages and link as Markdown; the reader adds the host to the link."""
+    """Return verdict, evidence, stages and link as Markdown; the host of the link is added in the browser."""
     pair = judged.pair
     part = part_words(context.view, context.view.part_of_each_version)
     whose = f"{context.service}, {part}" if part else context.service or ""
@@ -68,7 +68,7 @@ def report(context: Context, judged: Comparison) -> str:
 
 
 def address(context: Context, judged: Comparison) -> str:
-    """Return the address of exactly this comparison, stable after newer versions."""
+    """Return the permanent address of this comparison, which newer versions do not change."""
     pair, at = judged.pair, f"{judged.quantile * 100:g}"
     return context.view.link(
         "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.part_of_each_version
@@ -104,20 +104,20 @@ def _plain(text: str) -> str:
     return _MARKED.sub(r"\\\1", " ".join(text.split()))
 
 
-# Beyond this percentile too few requests remain for a difference.
+# Highest percentile of the charts; beyond it too few requests remain for a difference.
 _LAST_DELTA = 0.995
 _MEDIAN = 0.5
-# Stages with less of the change are not in the description.
+# Stages with a smaller share of the change are not in the description.
 _SAID = 0.05
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
-# A menu lists the newest versions; others can be typed.
+# Maximum number of versions in a menu, newest first; others can be typed.
 _MAX_VERSIONS = 20
 _PLACE = "/regressions"
 _REPORT = "report"
 
 
 def render(context: Context) -> Page:
-    """Return the comparison that the address names, or the newest version against the version before."""
+    """Return the comparison page of the address; by default, of the newest version and the version before it."""
     if context.service is None:
         return _service_list(context)
     view, service = context.view, context.service
@@ -164,7 +164,7 @@ def _verdict(context: Context, judged: Comparison) -> Component:
 
 
 def _text(context: Context, judged: Comparison) -> Component:
-    """Return the report as text, for readers without a clipboard."""
+    """Return the report as text, for browsers without access to the clipboard."""
     written = html.Pre(report(context, judged), id=_REPORT, className="code", tabIndex=0)
     return html.Details([html.Summary("Report as text", className="link"), written], className="as-text")
 
@@ -242,7 +242,7 @@ def _service_choice(context: Context, service: str, release: Release | None) -> 
 
 
 def delta_card(context: Context, pair: Pair) -> Component:
-    """Return what B adds to A at each percentile, by stage."""
+    """Return the card of the latency that B adds to A at each percentile, by stage."""
     title, sub = "What B adds, by percentile", "B minus A, by stage; the parts add up to the line"
     frames = _frames(context, pair)
     if frames is None:
@@ -262,13 +262,13 @@ def delta_card(context: Context, pair: Pair) -> Component:
 
 
 def both_card(context: Context, pair: Pair) -> Component:
-    """Return the latency of A and B by percentile."""
+    """Return the card of the latency of A and of B by percentile."""
     frames = _frames(context, pair)
     if frames is None:
         return card("Latency by percentile", _too_few_requests(context, pair), size="c7")
     a, b = frames
     name_a, name_b = side_names(context, pair)
-    # The time of a window does not fit beside the plot; the pickers show it.
+    # The name of a window does not fit beside the plot; the menus show it.
     known = lives_of(context)
     beside = (name_a if pair.a_name in known else "", name_b if pair.b_name in known else "")
     figure = both_figure(a, b, names=beside)
@@ -282,7 +282,7 @@ def both_card(context: Context, pair: Pair) -> Component:
 
 
 def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the first chart: percentile, both latencies, the change, and that of each stage."""
+    """Return the numbers of the first chart: percentile, both latencies, and the difference in total and by stage."""
     stages = [*dict.fromkeys([*stages_of(b, COLUMNS), *stages_of(a, COLUMNS)])]
     made = {"percentile": b["percentile"] * 100, "A (ms)": _ms(a, "value_seconds"), "B (ms)": _ms(b, "value_seconds")}
     made["change (ms)"] = made["B (ms)"] - made["A (ms)"]
@@ -291,7 +291,7 @@ def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 
 
 def both_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the second chart: percentile, and each latency with its error bounds."""
+    """Return the numbers of the second chart: percentile, and both latencies with their error bounds."""
     made = {"percentile": b["percentile"] * 100}
     for name, frame in (("A", a), ("B", b)):
         for text, column in ((name, "value"), (f"{name} at least", "low"), (f"{name} at most", "high")):
@@ -321,14 +321,14 @@ def _too_few_requests(context: Context, pair: Pair) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class SideNames:
-    """Names of both sides in the address, known or not; "" for a missing one."""
+    """Names of both sides in the address, whether or not they exist; "" for a missing one."""
 
     a: str
     b: str
 
 
 def comparison_head(context: Context, pair: Pair | None) -> Component:
-    """Return the title and both pickers."""
+    """Return the title and the menus of both sides."""
     view = context.view
     names = SideNames(pair.a_name, pair.b_name) if pair else SideNames(view.text("a") or "", view.text("b") or "")
     about = html.P([html.B(context.service, className="b"), " · two versions, or two windows"], className="sub")
@@ -370,7 +370,7 @@ def _picker(
 
 
 def _summary(context: Context, side: str, name: str, compared: Selection | None) -> Component:
-    """Return the closed menu: the side and its compared time."""
+    """Return the closed menu of a side: its name and its compared time."""
     chosen = compared or (selection(context, name) if name else None)
     title, when = (
         side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not retained" if name else "")
@@ -399,7 +399,7 @@ def _version(context: Context, side: str, version: str, names: SideNames) -> Com
 
 
 def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = False) -> list[tuple[str, str]]:
-    """Return the offered baselines for B or the window of the page, as text and address."""
+    """Return the offered baselines for B, or for the window of the page, as text and address."""
     later = pair.b if pair else context.selection
     name = pair.b_name if pair else window_name(later.start, later.end)
     lengths = {
@@ -413,7 +413,7 @@ def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = Fal
 
 
 def _presets_b(context: Context) -> list[tuple[str, str]]:
-    """Return the window of the page as B, with the time before it as A."""
+    """Return the offered choice for B, the window of the page with the time before it as A."""
     window = context.selection
     name = window_name(window.start, window.end)
     made = shifted_pair(context, window, window.end - window.start, name)

@@ -21,20 +21,20 @@ from .comparison import Comparison, Pair
 from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .page import Context, records
 
-# Smallest change of a share, and its significance.
+# Smallest relevant difference in failure rate [ratio], and its required significance [standard errors].
 _FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0
 _HEAD = (("Signal", ""), ("A", "r"), ("B", "r"), ("Change", "r"))
 _DIMENSIONS = {"route": "Route", "model": "Model", "device": "Device", "batch": "Batch of"}
 _LITTLE = "Requests inside the service at once, on average: their rate times their mean latency (Little's law)."
 _MIXED = "Value with the largest difference in its share of requests."
-# Value in the address to quantile; p90 is offered where fewer requests suffice for no more.
+# Quantile by value in the address; p90 is offered only if there are too few requests for higher percentiles.
 QUANTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 _OFFERED = ("50", "95", "99", "99.9")
-# Width of the longest bar in its cell; the number stands beside it. [percent]
+# Width of the longest bar in its cell; the number is beside it. [percent]
 _BAR_ROOM = 30.0
-# Shares below the first show as zero; from the second on a share is bold. [ratio]
+# Smaller shares than the first are shown as zero; from the second on, a share is bold. [ratio]
 _HALF_PERCENT, _CAUSE = 0.005, 0.2
-# Changes below this part of the largest count as none. [ratio]
+# Changes below this part of the largest change count as none. [ratio]
 _NOTHING = 0.01
 
 
@@ -49,7 +49,7 @@ def blame_card(context: Context, judged: Comparison) -> Component:
     frame = judged.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
-    # The zero line leaves room for the longest bar to the left.
+    # The zero line leaves space for the longest bar to the left.
     zero = min(_BAR_ROOM, abs(lowest) / widest * _BAR_ROOM)
     rows = [_stage_row(record, widest, zero) for record in records(frame)]
     head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(judged.quantile)}", ""))
@@ -58,14 +58,14 @@ def blame_card(context: Context, judged: Comparison) -> Component:
 
 
 def change_words(a: float, b: float, share: float, widest: float) -> str:
-    """Return a stage's change and its share of the total; the share is negative for an opposite change."""
+    """Return the change of a stage and its share of the total as text; the share is negative for an opposite change."""
     if abs(b - a) < widest * _NOTHING:
         return f"±{THIN}0"
     return duration(b - a, sign=True) + (f" · {percent(share)}" if abs(share) >= _HALF_PERCENT else "")
 
 
 def total_words(judged: Comparison) -> tuple[str, float]:
-    """Return the total change in words, and in seconds."""
+    """Return the total change as text, and in seconds."""
     a, b = judged.verdict.a_value or 0.0, judged.verdict.b_value or 0.0
     return f"{duration(b - a, sign=True)} · {signed_change((b - a) / a if a else None)}", b - a
 
@@ -118,14 +118,14 @@ def _bar(stage: str, change: float, text: str, widest: float, zero: float, *, ma
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Row of the signals card.
+    """Row of the signals card: a measured property of both sides that could explain a change.
 
     Args:
-        name: What it is.
-        a: Of A, in words.
-        b: Of B.
-        change: Change in words; "" for an informative row.
-        moved: Whether it could explain a change of latency.
+        name: Name of the signal.
+        a: Value of A as text.
+        b: Value of B as text.
+        change: Change as text; "" for an informative row.
+        moved: Whether the change could explain a change of latency.
         hint: Explanation of the signal.
     """
 
@@ -138,14 +138,14 @@ class Signal:
 
 
 def signals_card(context: Context, pair: Pair) -> Component:
-    """Return the table of signals that could explain a change without the code."""
+    """Return the card of signals other than the code that could explain a change."""
     rows = [_signal_row(each) for each in signals(context, pair)]
     body = table(_HEAD, rows, "What else changed")
     return card("What else changed", body, sub="the usual confounders", size="c5", flush=True)
 
 
 def signals(context: Context, pair: Pair) -> list[Signal]:
-    """Return the rows: informative ones first, then possible explanations."""
+    """Return the signals: informative ones first, then possible explanations."""
     return [
         Signal("Time compared", span(pair.a.end - pair.a.start), span(pair.b.end - pair.b.start)),
         *_load(context, pair),
@@ -178,7 +178,7 @@ def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Sign
 
 
 def _errors(before: SloCounts, after: SloCounts) -> Signal:
-    """Return the share of failed requests; a difference within chance counts as equal."""
+    """Return the signal of the failure rate; a difference within chance counts as equal."""
     a, b = (float(each.bad) / float(each.total) if each.total else None for each in (before, after))
     if a is None or b is None:
         return Signal("Errors", percent(a, 2), percent(b, 2))
@@ -201,7 +201,7 @@ def _share(text: str, row: dict[str, Any]) -> Signal:
 
 
 def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
-    """Return prompt and response lengths of services that count tokens."""
+    """Return the signals of prompt and response lengths, for services that count tokens."""
     a, b = token_histograms(context, pair)
     return [
         _relative(text, [median_value(a.get(kind)), median_value(b.get(kind))])

@@ -1,7 +1,7 @@
 """Comparison of two sets of requests of one service: sides, windows and verdict.
 
-A side is a version or a window. A window is written as its start in UTC and its length: `2026-11-21T12:00/6h`. Verdicts on
-the newest version of every service are in `regressions`.
+A side is a version or a window. A window is written as its start in UTC and its length: `2026-11-21T12:00/6h`. The verdicts
+on the newest version of every service are in `regressions`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 P = ParamSpec("P")
 T = TypeVar("T")
-# Default percentile.
+# Default percentile of a comparison.
 WANTED = 0.99
-# A version is compared by at most its last week.
+# At most this last part of a version's lifetime is compared.
 LIFETIME = timedelta(days=7)
 BUCKET = timedelta(seconds=10)
-# A version with data within this time still serves: agents send every 10 s, and again after an outage.
+# A version with data within this time is still serving: agents send every 10 s, and retry after an outage.
 SERVING = timedelta(minutes=5)
-# After this time running agents have sent everything.
+# After this time, running agents have sent all data.
 LATE = timedelta(minutes=1)
-# A serving version changes ever more slowly: it is queried this often in its lifetime, not at every refresh.
+# Maximum number of queries in the lifetime of a serving version, whose result changes more and more slowly.
 _MAX_QUERIES = 50
-# Named versions of a service, oldest first.
+# Serving periods of a service's versions by name, oldest first.
 Lives = Mapping[str, ServingPeriod]
 
 
@@ -55,10 +55,10 @@ class Pair:
     """Two sides to compare.
 
     Args:
-        a: The reference.
-        b: What is compared to it.
-        a_name: What the address calls A: a version or a window.
-        b_name: What it calls B.
+        a: Requests of the baseline.
+        b: Requests that are compared with the baseline.
+        a_name: Name of A in the address: a version or a window.
+        b_name: Name of B in the address.
         together: Whether both sides are versions over the same time, in which both served.
     """
 
@@ -74,11 +74,11 @@ class Comparison:
     """Pair with its verdict at one quantile.
 
     Args:
-        pair: What was compared.
-        quantile: Where.
-        verdict: Whether B is slower, and how sure that is.
-        stages: The frame of `read.compare`; of a release that did not change, empty.
-        growth: The stages that grew, the one to blame first.
+        pair: Compared sides.
+        quantile: Quantile of the verdict. [0..1]
+        verdict: Kind of change, with its confidence interval.
+        stages: Result of `read.compare`; empty for a release that did not change.
+        growth: Stages that grew, the most important first.
     """
 
     pair: Pair
@@ -89,14 +89,14 @@ class Comparison:
 
 
 def asked_pair(context: Context) -> Pair | None:
-    """Return the pair that the address names, with a missing side filled in; None for an unknown side or without data."""
+    """Return the pair in the address, with a missing side filled in; None for an unknown side or without data."""
     a, b = context.view.text("a"), context.view.text("b")
     names = list(lives_of(context))
     if a and b:
         return chosen_pair(context, a, b)
     usual = default_pair(context)
     if b:
-        # The version before it, or the existing choice.
+        # The default for A is the version before B, or A of the default pair.
         earlier = names[max(names.index(b) - 1, 0)] if b in names else usual.a_name if usual else b
         return chosen_pair(context, earlier, b) if earlier != b else window_before(context, b)
     if a:
@@ -106,9 +106,9 @@ def asked_pair(context: Context) -> Pair | None:
 
 
 def default_pair(context: Context) -> Pair | None:
-    """Return the newest version against the version before, or this window against the window before; None without both.
+    """Return the default pair: the newest version and the version before, or this window and the window before.
 
-    Versions with enough requests for p99 come first, then such windows, then any with requests.
+    Versions with enough requests for p99 are preferred, then such windows, then any pair with requests; None without any.
     """
     versions, windows = newest_pair(context), window_before(context, _this_window(context))
     least = [(fewer_requests(context, each), each) for each in (versions, windows) if each is not None]
@@ -117,14 +117,14 @@ def default_pair(context: Context) -> Pair | None:
 
 
 def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
-    """Return the newest version against the newest one before it with enough requests for p99; None with one version.
+    """Return the newest version and its most recent predecessor with enough requests for p99; None with one version.
 
     Args:
-        context: The service.
-        lives: Its versions where they are known already.
+        context: Context of the service.
+        lives: Serving periods of its versions, if already known.
     """
     known = lives_of(context) if lives is None else lives
-    if len(known) < 2:  # noqa: PLR2004 - it takes two
+    if len(known) < 2:  # noqa: PLR2004 - a pair needs two versions
         return None
     *_, newest = known
     earlier = [each for each in known if each != newest][::-1]
@@ -142,14 +142,14 @@ def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
 
 
 def window_before(context: Context, b: str) -> Pair | None:
-    """Return what B names against the time before it, which is as long; None where B names nothing."""
+    """Return the pair of *b* and the equally long time before it; None for an unknown *b*."""
     later = selection(context, b)
     back = None if later is None else later.end - later.start
     return None if later is None or back is None else shifted_pair(context, later, back, b)
 
 
 def shifted_pair(context: Context, later: Selection, back: timedelta, b: str) -> Pair:
-    """Return *later*, which the address calls *b*, against a window as long that lies so far *back*."""
+    """Return the pair of the requests *later*, named *b*, and an equally long window earlier by *back*."""
     start, end = later.start - back, later.end - back
     return Pair(replace(_base(context), start=start, end=end), later, window_name(start, end), b)
 
@@ -171,14 +171,14 @@ def compared(context: Context, pair: Pair, quantile: float | None = None) -> Com
 
 
 def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:
-    """Return the verdict alone, and at which quantile: half the questions of `compared`."""
+    """Return the verdict without stages, and its quantile; needs half the queries of `compared`."""
     a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
     return compare_quantile(a, b, quantile), quantile
 
 
 def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of *query*; about versions that no longer serve it is cached for an hour."""
+    """Return the result of *query*; a result about versions that no longer serve is cached for an hour."""
     sides = [each for each in args if isinstance(each, Selection)]
     over = context.source.now() - LATE
     past = all(each.version is not None and each.end <= over for each in sides)
@@ -186,26 +186,26 @@ def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **k
 
 
 def fewer_requests(context: Context, pair: Pair) -> int:
-    """Return the requests of the side that has fewer."""
+    """Return the number of requests of the side with fewer requests."""
     return min(_requests(context, pair.a), _requests(context, pair.b))
 
 
 def more_requests(context: Context, pair: Pair) -> int:
-    """Return the requests of the side that has more."""
+    """Return the number of requests of the side with more requests."""
     return max(_requests(context, pair.a), _requests(context, pair.b))
 
 
 def lives_of(context: Context) -> Lives:
-    """Return the versions of the service."""
+    """Return the serving periods of the versions of the service."""
     return lives(context.versions, context.view.past_end).get("", {})
 
 
 def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
-    """Return the lifetimes of the versions of each service, oldest first.
+    """Return the serving periods of the versions of each service, oldest first.
 
     Args:
-        frame: What `read.releases` returns, or `read.versions` for the service "".
-        until: The end of what is looked at: versions that began later are left out, others served no longer. None for now.
+        frame: Result of `read.releases`, or of `read.versions` for the service "".
+        until: End of the evaluated time: later versions are left out, and periods end at this time. None for now.
     """
     found: dict[str, dict[str, ServingPeriod]] = defaultdict(dict)
     services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
@@ -219,7 +219,7 @@ def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
 
 
 def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
-    """Return two versions over their common time, or over consecutive times (`version_times`)."""
+    """Return the pair of two versions over their common time, or over consecutive times (`version_times`)."""
     if a == b:
         own = _lifetime(context, known, a)
         return Pair(own, own, a, b)
@@ -239,7 +239,10 @@ def _lifetime(context: Context, known: Lives, name: str) -> Selection:
 
 
 def _served(context: Context, name: str, life: ServingPeriod) -> Selection:
-    """Return the requests of version *name* in *life*, at most a week, in whole fiftieths while it goes on."""
+    """Return the requests of version *name* in *life*, at most of its last week.
+
+    The end of a serving version is rounded down to a fiftieth of its lifetime, so that its results stay cached.
+    """
     end = life.end
     if end > context.source.now() - SERVING:
         step = max((end - life.start) // _MAX_QUERIES // BUCKET, 1) * BUCKET.total_seconds()
@@ -260,7 +263,7 @@ def _requests(context: Context, wanted: Selection) -> int:
 
 
 def window_name(start: datetime, end: datetime) -> str:
-    """Return the name of `[start, end)`, to the second.
+    """Return the name of the window `[start, end)`, to the second.
 
     >>> window_name(datetime(2026, 11, 21, 12, tzinfo=UTC), datetime(2026, 11, 21, 18, tzinfo=UTC))
     '2026-11-21T12:00/6h'
@@ -273,12 +276,12 @@ def window_name(start: datetime, end: datetime) -> str:
 
 
 def window_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
-    """Parse the name of a window; None if it is invalid, longer than 400 days or begins in the future.
+    """Parse the name of a window; None if it is invalid, longer than 400 days or starts in the future.
 
     >>> window_of("2026-11-21T12:00/yesterday", datetime(2026, 11, 22, tzinfo=UTC)) is None
     True
     """
-    # A plus in a typed address arrives as a space.
+    # A plus sign in a typed address arrives as a space.
     begin, _, length = text.strip().replace(" ", "+").partition("/")
     try:
         start = datetime.fromisoformat(begin)

@@ -1,6 +1,6 @@
 """Text of a comparison, shared by the verdict bar, the regressions table and the report.
 
-Includes changes of the request mix (routes, models, devices, prompt length) that could explain a slower B.
+The text includes changes of the request mix (routes, models, devices, prompt length) that could explain a slower B.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..ui.format import THIN, TIMES, count, day, duration, percent, percentile, 
 from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, verdict_of
 from .page import Context, records
 
-# Dimensions set by clients and hosts. Batches and failures can follow from the version, so they are no confounders.
+# Dimensions set by clients and hosts. Batches and failures may result from the version, so they are not confounders.
 _CONFOUNDERS = {"route": "the traffic changed", "model": "the models changed", "device": "the devices changed"}
 _LONGER_PROMPTS = "the traffic changed"
 _DIMENSION_NAMES = {"route": "route", "model": "model", "status": "status", "device": "device", "batch": "batch of"}
@@ -33,18 +33,18 @@ VERDICT_WORDS: dict[ChangeKind, tuple[str, str]] = {
     "same": ("No difference", ""),
     "not_enough": ("Not enough data", "warn"),
 }
-# Stages with less of the change are not named.
+# Stages with a smaller share of the change are not named.
 _MIN_BLAME = 0.05
 _MAX_BLAMED = 2
-# Interval ends from here on are written as unknown.
+# Interval bounds of at least this ratio are written as unknown.
 _UNKNOWN_END = 1000
 _MEDIAN = 0.5
-# Longer names of versions are cut.
+# Maximum length of a version name; longer names are shortened.
 _WHOLE_NAME = 20
 
 
 def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
-    """Return the verdict in a word or two, and its badge kind; a changed request mix makes it doubtful."""
+    """Return the verdict in one or two words, and its badge kind; a changed request mix adds a doubt."""
     kind = judgement.verdict.kind
     if kind in {"regression", "improvement"} and (other := confounder(context, judgement.pair)):
         return f"{'Slower' if kind == 'regression' else 'Faster'}, but {other}", "warn"
@@ -52,7 +52,7 @@ def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
 
 
 def verdict_sentence(judgement: Comparison) -> str:
-    """Return the verdict as a sentence: ratio, percentile and latencies."""
+    """Return the verdict as a sentence with ratio, percentile and latencies."""
     found, at = judgement.verdict, percentile(judgement.quantile)
     if found.kind == "not_enough" or found.ratio is None:
         fewer = min(found.a_n, found.b_n)
@@ -67,7 +67,7 @@ def verdict_sentence(judgement: Comparison) -> str:
 
 
 def evidence(context: Context, judgement: Comparison) -> list[str]:
-    """Return the evidence of the verdict: interval, requests, median and request mix."""
+    """Return the evidence of the verdict: interval, number of requests, median and request mix."""
     found = judgement.verdict
     parts = [
         interval_words(judgement),
@@ -79,20 +79,20 @@ def evidence(context: Context, judgement: Comparison) -> list[str]:
 
 
 def interval_words(judgement: Comparison) -> str:
-    """Return the confidence interval of the ratio, "" without one."""
+    """Return the confidence interval of the ratio as text; "" without one."""
     found = judgement.verdict
     if found.ratio_low is None or found.ratio_high is None or found.kind == "not_enough":
         return ""
     low, high = found.ratio_low, found.ratio_high
     if found.kind == "improvement":
-        # "Two times faster", not "half as slow".
+        # A faster B is written as "two times faster", not as "half as slow".
         low, high = 1 / high, 1 / low if low > 0 else math.inf
     last = f"{count(high)}{TIMES}" if high < _UNKNOWN_END else "unknown"
     return f"99{THIN}% interval {count(low)} to {last}"
 
 
 def median_words(context: Context, judgement: Comparison) -> str:
-    """Return the change of the median; "" where it is the verdict itself or unknown."""
+    """Return the change of the median as text; "" if the verdict is about the median, or the change is unknown."""
     found, _ = verdict_of(context, judgement.pair, _MEDIAN)
     if judgement.quantile <= _MEDIAN or found.ratio is None or found.kind == "not_enough":
         return ""
@@ -113,14 +113,14 @@ def blamed_stages(judgement: Comparison) -> list[tuple[str, str]]:
 
 
 def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:
-    """Return the display name of a side, and its time: version and serving time, or a window."""
+    """Return the display name of a side and its time: a version with its serving time, or a window."""
     if name in lives_of(context):
         return short_name(name), serving_time(side, context.source.now(), context.view.zone)
     return time_range(side, context.view.zone), ""
 
 
 def short_name(version: str) -> str:
-    """Return *version* shortened for a menu: both ends of a long one, such as a commit hash.
+    """Return *version* shortened for a menu: start and end of a long name, such as a commit hash.
 
     >>> short_name("v1.15.0"), short_name("4f2a9c1d8e7b6a5f4f2a9c1d8e7b6a5f4f2a9c1d")
     ('v1.15.0', '4f2a9c1d…2a9c1d')
@@ -142,7 +142,7 @@ def serving_time(side: Selection, now: datetime, zone: tzinfo) -> str:
 
 
 def compared_times(context: Context, pair: Pair) -> str:
-    """Return the compared times as text; "" for two windows, whose names are their times."""
+    """Return the compared times as text; "" for two windows, whose names contain their times."""
     times = time_range(pair.a, context.view.zone), time_range(pair.b, context.view.zone)
     if pair.together:
         return f"Both versions served at the same time. Only that time is compared: {times[0]}."
@@ -152,7 +152,7 @@ def compared_times(context: Context, pair: Pair) -> str:
 
 
 def report_time(side: Selection) -> str:
-    """Return the time of a side in UTC, for readers in other zones."""
+    """Return the time range of a side in UTC, for readers in other time zones."""
     return f"{time_range(side, UTC)} UTC"
 
 
@@ -164,12 +164,12 @@ def time_range(side: Selection, zone: tzinfo) -> str:
 
 
 def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
-    """Return the frame of `read.mix`."""
+    """Return the result of `read.mix` for both sides."""
     return ask_past_if_over(context, context.source.read.mix, pair.a, pair.b)
 
 
 def confounder(context: Context, pair: Pair) -> str:
-    """Return the difference beside the code, to follow "Slower, but"; "" without one."""
+    """Return the difference other than the code, as text after "Slower, but"; "" without one."""
     frame = request_mix(context, pair)
     changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
     said = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
@@ -177,7 +177,7 @@ def confounder(context: Context, pair: Pair) -> str:
 
 
 def mix_sentence(context: Context, pair: Pair) -> str:
-    """Return the change of the request mix as text; "" where too little is known."""
+    """Return the change of the request mix as text; "" if too little is known."""
     frame = request_mix(context, pair)
     parts = [
         f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
@@ -194,7 +194,7 @@ def mix_sentence(context: Context, pair: Pair) -> str:
 
 
 def prompt_growth(context: Context, pair: Pair) -> float | None:
-    """Return the relative growth of the median prompt; None without token counts [ratio]."""
+    """Return the relative growth of the median prompt length; None without token counts [ratio]."""
     sides = [median_value(token_histograms(context, pair)[index].get(TOKENS_IN)) for index in (0, 1)]
     return ratio_of(sides[1], sides[0])
 
@@ -205,6 +205,6 @@ def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]
 
 
 def median_value(counted: Histogram | None) -> float | None:
-    """Return the middle value, None without any."""
+    """Return the median; None without values."""
     found = counted.quantile(0.5) if counted else None
     return None if found is None else found.value

@@ -1,4 +1,4 @@
-"""Inference engines page: latency intervals and exact stage means that servers report on /metrics."""
+"""Inference engines page: latency intervals and exact stage means that inference servers report on /metrics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .page import Context, Page, panel
 
 _PLACE = "/engines"
 _QUANTILES = (0.5, 0.95, 0.99)
-# Limit of cards; the table lists every model.
+# Maximum number of cards; the table lists every model.
 _MOST_CARDS = 12
-# Edges are stored in buckets a thirty-second of a doubling wide: the roundest number in one is the original.
+# Bucket edges are stored at a resolution of a thirty-second of a doubling: the roundest number within is the original edge.
 _BUCKET = 2 ** (1 / 32)
 _MOST_DIGITS = 4
 _ROUND = (1.0, 0.5, 0.25, 0.2)
@@ -37,7 +37,7 @@ _WHY = (
 
 
 def render(context: Context) -> Page:
-    """Return the engines page: reported metrics of the window, by service and model."""
+    """Return the engines page: metrics reported in the window, by service and model."""
     found = context.source.ask(context.source.read.engines, context.selection)
     body: list[Node] = [_head(context, found)]
     if not found:
@@ -109,7 +109,7 @@ def _detail(context: Context, model: EngineModel) -> Component:
 
 
 def _times(context: Context, name: str, model: EngineModel) -> Component:
-    """Return every duration that an engine reports of *model*: request, stages, tokens and batches."""
+    """Return the table of all durations that the engine reports of *model*: request, stages, tokens and batches."""
     head: list[tuple[Node, str]] = [("Time", ""), ("Count", "r"), ("Mean", "r")]
     head += [(percentile(each), "r") for each in _QUANTILES]
     rows = [_time(html.B("Request"), model.requests)] if model.requests.count else []
@@ -149,7 +149,7 @@ def _model_name(what: str, definition: str) -> Component:
 
 
 def _between(found: Distribution, quantile: float) -> Component:
-    """Return a cell with the bucket edges around *quantile*; never a single number."""
+    """Return a cell with the bucket edges around *quantile*; a single number would claim too much precision."""
     name = percentile(quantile)
     interval = found.quantile(quantile)
     if interval is None or not has_enough_samples(found.count, quantile):
@@ -167,7 +167,7 @@ def _between(found: Distribution, quantile: float) -> Component:
 
 
 def _split(model: EngineModel) -> dict[str, float]:
-    """Return the mean by stage with the rest as unattributed; nothing where the engine reports no stage."""
+    """Return the mean time by stage, with the rest as unattributed; empty if the engine reports no stage."""
     split = model.mean_by_stage
     if not split:
         return {}

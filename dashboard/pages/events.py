@@ -19,7 +19,7 @@ from ..ui.format import count, several, span
 from ..view import View, incident_page, service_path, slo_path
 from .page import Context, Page, panel, records
 
-# The values of `kind`, in the order of their links.
+# Values of `kind`, in the order of their links.
 KINDS = {
     "release": "Releases",
     "incident": "Incidents",
@@ -28,20 +28,20 @@ KINDS = {
     "advice": "Advice",
     "note": "Notes",
 }
-# Endings other than resolved: title, badge, shape.
+# End states other than resolved: title, badge, symbol.
 _ENDINGS = {
     "removed": ("SLO removed", "Closed", "out"),
     "no_data": ("no more data", "Closed", "out"),
     "accepted": ("accepted as new baseline", "Accepted", "out"),
 }
 _PLACE = "/events"
-# Limit of listed events; a shorter window or a filter shows the rest.
+# Maximum number of events in the list; a shorter window or a filter shows the others.
 _MOST = 500
 _TELL = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
 
 
 def render(context: Context) -> Page:
-    """Return the events of the window, of the kind and the service that the address names."""
+    """Return the events in the window, with the kind and the service of the address."""
     view, every = context.view, timeline_events(context)
     kind = view.choice("kind", "", *KINDS)
     shown = [each for each in every if kind in ("", each.kind)]
@@ -133,15 +133,15 @@ class TimelineEvent:
     """Entry of the timeline.
 
     Args:
-        at: Time.
-        kind: One of `KINDS`.
-        service: Service, "" for all.
+        at: Time of the event.
+        kind: Kind of the event, one of `KINDS`.
+        service: Name of the service; "" for all services.
         title: Short description.
         text: Details.
         badge: Label of the kind.
-        shape: The kind of the badge, see `components.pill`.
-        href: Address of the view that shows it.
-        source: External address with details, "" for none.
+        shape: Kind of the badge, see `components.pill`.
+        href: Address of the view that shows the event.
+        source: External address with details; "" for none.
     """
 
     at: datetime
@@ -156,7 +156,7 @@ class TimelineEvent:
 
 
 def timeline_events(context: Context) -> list[TimelineEvent]:
-    """Return what happened in the window, to the service of *context* or to any; newest first."""
+    """Return the events in the window, of the service of *context* or of all services, newest first."""
     view = context.view
     found = [*_releases(context), *_incidents(context), *_reported(context)]
     wanted = (
@@ -171,7 +171,7 @@ def timeline_events(context: Context) -> list[TimelineEvent]:
 def _releases(context: Context) -> Iterator[TimelineEvent]:
     view = context.view
     known = context.source.ask(context.source.read.releases, view.text("env"))
-    # The first version ever seen is no release, it is where the history begins.
+    # The first version of a service is not a release, but the start of the history.
     before = known.groupby("service")["version"].shift()
     for row, last in zip(records(known), before, strict=True):
         if pd.isna(last):
@@ -184,7 +184,7 @@ def _releases(context: Context) -> Iterator[TimelineEvent]:
 
 def _incidents(context: Context) -> Iterator[TimelineEvent]:
     for each in context.source.incidents():
-        # Regressions and silences have no objective; a removed objective has none any more.
+        # Regressions and silences have no objective, and a removed objective is unknown.
         of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
         href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)
         shape = "bad" if each.severity == "page" else "warn"
@@ -203,7 +203,7 @@ def _incidents(context: Context) -> Iterator[TimelineEvent]:
 
 
 def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
-    """Yield updates of an incident between its opening and its end, once for all channels."""
+    """Yield the updates of an incident between its start and its end, once for all channels."""
     said: dict[tuple[str, int], datetime] = {}
     number = 0
     for each in found.deliveries:
@@ -231,7 +231,7 @@ def _window(view: View, path: str, found: Incident) -> str:
 
 
 def _page_around(view: View, service: str, at: datetime) -> str:
-    """Return the address of the page of *service*, or of all, with *at* in the middle of its window."""
+    """Return the address of the page of *service*, or of the fleet, with *at* in the middle of its window."""
     half = (view.end - view.start) / 2
     end = min(at + half, view.end)
     moments = {

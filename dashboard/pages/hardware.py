@@ -1,4 +1,4 @@
-"""Hardware card: utilization of CPUs and GPUs overall and while requests were slow, by process and device."""
+"""Hardware card: utilization of CPUs and GPUs, overall and in slow time steps, by process and device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..ui.components import Node, card, chart, empty, spark, table
 from ..ui.format import SPACE, UNKNOWN, count, duration, percent, percentile, size, span
 from .page import Context
 
-# Part of steps that count as slow, and the number of steps needed.
+# Share of the time steps that count as slow, and the minimum number of steps.
 SLOW_SHARE, MIN_STEPS = 0.1, 20
-# Limits of lines and of rows.
+# Maximum number of lines in the chart, and of rows in the table.
 _MOST_LINES, _MOST_ROWS = 12, 24
 _QUANTILES = (0.99, 0.95, 0.9, 0.5)
-# Smaller differences of a share count as equal. [ratio]
+# Smaller differences in utilization count as equal. [ratio]
 _MORE = 0.05
 _Write = Callable[[float], str]
 _Columns = Mapping[Measure, tuple[str, str, _Write]]
@@ -46,7 +46,7 @@ _TORCH: _Columns = {
     measures.TORCH_ALLOCATED: ("Allocated", "most", size),
     measures.TORCH_RESERVED: ("Reserved", "most", size),
 }
-# Measures that may delay requests of an idle service, with the words before and after their shares.
+# Measures that may delay requests although the service is idle, with the words before and after their shares.
 _OTHERS = {
     measures.HOST_CPU: ("CPUs of the whole machine", "busy"),
     measures.THROTTLED: ("Then the container was stopped at its CPU limit in", "of the scheduler's periods"),
@@ -54,7 +54,7 @@ _OTHERS = {
 
 
 def hardware_card(context: Context) -> Component:
-    """Return the utilization of the machines of the service."""
+    """Return the card of the utilization of the service's machines."""
     frame = hardware_frame(context)
     if frame.empty:
         return card("Hardware", _no_hardware())
@@ -98,11 +98,11 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
         sure = courses[[has_enough_samples(int(n), quantile) for n in courses["n"]]]
         if 2 * len(sure) >= len(courses) or quantile == _QUANTILES[-1]:
             return quantile, sure[["at"]].assign(value=sure[f"p{100 * quantile:g}"])
-    raise AssertionError  # the last one returns
+    raise AssertionError  # the last quantile always returns
 
 
 def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
-    """Return whether the machines were busier while requests were slow, as text."""
+    """Return whether the machines were busier in the slow steps, as text."""
     if shares.empty:
         return "GPU utilization is not available: a MIG slice has no utilization of its own."
     found = compare_slow_steps(shares, tail)
@@ -120,7 +120,7 @@ def _comparison_words(found: SlowComparison) -> str:
 
 
 def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
-    """Return other measures that were worse then, as text."""
+    """Return other measures that were worse in the slow steps, as text."""
     said: list[str] = []
     for measure, (before, after) in _OTHERS.items():
         found = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
@@ -135,7 +135,7 @@ def _busiest(shares: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | None:
-    """Return the table of *what*, the busiest first; None without any."""
+    """Return the table of *what*, busiest first; None without rows."""
     own = frame[frame["measure"].isin([each.key for each in columns])]
     if own.empty:
         return None
@@ -174,12 +174,12 @@ def _footnotes(frame: pd.DataFrame, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlowComparison:
-    """Utilization in the slowest steps, and in the others.
+    """Utilization in the slowest time steps, and in the others.
 
     Args:
-        threshold_seconds: A step is slow above it.
-        slow: The mean in the slow steps. [ratio]
-        other: The mean in the others. [ratio]
+        threshold_seconds: Latency above which a step counts as slow. [seconds]
+        slow: Mean utilization in the slow steps. [ratio]
+        other: Mean utilization in the other steps. [ratio]
     """
 
     threshold_seconds: float
@@ -190,14 +190,14 @@ class SlowComparison:
 def utilization(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return the busiest kind of device (GPU or CPU) and its utilization.
 
-    With GPUs it is their utilization, by any process. Without, it is the CPU time of all processes of the service on a machine
-    relative to the CPUs they may use.
+    With GPUs the result is their utilization by all processes. Without GPUs it is the CPU time of all processes of the service on
+    a machine, relative to the CPUs they may use.
 
     Args:
         frame: Result of `Reader.hardware`.
 
     Returns:
-        "GPU" or "CPU", and columns at, place, share; empty without reports.
+        "GPU" or "CPU", and a frame with the columns at, place, share; empty without reports.
     """
     if frame["measure"].isin([GPU.key, GPU_MEMORY.key]).any():
         own = frame[frame["measure"] == GPU.key]
@@ -209,20 +209,20 @@ def utilization(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 def mean_utilization(frame: pd.DataFrame) -> float | None:
-    """Return the mean utilization over all machines; None where nothing reports it [ratio]."""
+    """Return the mean utilization of all machines; None without reports [ratio]."""
     _, shares = utilization(frame)
     return float(shares["share"].mean()) if len(shares) else None
 
 
 def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparison | None:
-    """Compare the steps in which requests were slowest with the others.
+    """Compare the utilization in the slowest time steps with that in the others.
 
     Args:
-        values: Columns at, share.
-        tail: Columns at, value: how long a slow request took in each step. [seconds]
+        values: Columns at and share, the utilization.
+        tail: Columns at and value, the latency of slow requests in each step. [seconds]
 
     Returns:
-        None with too few steps that have both.
+        The comparison; None with too few steps that have both.
     """
     both = values.groupby("at")["share"].mean().to_frame().join(tail.set_index("at")["value"], how="inner").dropna()
     if len(both) < MIN_STEPS:
@@ -235,11 +235,11 @@ def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparis
 
 
 def shares_of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return columns at, place, share of one ratio measure."""
+    """Return columns at, place, share of the ratio *measure*."""
     own = frame[frame["measure"] == measure]
     return own[["at", "place"]].assign(share=own["mean"])
 
 
 def hardware_frame(context: Context) -> pd.DataFrame:
-    """Return the hardware metrics of the window, as `Reader.hardware` does."""
+    """Return the hardware metrics of the window from `Reader.hardware`."""
     return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)

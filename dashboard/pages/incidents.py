@@ -1,7 +1,7 @@
-"""Incidents page: all incidents, one incident with its history, and its actions.
+"""Incidents page: the list of incidents, one incident with its history, and the actions on incidents.
 
-Also the cards of the SLO page that show alert rules and the alert history. Action buttons carry the request that `tell.js`
-sends.
+The module also has the cards of the SLO page for alert rules and alert history. Action buttons contain the request that
+`tell.js` sends.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .page import Context, Page, empty_page_card, panel
 from .slo_spent import requests_path
 
 _MAX_INCIDENTS = 20
-# Rule states of an objective that is not evaluated: word, shape, reason.
+# Rule states of an objective that is not evaluated: word, symbol, reason.
 _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
     "no_data": ("No data", "none", "No request in the last hour"),
     "stale": ("Not evaluated", "stale", "The collector is failing; these are the last known burn rates"),
     "maintenance": ("Paused", "paused", "Notifications are paused during maintenance; its requests do not count"),
 }
-# Endings other than resolved: word, reason.
+# End states other than resolved: word, reason.
 _ENDING_WORDS = {
     "removed": ("Closed", "Its SLO was removed"),
     "no_data": ("Closed", "No more data"),
     "accepted": ("Accepted", "Accepted as new baseline"),
 }
 _DELIVERY_WORDS = {"waiting": "pending", "sending": "sending", "dead": "dropped", "superseded": "superseded"}
-# Lengths of silence buttons.
+# Durations of the silence buttons.
 _LENGTHS = ("1h", "8h")
 _PLACE = "/incidents"
 _TITLE = "Incidents · Stagelens"
@@ -51,7 +51,7 @@ _DELIVERY_STATES = {
     "waiting": "Pending",
     "sending": "Sending",
 }
-# Endings other than resolved: word, badge kind.
+# End states other than resolved: word, badge kind.
 _ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
 
 
@@ -174,7 +174,7 @@ def _head(context: Context, found: Incident) -> Component:
 
 
 def _silence_note(context: Context, silence: Silence) -> str:
-    """Return the end and the author of the silence; the evaluator applies a silence with its next evaluation."""
+    """Return the end and the author of the silence as text; a silence takes effect at the next evaluation."""
     return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
 
 
@@ -215,7 +215,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
 
 
 def _mute_reason(context: Context, found: Incident) -> list[Node]:
-    """Return why notifications are muted, with a link to the incident that is notified instead."""
+    """Return the reason why notifications are muted, with a link to the incident that is notified instead."""
     lead = context.source.incident_actions.incident(found.told_with) if found.told_with else None
     if lead is None:
         return [f"No notification: {found.muted}"]
@@ -258,7 +258,7 @@ def _when(context: Context, at: datetime) -> str:
 
 
 def rules_card(found: SloStatus) -> Component:
-    """Return the card of alert rules: both burn rates of each, and whether it fires."""
+    """Return the card of the alert rules: both burn rates of each rule, and whether the rule fires."""
     head: Sequence[tuple[Node, str]] = (
         ("State", ""),
         ("Rule", ""),
@@ -273,7 +273,7 @@ def rules_card(found: SloStatus) -> Component:
 
 
 def history_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of incidents, newest first: those of this objective, then others."""
+    """Return the card of incidents, newest first: incidents of this objective, then others."""
     incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
     if not incidents:
         return card("Alert history", html.P("No incident so far.", className="muted"))
@@ -284,7 +284,7 @@ def history_card(context: Context, found: SloStatus) -> Component:
 
 
 def incident_path(view: View, found: Incident) -> str:
-    """Return the address of the service's page at the time of *found*, including the calm before it."""
+    """Return the address of the service's page at the time of *found*, starting shortly before it."""
     start = found.since - CALM_BEFORE
     end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
     keys = {**PART, "env": "environment"}
@@ -306,7 +306,7 @@ def _rule(found: RuleStatus, slo: SloStatus) -> Component:
 
 
 def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
-    """Return the state of both windows as shape and word."""
+    """Return the state of both windows of a rule as symbol and word."""
     if slo_state in _UNJUDGED:
         return _state_pill(*_UNJUDGED[slo_state])
     burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
@@ -357,7 +357,7 @@ def _history_state(found: Incident) -> Component:
 
 
 def _delivery_list(view: View, found: Incident) -> Node:
-    """Return the deliveries to each channel, with their errors."""
+    """Return the notification deliveries to each channel, with their errors."""
     if not found.deliveries:
         return html.Span("nobody", className="muted", title=found.muted or "No channel in the SLO file")
     return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
@@ -382,14 +382,14 @@ def _state_pill(word: str, shape: str, said: str = "") -> Component:
 
 
 def acknowledge_button(found: Incident) -> Component | None:
-    """Return the button that acknowledges *found*; None once it is acknowledged."""
+    """Return the button that acknowledges *found*; None if it is already acknowledged."""
     if found.acked_by:
         return None
     return _button("Acknowledge", f"{INCIDENTS_API}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
 
 
 def accept_button(found: Incident) -> Component | None:
-    """Return the button that accepts *found* as new baseline; None for other kinds than latency regressions."""
+    """Return the button that accepts *found* as new baseline; None unless it is a latency regression."""
     if found.kind != "tail":
         return None
     what = "Notify again only if latency rises further"
@@ -397,7 +397,7 @@ def accept_button(found: Incident) -> Component | None:
 
 
 def silence_buttons(found: Incident) -> list[Component]:
-    """Return the buttons that silence *found* for a while."""
+    """Return the buttons that silence notifications of *found* for a chosen time."""
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
     return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
 

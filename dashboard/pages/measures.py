@@ -1,7 +1,7 @@
 """Request measures of one service and of the fleet: counts, p50, p99 and their stages.
 
-`measure` reads one service, `measures_in_window` and `urgent_first` all of them from one query. Both smooth the same breakdown, so
-that the overview, the side bar and a service's own page show equal numbers.
+`measure` reads one service; `measures_in_window` and `urgent_first` read all services with one query. Both smooth the same
+breakdown, so that the overview, the side bar and the page of a service show equal numbers.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of
 
 Floats: TypeAlias = NDArray[np.float64]
-# Stages of token generation; speech models decode too, and have no prefill.
+# Stages of token generation; speech models decode too, but have no prefill.
 _TOKEN_STAGES = {"prefill", "decode"}
 KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Summary of a selection of requests.
+    """Measures of a selection of requests.
 
     Args:
         requests: Number of requests. [count]
         errors: Number of failed requests. [count]
         p50: Median latency; None with too few requests. [seconds]
         p99: 99th percentile of the latency; None with too few requests. [seconds]
-        median_stages: Stages of the median: stage to seconds.
-        tail_stages: Stages of p99: stage to seconds; empty when `p99` is None.
+        median_stages: Stage times of the median request. [seconds]
+        tail_stages: Stage times at p99; empty if `p99` is None. [seconds]
     """
 
     requests: int
@@ -69,7 +69,7 @@ class Measures:
 
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
-    """Return the stage breakdown at `PERCENTILES`, the common source of tiles, bars, charts and tables."""
+    """Return the stage breakdown at `PERCENTILES`, from which all tiles, bars, charts and tables are derived."""
     return source.ask(_smoothed_breakdown, source.read, selection)
 
 
@@ -78,7 +78,7 @@ def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
 
 
 def stalls(source: Source, selection: Selection) -> pd.DataFrame:
-    """Return the stall times at `PERCENTILES`, as parts of `breakdown`; no rows without stalls."""
+    """Return the stall times at `PERCENTILES`, as parts of `breakdown`; empty without stalls."""
     return source.ask(_smoothed_stalls, source.read, selection)
 
 
@@ -102,7 +102,7 @@ def measure(source: Source, selection: Selection | None) -> Measures:
 def measures_of(
     requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
 ) -> Measures:
-    """Return measures in which p50, p99 and their stages are present only with enough requests."""
+    """Return measures with p50, p99 and their stages only if there are enough requests."""
     median_tells, tail_tells = has_enough_samples(requests, 0.5), has_enough_samples(requests, 0.99)
     return Measures(
         requests,
@@ -119,11 +119,11 @@ class ServiceMeasures:
     """Measures of one service in a window.
 
     Args:
-        service: Its name.
-        model: Its model, empty where it named none.
-        first_seen: When the first request of the window came.
-        last_seen: When the last one came.
-        measures: Its requests in a few numbers.
+        service: Name of the service.
+        model: Name of the model; empty if unknown.
+        first_seen: Time of the first request in the window.
+        last_seen: Time of the last request in the window.
+        measures: Measures of the requests in the window.
     """
 
     service: str
@@ -134,7 +134,7 @@ class ServiceMeasures:
 
     @property
     def kind(self) -> str:
-        """Kind of service, one of `KINDS`, derived from its stages and its model."""
+        """Kind of the service, one of `KINDS`, derived from its stages and its model."""
         stages = {*self.measures.median_stages, *self.measures.tail_stages}
         if stages >= _TOKEN_STAGES:
             return "llm"
@@ -143,15 +143,15 @@ class ServiceMeasures:
 
 @dataclass(frozen=True)
 class Row:
-    """One service of the fleet with its status.
+    """One service of the fleet with its measures and its status.
 
     Args:
         fleet: Context of the fleet page.
-        context: Context of the service alone.
-        seen: Measures of the window.
-        slos: Its objectives.
-        incidents: Its open incidents.
-        release: Its newest version if that is clearly slower than the version before.
+        context: Context of this service.
+        seen: Measures in the window.
+        slos: Objectives of the service.
+        incidents: Open incidents of the service.
+        release: Newest version, if it is clearly slower than the version before; else None.
     """
 
     fleet: Context
@@ -163,7 +163,7 @@ class Row:
 
     @property
     def slo(self) -> SloStatus | None:
-        """Most urgent objective; of equal ones a latency objective, then the faster burning one."""
+        """Most urgent objective; of equally urgent ones a latency objective, then the one that burns fastest."""
         return min(self.slos, key=urgency_of, default=None)
 
     @cached_property
@@ -178,24 +178,24 @@ class Row:
 
     @property
     def now(self) -> Measures:
-        """Its requests in the window."""
+        """Measures in the window."""
         return self.seen.measures
 
     @property
     def before(self) -> Measures:
-        """Requests in the compared window."""
+        """Measures in the compared window."""
         seen = self.fleet.once(measures_before).get(self.service)
         return seen.measures if seen else NO_REQUESTS
 
     @property
     def seconds(self) -> float:
-        """Length of the window within the history of the service, as on its own page."""
+        """Length of the window within the history of the service, as on the page of the service."""
         first, last = self.fleet.axis.counted
         return max((last - max(first, self.fleet.once(_history_starts).get(self.service, first))).total_seconds(), 1.0)
 
     @property
     def state(self) -> SloState | Literal[""]:
-        """State of the service; "" where nothing is known."""
+        """State of the service; "" if unknown."""
         return self.status.state
 
     @property
@@ -205,30 +205,30 @@ class Row:
 
     @property
     def urgency(self) -> tuple[int, float, str]:
-        """Sort key: services that burn their budget first."""
+        """Sort key that puts services with a burning budget first."""
         return URGENCY[self.state or "healthy"], -(self.slo.burn_1h if self.slo else 0.0), self.service
 
 
 def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
-    """Return the services with requests in the window of *context*, by name."""
+    """Return the measures of the services with requests in the window of *context*, by name."""
     view = context.view
     return _fleet_measures(context.source, view.start, view.end, view.text("env"))
 
 
 def measures_before(context: Context) -> dict[str, ServiceMeasures]:
-    """Return the same of the window it is compared with; empty where it is compared with none."""
+    """Return the measures of all services in the compared window, by name; empty without a compared window."""
     before = context.previous
     return {} if before is None else _fleet_measures(context.source, before.start, before.end, before.environment)
 
 
 def _history_starts(context: Context) -> dict[str, datetime]:
-    """Return when the history of each service begins."""
+    """Return the start of the history of each service."""
     known = context.source.ask(context.source.read.releases, context.view.text("env"))
     return {str(name): at.to_pydatetime() for name, at in known.groupby("service")["first_seen"].min().items()}
 
 
 def urgent_first(context: Context) -> list[Row]:
-    """Return the services of the window, those that burn their budget first."""
+    """Return the services of the window, those with a burning budget first."""
     return context.once(_urgent_first)
 
 
@@ -256,7 +256,7 @@ def _fleet_measures(
 
 
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:
-    """Return the measures of every service in `[start, end)`, by name, from two queries."""
+    """Return the measures of every service in `[start, end)`, by name, using two queries."""
     known = read.services(start, end, environment=environment)
     places = np.array(SMOOTHED_ROWS)
     frame = read.fleet(start, end, [PERCENTILES[place] for place in SMOOTHED_ROWS], environment=environment)

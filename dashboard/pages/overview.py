@@ -1,4 +1,4 @@
-"""Overview page: fleet totals, the most severe findings with their cause, and the service table."""
+"""Overview page: fleet totals, the most severe problems with their cause, and the service table."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from .slo import unwatched_line
 from .slo_spent import blamed_stage
 
 _MOST = 3
-# Limit of findings behind "more": each costs a few queries.
+# Maximum number of findings behind "more"; each costs a few queries.
 _MOST_MORE = 9
-# A second cause is named from this share of the growth on.
+# A second cause is named if its share of the growth is at least this.
 _NAMED = 0.1
-# Tail finding: a waiting stage with this share of p99, at most this share of p50, and this ratio of p99 to p50.
+# Thresholds of the tail finding: minimum share of p99 of a waiting stage, maximum share of p50, minimum ratio of p99 to p50.
 _TAIL_SHARE, _USUAL_SHARE, _TAIL_RATIO = 0.4, 0.15, 4.0
-# Silence is reported after this time, if this many requests were expected meanwhile.
+# Missing data is reported after this time, if at least this many requests were expected meanwhile.
 _SILENT, _MISSED = timedelta(minutes=5), 20
 _TONES = {**COLOURS, "stale": "warn"}
 
@@ -106,7 +106,7 @@ def _head(context: Context, rows: list[Row], shown: list[Row]) -> Component:
 
 
 def _filter(context: Context) -> Component:
-    """Return the placeholder of the field that filters the list by name; `assets/sieve.js` builds it."""
+    """Return the placeholder of the field that filters the list by name; `assets/sieve.js` builds the field."""
     return html.Span(className="sieve", **attributes({"data-typed": context.view.text("q") or ""}))
 
 
@@ -141,7 +141,7 @@ def _requests(context: Context, rows: list[Row], total: int) -> Component:
 
 
 def _slo_tile(rows: list[Row]) -> Component | None:
-    """Return the number of services that meet their objective, and the states of the others."""
+    """Return the tile of the services that meet their objective, with the states of the others."""
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
         return None
@@ -160,14 +160,14 @@ def _worst_p99_tile(context: Context, rows: list[Row]) -> Component | None:
 
 
 def _fleet_waiting(rows: list[Row]) -> float | None:
-    """Return the waiting share of the fleet, weighted by the requests of each service."""
+    """Return the waiting share of the fleet, weighted by the number of requests of each service."""
     known = [(share, row.now.requests) for row in rows if (share := row.now.waiting_share) is not None]
     weights = sum(weight for _, weight in known)
     return sum(share * weight for share, weight in known) / weights if weights else None
 
 
 def _cost(context: Context, rows: list[Row], total: int) -> Component | None:
-    """Return the total cost of the services with a price; None without prices."""
+    """Return the tile of the total cost of all services with a price; None without prices."""
     costs = context.source.costs
     if costs is None:
         return None
@@ -184,12 +184,12 @@ def _cost(context: Context, rows: list[Row], total: int) -> Component | None:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem in the fleet.
+    """Problem in the fleet.
 
     Args:
-        severity: The smallest is the most severe.
-        weight: Among equals the largest comes first.
-        build: Makes its card; only the most severe are made.
+        severity: Rank of the severity; lower is more severe.
+        weight: Sort weight among problems of equal severity, largest first.
+        build: Function that builds the card; only called for the most severe findings.
     """
 
     severity: int
@@ -198,7 +198,7 @@ class Finding:
 
 
 def findings(context: Context, rows: list[Row]) -> Component:
-    """Return cards of the most severe findings, or one line without any."""
+    """Return the cards of the most severe findings, or one line if there are none."""
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
     found = [each for each in (_of_collector(context, rows),) if each is not None]
     for row in rows:
@@ -232,7 +232,7 @@ def _no_findings(rows: list[Row]) -> Component:
 
 
 def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
-    """Return the finding that objectives are stale; its cause and fix are the same for all of them."""
+    """Return one finding for all stale objectives, because they have the same cause and fix."""
     stale = [row.slo for row in rows if row.slo is not None and row.slo.state == "stale"]
     return Finding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
 
@@ -258,7 +258,7 @@ def _release(row: Row, release: Release, ratio: float) -> Component:
     blamed = found.growth[0].stage if found.growth else "overhead"
     causes = [f"{label(each.stage)} explains {portion(each.share)} of it" for each in found.growth[:1]]
     causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
-    how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - as people say it
+    how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - wording of common ratios
     from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
     title = f"{percentile(found.quantile)} {how} from {short_name(pair.a_name)} to {short_name(pair.b_name)}: {from_to}"
     about = f"{row.service} · {span(row.context.at - release.since)} ago"
@@ -339,7 +339,7 @@ def _silence(row: Row, silence: timedelta) -> Component:
 
 
 def _of_tail(row: Row) -> Finding | None:
-    """Return the finding for a service whose p99 is long because some requests wait."""
+    """Return the finding for a service whose p99 is high because some requests wait."""
     now = row.now
     if not now.tail_stages or not now.p50 or now.p99 is None or now.p99 < _TAIL_RATIO * now.p50:
         return None

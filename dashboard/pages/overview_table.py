@@ -1,4 +1,4 @@
-"""Service table of the overview, and its time series: request rates, stage time and events."""
+"""Service table of the overview, and its charts: request rates, stage time and events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .service_status import COLOURS
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8
 _BUSY_HINT = "All services together: how many requests are in a stage at a time, on average."
-# Services from which the table is grouped and gets a filter.
+# Number of services from which the table is grouped and has a filter.
 MANY = 30
 _A_PAGE = 50
 _MAX_BUSIEST = 6
@@ -58,7 +58,7 @@ _UNKNOWN = html.Span(UNKNOWN, className="muted")
 
 
 def services_card(context: Context, rows: Sequence[Row]) -> Component:
-    """Return the table of *rows*, sorted as the address says, 50 a page."""
+    """Return the table of *rows*, sorted by the column in the address, 50 rows a page."""
     columns = _columns(context, rows)
     key, backwards = _order(context, columns)
     ordered = _sorted(rows, key, columns.get(key), backwards=backwards)
@@ -81,7 +81,7 @@ def services_card(context: Context, rows: Sequence[Row]) -> Component:
 
 
 def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
-    """Return the columns with values, by their key in the address."""
+    """Return the columns that have values, by their key in the address."""
     courses = rates_by_service(context)
     promised, costs = any(row.slo for row in rows), _costs(context, rows)
     columns = {
@@ -109,14 +109,14 @@ def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
 
 
 def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
-    """Return the sort column and direction of the address; most urgent first without a valid one."""
+    """Return sort column and direction of the address; most urgent first without a valid column."""
     asked = context.view.text("sort") or _DEFAULT
     key, backwards = asked.removeprefix("-"), asked.startswith("-")
     return (key, backwards) if key in columns else (_DEFAULT, False)
 
 
 def _sorted(rows: Sequence[Row], key: str, column: Column | None, *, backwards: bool) -> list[Row]:
-    """Return *rows* in order; equal ones stay in order of urgency."""
+    """Return *rows* sorted by *column*; rows with equal values stay in order of urgency."""
     if column is None or key == _DEFAULT:
         return list(reversed(rows) if backwards else rows)
     known = [(value, row) for row in rows if (value := column.value(row)) is not None]
@@ -130,7 +130,7 @@ def _page(context: Context, pages: int) -> int:
 
 
 def _head(context: Context, key: str, column: Column, sorted_by: str) -> Component:
-    """Return a header that sorts by its column, or reverses the order."""
+    """Return a column header that sorts by its column, or reverses the order."""
     asked = f"-{key}" if sorted_by == "+" else key
     href = context.view.here(sort=None if asked == _DEFAULT else asked, n=None)
     rising = column.rising == (sorted_by != "-")
@@ -140,7 +140,7 @@ def _head(context: Context, key: str, column: Column, sorted_by: str) -> Compone
 
 
 def _grouped(shown: Sequence[Row], ordered: Sequence[Row], columns: dict[str, Column]) -> list[Component]:
-    """Return table lines by group: services in trouble first, then by kind."""
+    """Return the table rows by group: services with problems first, then by kind."""
     lines: list[Component] = []
     for name, group in groupby(shown, key=_group):
         number = sum(_group(row) == name for row in ordered)
@@ -194,7 +194,7 @@ def _change(row: Row) -> Node:
 
 
 def _dominant_share(row: Row) -> Value:
-    """Return the share of the stage that takes most of p99."""
+    """Return the share of p99 of its largest stage."""
     stages = row.now.tail_stages
     return max(stages.values()) / sum(stages.values()) if stages else None
 
@@ -289,7 +289,7 @@ def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
 def rates_by_service(context: Context) -> dict[str, list[float]]:
     """Return the request rate of each service in every step of the window, 0 without requests [requests/s].
 
-    Without the newest step where the window ends now: its data is incomplete.
+    The newest step is omitted if the window ends now, because its data is incomplete.
     """
     view, axis = context.view, context.axis
     frame = context.source.ask(
@@ -305,7 +305,7 @@ def rates_by_service(context: Context) -> dict[str, list[float]]:
 
 
 def stage_time_card(context: Context, size: str) -> Component:
-    """Return the time of all services by stage, over time."""
+    """Return the card of the time of all services by stage, over time."""
     title, source = "Where the fleet spends its time", context.source
     frame = source.ask(source.read.breakdown_over_time, context.selection, None, context.axis.step)
     axis = context.axis_of(frame)
@@ -327,8 +327,8 @@ def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
 
 
 def events_card(context: Context, size: str) -> Component:
-    """Return releases, incidents and reported events, newest first."""
-    # Advice marks do not change a service.
+    """Return the card of releases, incidents and reported events, newest first."""
+    # Advice marks do not change a service and are left out.
     found = [each for each in timeline_events(context) if each.kind != "advice"]
     more = link("All events", href=context.view.link("/events"), className="link")
     if not found:
@@ -340,7 +340,10 @@ def events_card(context: Context, size: str) -> Component:
 
 
 def released(context: Context) -> pd.DataFrame:
-    """Return the versions first seen in the window: service, version, first_seen; a service's first version is no release."""
+    """Return the releases in the window with the columns service, version, first_seen.
+
+    The first version of a service is not a release.
+    """
     view = context.view
     known = context.source.ask(context.source.read.releases, view.text("env"))
     later = known[known.duplicated("service")]
@@ -366,11 +369,11 @@ class Column:
     """Column of the service table.
 
     Args:
-        title: Its head.
-        value: What it is sorted by; None where it is unknown, which comes last.
-        cell: What it shows of a service.
-        css: The class of head and cells.
-        rising: Whether its first order begins with the smallest.
+        title: Column header.
+        value: Function that returns the sort value of a row; None for unknown values, which are sorted last.
+        cell: Function that returns the cell of a row.
+        css: CSS class of header and cells.
+        rising: Whether the first click sorts in ascending order.
     """
 
     title: str

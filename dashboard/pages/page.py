@@ -1,7 +1,7 @@
-"""Page type, the context that a page is rendered from, empty states, and the table of retained traces.
+"""Page type, the context from which pages are rendered, empty states, and the table of retained traces.
 
-A page gets a `Context` (view and data source) and returns a `Page` (title, trail, body). Without data it shows how to send
-the first request, or a link to the last data.
+A page gets a `Context` (view and data source) and returns a `Page` (title, trail, body). Without data the page shows how to
+send the first request, or a link to the last data.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
     """Return retained requests as a table, each row a link to its trace.
 
     Args:
-        frame: The frame of `read.exemplars`.
-        view: The address, for links and the reader's zone.
-        name: What is listed, for screen readers.
-        with_service: Whether the service needs saying.
+        frame: Result of `read.exemplars`.
+        view: Current view, for links and the time zone of the reader.
+        name: Content of the table, for screen readers.
+        with_service: Whether to show the service of each request.
     """
     head: Sequence[tuple[Node, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
     ranked = are_ranked(frame)
@@ -61,12 +61,12 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
 
 
 def are_ranked(frame: pd.DataFrame) -> bool:
-    """Return whether there are enough requests for ranks to be meaningful."""
+    """Return whether there are enough requests for meaningful ranks."""
     return has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5)
 
 
 def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the stages of one retained request, stage to seconds."""
+    """Return the stage times of one retained request, by stage. [seconds]."""
     return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
 
 
@@ -94,12 +94,12 @@ def _status(status: str) -> Component:
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-# The first version ever seen is no release, it is where the history begins.
+# Maximum number of event markers in a chart.
 _MAX_MARKERS = 4
 _BUCKET = timedelta(seconds=10)
-# Agents send every 10 s, and again when that failed.
+# Agents send every 10 s, and retry after a failure.
 _SILENT = timedelta(minutes=2)
-# Longer event names are cut on charts; the events page shows them in full.
+# Maximum length of an event name on charts; the events page shows the full name.
 _MAX_NAME = 24
 _INSTALL = "pip install stagelens"
 _RUN = "stagelens run -- uvicorn app:app"
@@ -120,11 +120,11 @@ class Page:
     """Rendered page.
 
     Args:
-        title: Title of the browser window.
-        trail: Breadcrumb: text and address, the last without address.
-        body: Components, top to bottom.
+        title: Page title in the browser.
+        trail: Breadcrumb of text and address; the last entry has no address.
+        body: Components from top to bottom.
         place: Address of the selected navigation entry.
-        is_there: Whether the address exists.
+        is_there: Whether the address exists; if not, the response is 404.
     """
 
     title: str
@@ -136,12 +136,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Context:
-    """View and data source that a page is rendered from.
+    """View and data source from which a page is rendered.
 
     Args:
-        view: The address.
-        source: The data.
-        service: The service it is about, if it is about one.
+        view: Parsed address of the page.
+        source: Data source.
+        service: Service of the page; None for pages about several services.
     """
 
     view: View
@@ -157,18 +157,18 @@ class Context:
 
     @cached_property
     def selection(self) -> Selection:
-        """Requests of the view's window."""
+        """Selection of the requests in the window of the view."""
         view = self.view
         part = {PART[key]: value for key, value in view.part.items()} if self.service else {}
         return Selection(view.start, view.end, service=self.service, environment=view.text("env"), **part)
 
     def of(self, service: str) -> Context:
-        """Return the same page for the whole *service*, without version, model and route of another service."""
+        """Return this context for the complete *service*, without the version, model and route of another service."""
         return Context(self.view.of_whole_services(), self.source, service)
 
     @cached_property
     def previous(self) -> Selection | None:
-        """Requests of the compared window: the window before, a day or a week ago; None where `vs` is off."""
+        """Selection of the compared window: the previous one, or a day or a week before; None if `vs` is off."""
         back = self.view.compared_back
         if back is None:
             return None
@@ -177,7 +177,7 @@ class Context:
 
     @property
     def previous_seconds(self) -> float:
-        """Length of the compared window within the history, so that rates ignore the time before it."""
+        """Length of the compared window within the history, so that rates exclude the time before the first data."""
         if self.previous is None:
             return 0.0
         start = max(self.previous.start, self.first_data or self.previous.start)
@@ -198,7 +198,7 @@ class Context:
 
     @cached_property
     def axis(self) -> TimeAxis:
-        """Time axis of the page: the window, cut to the history."""
+        """Time axis of the page: the window, limited to the history."""
         view = self.view
         start = max(view.start, self.first_data) if self.first_data else view.start
         if start >= view.end:
@@ -206,14 +206,14 @@ class Context:
         return TimeAxis(start, view.end, step_for(view.end - start), view.zone)
 
     def axis_of(self, frame: pd.DataFrame) -> TimeAxis:
-        """Return the axis with the step of *frame*, which the store widens where finer rows are gone."""
+        """Return the time axis with the step of *frame*, which the store widens for data without finer buckets."""
         seconds = frame.attrs.get("step_seconds")
         return replace(self.axis, step=timedelta(seconds=float(seconds))) if seconds else self.axis
 
     def rates(self, frame: pd.DataFrame) -> list[float]:
         """Return the request rate of every step of *frame* [requests/s].
 
-        Without the newest step where the window ends now: it is incomplete, and every series would end with a drop.
+        The newest step is omitted if the window ends now, because its data is incomplete and every series would end with a drop.
         """
         if not len(frame):
             return []
@@ -222,19 +222,19 @@ class Context:
         return [float(each) for each in (rates[:-1] if self.unfinished(frame["at"], axis) else rates)]
 
     def unfinished(self, starts: Iterable[object], axis: TimeAxis) -> bool:
-        """Return whether the newest of the steps that begin at *starts* is incomplete, as agents still send its data."""
+        """Return whether the newest of the steps *starts* is incomplete because agents are still sending its data."""
         newest = max((_python(each) for each in starts), default=axis.start)
         return self.view.live and axis.begin(newest) + axis.step >= axis.end
 
     @property
     def seconds(self) -> float:
-        """Length of the counted time of the page."""
+        """Length of the counted time of the page, in seconds."""
         first, last = self.axis.counted
         return max((last - first).total_seconds(), 1.0)
 
     @property
     def silence(self) -> timedelta | None:
-        """Time since the last data of the service, in a window that ends now; None while it sends."""
+        """Time since the last data of the service, if the window ends now; None while the service sends data."""
         if self.service is None or self.versions.empty or not self.view.live:
             return None
         silent = self.source.now() - _python(self.versions["last_seen"].max()) - _BUCKET
@@ -242,14 +242,14 @@ class Context:
 
     @property
     def young(self) -> str:
-        """Note that the history is younger than the window, where it is."""
+        """Note that the history starts after the window; "" if it does not."""
         if self.axis.start <= self.view.start:
             return ""
         return f"history starts {self.axis.start.astimezone(self.view.zone):%H:%M:%S}, {span(self.axis.end - self.axis.start)} of data"
 
     @cached_property
     def releases(self) -> dict[datetime, str]:
-        """Versions first seen in the shown time, by time; the very first is no release."""
+        """Versions first seen in the shown time, by time; the first version of a service is not a release."""
         rows = self.versions.iloc[1:] if len(self.versions) else self.versions
         seen = [(_python(at), str(name)) for at, name in zip(rows["first_seen"], rows["version"], strict=True)]
         shown = [(at, name) for at, name in seen if self.axis.start < at < self.axis.end]
@@ -257,7 +257,7 @@ class Context:
 
     @cached_property
     def reported_events(self) -> pd.DataFrame:
-        """Events that people and pipelines reported in the shown time, for the service and for all, newest first."""
+        """Events reported by people and pipelines in the shown time, for the service and for all, newest first."""
         read = self.source.read
         return self.source.ask(read.events, self.axis.start, self.axis.end, service=self.service)
 
@@ -271,7 +271,7 @@ class Context:
 
     @property
     def at(self) -> datetime:
-        """Time that the page is about: end of a past window, else the present."""
+        """Time to which the page refers: the end of a past window, else the current time."""
         return self.view.past_end or self.source.now()
 
     @cached_property
@@ -289,17 +289,17 @@ class Context:
 
     @cached_property
     def slo(self) -> SloStatus | None:
-        """Objective that matches the shown requests best; its scope may be wider or different."""
+        """Objective that best matches the shown requests; its scope may be wider or different."""
         return self.source.slo_of(self.selection, self.view.past_end) if self.service else None
 
     @cached_property
     def covering_slo(self) -> SloStatus | None:
-        """Latency objective that covers every shown request, if there is one."""
+        """Latency objective that covers every shown request; None without one."""
         return self.source.covering_slo(self.selection, self.view.past_end) if self.service else None
 
     @property
     def threshold_seconds(self) -> float | None:
-        """Latency threshold of every shown request, if an objective covers them [seconds]."""
+        """Latency threshold that applies to every shown request [seconds]; None without a covering objective."""
         return self.covering_slo.slo.threshold_seconds if self.covering_slo else None
 
 
@@ -307,7 +307,7 @@ def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Comp
     """Return the result of *build*, or an error card, so that one failing card does not break the page."""
     try:
         return build()
-    except Exception as error:  # noqa: BLE001 - whatever a card meets, the others stay
+    except Exception as error:  # noqa: BLE001 - an error of one card must not affect the others
         _log.exception("the card %r could not be rendered", title)
         failed = html.Div(
             [
@@ -324,7 +324,7 @@ def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Comp
 
 
 def empty_page_card(title: str, *text: Node, actions: list[Component] | None = None) -> Component:
-    """Return a card for a page that has nothing to show."""
+    """Return the card of a page without content."""
     return card(None, empty(title, *text, actions=actions or []))
 
 
@@ -333,11 +333,11 @@ def _short(name: str) -> str:
 
 
 def _python(at: object) -> datetime:
-    return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas' own timestamps, typed as object
+    return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas types its timestamps as object
 
 
 def no_data(context: Context) -> list[Node]:
-    """Return the body of the overview for an empty window: the first run, or a link to the last data."""
+    """Return the body of the overview for an empty window: first-run instructions, or a link to the last data."""
     view, environment = context.view, context.view.text("env")
     services = context.source.all_services(environment)
     if not len(services) and not environment:
@@ -363,7 +363,7 @@ def no_data(context: Context) -> list[Node]:
 
 
 def first_run(source: Source) -> Component:
-    """Return the page of an empty store; it refreshes when the first request arrives."""
+    """Return the instructions for an empty store; the page refreshes when the first request arrives."""
     endpoint, said = _collector(source)
     return html.Div(
         [

@@ -1,4 +1,4 @@
-"""Regressions page: the newest version of every service compared with the version before.
+"""Regressions page: the newest version of every service, compared with the version before.
 
 The overview, the side bar and this page use the verdicts of `judge_releases`, so that their counts agree.
 """
@@ -21,7 +21,7 @@ from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, lives, n
 from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .page import Context, Page, empty_page_card, no_data, panel
 
-# Releases slower by less are listed, without a warning colour. [ratio]
+# Smaller slowdowns are listed without a warning colour. [ratio]
 MATERIAL = 1.1
 _ORDER = {"regression": 0, "improvement": 1, "same": 2, "not_enough": 3}
 _NO_STAGES = pd.DataFrame(columns=["stage", "a_seconds", "b_seconds", "delta_seconds", "share"])
@@ -36,14 +36,14 @@ _HEAD: tuple[tuple[str, str], ...] = (
     ("Traffic", "hide"),
     ("Incident", "hide"),
 )
-# Limit of the list of unchanged services.
+# Maximum number of unchanged services in the list.
 _MAX_REST = 100
-# Interval ends from here on are written as unknown.
+# Interval bounds of at least this ratio are written as unknown.
 _UNKNOWN_END = 1000
 
 
 def render(context: Context) -> Page:
-    """Return the newest releases of the fleet: slower ones, faster ones, the others collapsed."""
+    """Return the page of the newest releases: slower ones, faster ones, and the others collapsed."""
     trail: list[tuple[str, str | None]] = [("Regressions", None)]
     if not len(context.source.all_services(context.view.text("env"))):
         return Page("Regressions · Stagelens", trail, no_data(context), "/regressions")
@@ -112,7 +112,7 @@ def _row(release: Release) -> Component:
 
 
 def _name(release: Release) -> Component:
-    """Return the service, and its compared versions."""
+    """Return the cell of the service and its compared versions."""
     pair = release.comparison.pair
     name = link(release.service, href=release.href, className="n cut", title=release.service)
     versions = html.Div(f"{short_name(pair.a_name)} → {short_name(pair.b_name)}", className="s")
@@ -191,11 +191,11 @@ class Release:
     """Newest version of one service, compared with the version before.
 
     Args:
-        context: The page's address, for this service.
-        comparison: Against the version before.
-        since: When it was first seen.
-        rolled_back: Whether the version before serves on and this one does not.
-        incident: What is open about the service, the most severe.
+        context: Context of the page for this service.
+        comparison: Comparison with the version before.
+        since: Time at which the version was first seen.
+        rolled_back: Whether the version before still serves and this one does not.
+        incident: Most severe open incident of the service; None without one.
     """
 
     context: Context
@@ -206,7 +206,7 @@ class Release:
 
     @property
     def service(self) -> str:
-        """Its name."""
+        """Name of the service."""
         return self.context.service or ""
 
     @property
@@ -216,25 +216,25 @@ class Release:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the release is slower by at least `MATERIAL`, with certainty."""
+        """Whether the release is certainly slower by at least `MATERIAL`."""
         return self.is_regression and (self.comparison.verdict.ratio_low or 0.0) >= MATERIAL
 
     @property
     def href(self) -> str:
-        """Address of the comparison with the evidence."""
+        """Address of the comparison that shows the evidence."""
         pair, at = self.comparison.pair, f"{self.comparison.quantile * 100:g}"
         return self.context.view.link("/compare", svc=self.service, a=pair.a_name, b=pair.b_name, p=at)
 
 
 def regressions(context: Context) -> list[Release]:
-    """Return the services whose newest version is slower than the one before, worst first."""
+    """Return the services whose newest version is slower than the version before, worst first."""
     return [each for each in judge_releases(context) if each.is_regression]
 
 
 def judge_releases(context: Context) -> list[Release]:
     """Return the newest version of every service with a release in the window or the last 7 days, worst first.
 
-    One query reads the versions of all services. A release costs two more, and a third when it changed something; the
+    One query reads the versions of all services. Each release needs two more queries, and a third if its latency changed; the
     results are cached, see `ask_past_if_over`.
     """
     source = context.source
@@ -268,7 +268,7 @@ def _open_incidents(context: Context) -> dict[str, Incident]:
 
 
 def _severity(release: Release) -> tuple[int, bool, float, str]:
-    """Return the sort key: the certain part of the change, without regard to incidents."""
+    """Return the sort key: the statistically certain part of the change, independent of incidents."""
     found = release.comparison.verdict
     sure = found.ratio_low if (found.ratio or 1.0) >= 1 else found.ratio_high
     size = abs(math.log(sure)) if sure and math.isfinite(sure) else 0.0

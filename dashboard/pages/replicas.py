@@ -1,4 +1,4 @@
-"""Replicas page: age of each replica, cold start costs, and their share in p99."""
+"""Replicas page: age of each replica, cold start times, and their share of p99."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .service_frame import service_page
 
 # Agents send every ten seconds, and retry.
 _SILENT = timedelta(seconds=60)
-# Limit of listed replicas, newest first.
+# Maximum number of replicas in the list, newest first.
 _MAX_REPLICAS, _MAX_LOADS = 50, 100
 _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_START)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One process of a service.
+    """Process of a service.
 
     Args:
-        name: Its host and process id, as the card *Hardware* calls it.
-        instance: Its `service.instance.id`.
-        version: Of the service.
-        began: When it was started; None where it has not said so.
-        heard: When it was last heard of; None if long ago.
-        seconds: What each phase took it.
+        name: Host and process id, as in the card *Hardware*.
+        instance: `service.instance.id` of the process.
+        version: Version of the service.
+        began: Start of the process; None if not reported.
+        heard: Time of its last data; None if long ago.
+        seconds: Duration of each start phase. [seconds]
     """
 
     name: str
@@ -46,17 +46,17 @@ class Replica:
     seconds: dict[str, float]
 
     def sends(self, now: datetime) -> bool:
-        """Return whether the replica has sent data recently; without requests there is nothing to send."""
+        """Return whether the replica has sent data recently; a replica without requests sends none."""
         return self.heard is not None and now - self.heard < _SILENT
 
 
 def render(context: Context) -> Page:
-    """Return the replicas of one service."""
+    """Return the replicas page of one service."""
     return service_page(context, "replicas", lambda: _body(context))
 
 
 def loads_of(context: Context) -> pd.DataFrame:
-    """Return the start reports of replicas, within the scope of the address."""
+    """Return the start reports of the replicas, within the scope of the address."""
     read, view = context.source.read, context.view
     found = context.source.ask(read.loads, context.service or "", view.text("env"))
     return found[found["version"] == view.part["v"]] if "v" in view.part else found
@@ -75,7 +75,7 @@ def _body(context: Context) -> list[Node]:
 
 
 def replicas(found: pd.DataFrame) -> list[Replica]:
-    """Return the replicas that reported *found*, the last started first."""
+    """Return the replicas in the start reports *found*, most recently started first."""
     found_replicas = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
     return sorted(found_replicas, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
 
@@ -95,7 +95,7 @@ def _python(at: object) -> datetime | None:
 
 
 def _finding(context: Context) -> Component | None:
-    """Return p99 without cold requests as text; nothing where there are none."""
+    """Return the line on p99 without cold requests; None if there are no cold requests."""
     read = context.source.read
     everything, warm, cold = (
         context.source.ask(read.latency, replace(context.selection, cold=kind))

@@ -16,39 +16,39 @@ from ..ui.format import TIMES, count
 from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
 from .page import Context, empty_page_card
 
-# Words for the values of `cold`, after "request of".
+# Texts for the values of `cold`, after "request of".
 WORDS = {WITHOUT_COLD: "warm replicas", ONLY_COLD: "cold replicas"}
 WAY_OUT = "Cold and warm"
-# A menu lists the busiest values; others can be typed.
+# Maximum number of values in a menu, most requests first; others can be typed.
 _MOST = 40
 
 
 def part_menu(context: Context, key: str) -> Component | None:
-    """Return the menu of models (`m`) or routes (`r`) with requests in the window; None without a choice."""
+    """Return the menu of models (`m`) or routes (`r`) with requests in the window; None with a single value."""
     view, name = context.view, PART[key]
     chosen, names = view.part.get(key, ""), _choices(context, key)
-    if len(names) < 2 and not chosen:  # noqa: PLR2004 - one is no choice
+    if len(names) < 2 and not chosen:  # noqa: PLR2004 - a single value is no choice
         return None
     options = {"": (f"Any {name}", view.here(**{key: None}))}
     options |= {each: (each, view.here(**{key: each})) for each in names[:_MOST]}
     more = field(key, chosen, names[0]) if len(names) > _MOST else None
-    # The selected value is in its chip.
+    # The selected value is shown in its chip.
     shown = f"{'Another' if chosen else 'Any'} {name}"
     return menu([shown], options, chosen, more, title=f"{name.capitalize()}: {chosen or 'any'}", css="menu side-menu")
 
 
 def chips(context: Context, keys: Iterable[str] = PART) -> list[Node]:
-    """Return a chip for each active filter: a link to the same page without it."""
+    """Return a chip for each active filter, which links to the same page without the filter."""
     return [_chip(context, key) for key in keys if key in context.view.part]
 
 
 def part_words(view: View, keys: Iterable[str] = PART) -> str:
-    """Return the scope of *view* in words: `model small and route /v1`; "" for the whole service."""
+    """Return the scope of *view* as text: `model small and route /v1`; "" for the complete service."""
     return " and ".join(_words(view, key) for key in keys if key in view.part)
 
 
 def blocking_filters(context: Context) -> list[str]:
-    """Return the filters that leave no requests: each one that alone does, else all; [] with requests."""
+    """Return the filters that exclude all requests: each one that alone does so, else all; [] if there are requests."""
     if _requests_without(context, []):
         return []
     part = list(context.view.part)
@@ -57,7 +57,7 @@ def blocking_filters(context: Context) -> list[str]:
 
 
 def no_matching_request(context: Context, keys: list[str]) -> Component:
-    """Return the card of a page whose filters *keys* leave no request, with links that remove them."""
+    """Return the card shown if the filters *keys* exclude all requests, with links that remove them."""
     view = context.view
     found = {key: _requests_without(context, [key]) for key in keys}
     left = [
@@ -72,7 +72,7 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
 
 
 def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
-    """Return a link for each of the filters *keys*: the same page without it."""
+    """Return a link for each of the filters *keys* to the same page without the filter."""
     return [
         link(
             WAY_OUT if key == "cold" else f"All {PART[key]}s",
@@ -84,7 +84,7 @@ def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
 
 
 def slo_scope_note(slo: Slo, shown: Selection) -> str:
-    """Return the scope of *slo* where it differs from *shown*: `all routes`, `route /v1`; else ""."""
+    """Return the scope of *slo* if it differs from *shown*: `all routes`, `route /v1`; else ""."""
     names = (*(name for key, name in PART.items() if key != "cold"), "environment")
     pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in names}
     scopes = [
@@ -96,7 +96,7 @@ def slo_scope_note(slo: Slo, shown: Selection) -> str:
 
 
 def matches_selection(where: Mapping[str, str], shown: Selection) -> bool:
-    """Return whether requests matching *where*, by dimension, are among *shown*."""
+    """Return whether *shown* includes the requests that match *where*, which maps dimensions to values."""
     chosen = {name: getattr(shown, name) for name in where}
     return all(chosen[name] in (None, storable_name(value)) for name, value in where.items())
 
@@ -121,7 +121,7 @@ def _chip(context: Context, key: str) -> Component:
 
 
 def _choices(context: Context, key: str) -> list[str]:
-    """Return the values with requests in the window, the busiest first."""
+    """Return the values with requests in the window, most requests first."""
     source, asked = context.source, replace(context.selection, **{PART[key]: None})
     return list(source.ask(source.read.dimensions, asked)[PART[key]])
 
@@ -144,11 +144,11 @@ def menu(
 
     Args:
         shown: Content of the closed menu.
-        options: Value to words and address.
-        chosen: The value now.
+        options: Text and address by value.
+        chosen: Current value.
         more: Component below the links.
-        title: Purpose and value of the menu, for screen readers.
-        css: The classes of its box.
+        title: Purpose and current value of the menu, for screen readers.
+        css: CSS classes of the menu.
     """
     links = [_option(text, href, on=value == chosen) for value, (text, href) in options.items()]
     summary = html.Summary([*shown, html.I(className="ic ic-down")], className="btn", title=title)
@@ -156,9 +156,9 @@ def menu(
 
 
 def field(key: str, value: str, example: str) -> Component:
-    """Return the placeholder of a text field that sets *key* of the address; `assets/fields.js` builds it.
+    """Return the placeholder of a text field that sets *key* of the address; `assets/fields.js` builds the field.
 
-    The field is not React's: one that is rendered again while the reader types loses letters.
+    React does not render the field, because a field rendered again while the reader types loses letters.
     """
     said = {"data-field": key, "data-value": value, "data-example": example}
     return html.Span(className="field", **attributes(said))
@@ -170,7 +170,7 @@ def _option(text: str, href: str, *, on: bool) -> Component:
 
 
 def leave_out_cold_link(context: Context) -> Component | None:
-    """Return the link that leaves out cold requests; None without any, or with a filter on them."""
+    """Return the link that excludes cold requests; None without cold requests, or if they are filtered already."""
     if context.service is None or "cold" in context.view.part:
         return None
     number = _requests(context, ONLY_COLD)

@@ -1,7 +1,7 @@
 """Service page: latency breakdown, tail inspector, time charts and slow exemplars of one service.
 
 The inspector compares the stages of the median with those of a higher percentile. The server renders the complete table;
-the browser rewrites it on hover from the numbers in its `data-inspector` attribute.
+on hover the browser rewrites it from the numbers in the attribute `data-inspector`.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
 
 _MIN_BAR = 0.6
-# Above the first share one cause explains all requests, below the second a cause is noise. [ratio]
+# Above the first share one cause explains all requests; below the second a cause is noise. [ratio]
 _ONE_CAUSE, _NO_CAUSE = 0.85, 0.1
 _FIXED = "the source has fixed buckets"
 _BAND = "Number of requests, and the bounds of their latency"
-# Two stages that dominate most requests of a percentile, with shares; None where one dominates nearly all.
+# The two stages that dominate most requests of a percentile, with shares; None if one stage dominates nearly all.
 Mixture = tuple[str, float, str, float] | None
 _EXEMPLARS, _ADVICE = 6, 3
-# Number of retained requests to search for those around a pinned percentile.
+# Number of retained requests searched for those near a pinned percentile.
 _LOOKED_THROUGH = 400
-# Distance on the percentile axis, on both sides: a fifth of a nine.
+# Distance on the percentile axis, in grid steps on both sides: a fifth of a nine.
 _NEAR = 8
-# Unattributed share from which a note is shown: time between stages is not instrumented. [ratio]
+# Unattributed share above which a note is shown: the time between stages is not instrumented. [ratio]
 _LARGE_UNATTRIBUTED_SHARE = 0.15
-# Lowest rank of a slow request. [ratio]
+# Minimum rank of a slow request. [ratio]
 _SLOW_RANK = 0.9
 
 
 def render(context: Context) -> Page:
-    """Return the page of one service."""
+    """Return the breakdown page of one service."""
     return service_page(context, "", lambda: _body(context))
 
 
@@ -121,7 +121,7 @@ def _tiles(context: Context, now: Measures) -> Component:
 def _latency_tile(
     context: Context, quantile: float, now: Measures, ratio: float | None, courses: pd.DataFrame
 ) -> Component:
-    """Return a percentile as a tile: a number, or its error bounds where the chart draws those."""
+    """Return a percentile as a tile: a number, or its error bounds if the chart shows those."""
     name = percentile(quantile)
     course = _sparkline(courses, name)
     if not has_enough_samples(now.requests, quantile):
@@ -141,7 +141,7 @@ def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
 
 
 def _change_words(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
-    """Return the change against the window before, or the number of requests without one."""
+    """Return the change against the compared window, or the number of requests without such a window."""
     if ratio is None:
         return _requests(requests) if requests is not None else None
     return delta(ratio, worse_up=worse_up, after=context.view.compared_words)
@@ -152,7 +152,7 @@ def _requests(n: int) -> str:
 
 
 def _cost_tile(context: Context, now: Measures, before: Measures) -> Component | None:
-    """Return the cost of a million requests; None without a price or with a filter."""
+    """Return the tile of the cost of a million requests; None without a price or with a filter."""
     costs, view = context.source.costs, context.view
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
     if costs is None or per_hour is None or view.part:
@@ -175,7 +175,7 @@ def _waiting_tile(now: Measures) -> Component | None:
 
 
 def _unattributed_note(context: Context, now: Measures) -> Component | None:
-    """Return the note on a large unattributed share, where there is one."""
+    """Return the note on a large unattributed share; None if the share is small."""
     total = sum(now.median_stages.values())
     share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
     if share <= _LARGE_UNATTRIBUTED_SHARE or not has_enough_samples(now.requests, 0.5):
@@ -237,14 +237,14 @@ def _exemplars(context: Context, size: str) -> Component:
     slow = f"one per cause{least}"
     sub = slow if pinned is None else "nearest in rank"
     retention = source.read.retention
-    # In a run report traces are retained as long as all other data.
+    # In a run report, traces are retained as long as all other data.
     lasting = f", for {span(retention.traces)}" if retention.traces < retention.hours else ""
     rule = f"Kept: {frame.attrs['rule']}{lasting}."
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
 
 
 def slow_of_each_cause(kept: pd.DataFrame) -> pd.DataFrame:
-    """Return the slowest request of each cause among slow requests; the slowest of all where none is slow."""
+    """Return the slowest request of each cause among slow requests; the slowest of all if none is slow."""
     first = kept.drop_duplicates("dominant")
     slow = first[~(first["rank"] < _SLOW_RANK)]
     return slow if len(slow) else first.head(1)
@@ -255,7 +255,7 @@ def _advice(context: Context) -> str:
 
 
 def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
-    """Return the retained requests with a latency around *quantile*."""
+    """Return the retained requests whose latency is near *quantile*."""
     grid = breakdown(context.source, context.selection)
     at = nearest(grid["percentile"], quantile)
     low, high = (grid["value_seconds"].iloc[min(max(at + side * _NEAR, 0), len(grid) - 1)] for side in (-1, 1))
@@ -266,7 +266,7 @@ def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
 
 
 def nearest_in_rank(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
-    """Return the requests of *kept* (see `read.exemplars`) with the ranks nearest to *quantile*, slowest first."""
+    """Return the requests of *kept* (see `read.exemplars`) whose ranks are nearest to *quantile*, slowest first."""
     chosen = kept.dropna(subset="rank")
     away = [abs(place(min(float(each), 0.999999), even=False) - place(quantile, even=False)) for each in chosen["rank"]]
     near = chosen.assign(away=away).nsmallest(limit, "away").sort_values("rank", ascending=False)
@@ -300,14 +300,14 @@ def inspector(
     """Return the inspector card for the percentile nearest to *wanted*.
 
     Args:
-        frame: A breakdown over the whole percentile grid, the median in it.
-        wanted: The pinned percentile. [ratio]
-        dominants: The frame of `read.dominants` at the same percentiles, to say where causes mix.
-        stalls: What held requests up at those percentiles, as `measures.stalls` returns it.
+        frame: Breakdown over the complete percentile grid, including the median.
+        wanted: Pinned percentile. [ratio]
+        dominants: Result of `read.dominants` at the same percentiles, to name mixed causes.
+        stalls: Stall times at the same percentiles, as returned by `measures.stalls`.
         hidden: Stages left out of the charts.
-        advice: The address of what would help.
-        show_all: The address with every stage in the charts.
-        size: The class of the card's width.
+        advice: Address of the advice page.
+        show_all: Address with all stages in the charts.
+        size: CSS class of the card's width.
     """
     shown = nearest(frame["percentile"], wanted)
     base, tail = stages_at(frame, nearest(frame["percentile"], 0.5)), stages_at(frame, shown)
@@ -344,7 +344,7 @@ def inspector(
 
 
 def _hover_text(what: str, text: str) -> Component:
-    """Return *text* marked for the browser, which rewrites it when the pointer selects another percentile."""
+    """Return *text* marked so that the browser replaces it when the pointer selects another percentile."""
     return html.Span(text, **attributes({f"data-{what}": ""}))
 
 
@@ -368,7 +368,7 @@ def mixtures(dominants: pd.DataFrame, frame: pd.DataFrame) -> list[Mixture]:
 
 
 def _mixture(shares: list[tuple[str, float]]) -> Mixture:
-    if len(shares) < 2:  # noqa: PLR2004 - one cause alone
+    if len(shares) < 2:  # noqa: PLR2004 - a single cause
         return None
     (first, most), (second, next_most) = shares[:2]
     return None if most > _ONE_CAUSE or next_most < _NO_CAUSE else (first, most, second, next_most)
@@ -387,7 +387,7 @@ def _percentile_name(quantile: float) -> str:
 
 
 def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
-    """Return the numbers from which the browser rewrites the table at any percentile."""
+    """Return the numbers from which the browser rewrites the table for any percentile."""
     stages = _stages_with_time(frame)
     wide = has_wide_bucket(frame)
     causes = sorted({stage for each in mixed if each for stage in (each[0], each[2])}, key=position)
@@ -407,7 +407,7 @@ def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mi
 
 
 def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
-    """Return notes on the percentile: stalls, error bounds, mixed causes; `inspector.js` does the same."""
+    """Return notes on the percentile: stalls, error bounds, mixed causes; `inspector.js` has the same logic."""
     said: list[str] = [values["held"][shown]] if values["held"][shown] else []
     if values["wide"][shown]:
         said.append(f"It lies in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")

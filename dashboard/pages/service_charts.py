@@ -1,4 +1,4 @@
-"""Charts of the service page that a control may redraw: percentiles, breakdown over time and heatmap."""
+"""Charts of the service page that controls may redraw: percentiles, breakdown over time, and heatmap."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .measures import breakdown
 from .page import Context, records
 from .scope_filter import matches_selection
 
-# Value in the address to label and quantile; the first is the default.
+# Label and quantile by value in the address; the first is the default.
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}
 _HEAT_QUANTILES = (0.5, 0.99)
 _EXEMPLARS = 24
-# Event kinds that may explain a change.
+# Kinds of events that may explain a change.
 _MARKED = ("deploy", "config")
 _MAX_MARKS = 4
 _MAX_MARK_CHARS = 24
@@ -96,7 +96,7 @@ def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def population(frame: pd.DataFrame) -> str:
-    """Return the number of requests of a breakdown, the percentile that lacks requests, and the precision."""
+    """Return the number of requests, the percentile without enough requests, and the precision, as text."""
     requests = int(frame.attrs.get("requests", 0))
     missing = next((each for each in MARKS if not has_enough_samples(requests, each)), None)
     if missing is not None:
@@ -108,7 +108,7 @@ def population(frame: pd.DataFrame) -> str:
 
 
 def help_button(name: str, paragraphs: tuple[str, ...]) -> Component:
-    """Return a question mark button that opens *paragraphs*."""
+    """Return a question mark button that opens the help text *paragraphs*."""
     said: list[Node] = [html.P(each) for each in paragraphs]
     mark = html.Summary("?", className="btn icon", **attributes({"aria-label": name}))
     return html.Details([mark, html.Div(said, className="pop says")], className="menu")
@@ -133,7 +133,7 @@ def _objective(context: Context) -> Objective | None:
     status, threshold = context.covering_slo, context.threshold_seconds
     if status is None or threshold is None:
         return None
-    # As the objective counts: fast failures are bad.
+    # Counted as by the objective: fast failures are bad, too.
     counted = context.source.ask(context.source.read.slo_counts, context.selection, threshold)
     value, between = None, None
     if counted.total:
@@ -149,7 +149,7 @@ def _too_few(context: Context) -> Component:
 
 
 def hidden_in(context: Context) -> frozenset[str]:
-    """Return the stages that the address leaves out of the charts."""
+    """Return the stages that the address hides in the charts."""
     return frozenset(each for each in (context.view.text("hide") or "").split(",") if each)
 
 
@@ -157,7 +157,7 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     """Return the card of the breakdown over time."""
     figure = over_time_chart(context)
     frame, chosen = _over_time(context), context.view.choice("t", *OVER_TIME)
-    # Shown from the mean to the tail; the tail is the default.
+    # The options are in the order from the mean to the tail; the tail is the default.
     options = {value: OVER_TIME[value][0] for value in reversed(OVER_TIME)}
     tools = switch("Percentile", "t", options, chosen, chart_name="over", default="99")
     drawn = chart("over", figure, _over_time_words(frame, figure["subtitle"]), 290, frame=over_time_table(frame))
@@ -249,7 +249,7 @@ def _cells(context: Context) -> pd.DataFrame:
 
 
 def _alerts(context: Context) -> list[Alert]:
-    """Return the incidents of the shown requests within the shown time, oldest first."""
+    """Return the incidents of the shown requests in the shown time, oldest first."""
     own = [
         each
         for each in context.source.incidents()
@@ -268,7 +268,7 @@ def _marked_events(context: Context) -> dict[datetime, str]:
     axis, source = context.axis, context.source
     frame = source.ask(source.read.events, axis.start, axis.end, service=context.service)
     marked = frame[frame["kind"].isin(_MARKED)]
-    # Deployments come first where not all fit.
+    # Deployments have priority if not all events fit.
     shown = marked.iloc[(marked["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKS)
     return {
         pd.Timestamp(at).to_pydatetime(warn=False): (str(key) or str(text))[:_MAX_MARK_CHARS]

@@ -1,6 +1,6 @@
 """Frame of every page of a service: name, status, tabs, notes, and the state without data.
 
-The notes report agent cost, data that agents left out to stay within their budget, and invalid server timings.
+The notes report agent overhead, data that agents dropped to stay within their budget, and invalid server timings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MISSING_AT = {
 }
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
-# A model name is shown already as the model of the service.
+# Attribute already shown as the model of the service.
 _TELLING_KINDS = ("llm",)
 _TITLES = {
     "": "Breakdown",
@@ -45,12 +45,12 @@ _TITLES = {
 
 
 def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]) -> Page:
-    """Return one tab of a service's page.
+    """Return one tab of the page of a service.
 
     Args:
-        context: What the page is rendered from; its service need not exist.
-        tab: Which tab: "" the breakdown, `tokens`, `capacity`, `replicas`, `traces`, `advice`.
-        build: Builds the content below the tabs; called only when the window has requests.
+        context: Context of the page; its service need not exist.
+        tab: Name of the tab: "" for the breakdown, `tokens`, `capacity`, `replicas`, `traces`, `advice`.
+        build: Function that builds the content below the tabs; called only if the window has requests.
     """
     service, view = context.service or "", context.view
     title = f"{service} · {_TITLES[tab]} · Stagelens" if tab else f"{service} · Stagelens"
@@ -82,7 +82,7 @@ def _unknown(context: Context) -> Component:
 
 
 def service_tabs(context: Context, tab: str) -> Component:
-    """Return the tabs of a service, *tab* selected; `compare` and `slo` are pages of their own."""
+    """Return the tabs of a service with *tab* selected; `compare` and `slo` are separate pages."""
     service, view = context.service or "", context.view
     slo, part = context.slo, view.part
     streams = context.source.ask(context.source.read.streams, context.selection, FIRST_TOKEN)
@@ -137,7 +137,7 @@ def _head(context: Context) -> Component:
 
 
 def _history(context: Context) -> Component | None:
-    """Return the note that the history is younger than the window, or ended before it."""
+    """Return a note if the history starts after the window or ended before it, else None."""
     silence = context.silence
     silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
     said: list[Node] = [
@@ -147,7 +147,7 @@ def _history(context: Context) -> Component | None:
 
 
 def _models(context: Context, names: list[str]) -> list[Node]:
-    """Return the models of the service, as links to their requests where there are several."""
+    """Return the models of the service; if there are several, as links to their requests."""
     chosen = context.view.part.get("m")
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
         return [pill(each, "out") for each in names]
@@ -178,7 +178,7 @@ def _actions(context: Context) -> Component | None:
 
 
 def _without_data(context: Context) -> list[Node]:
-    """Return the filter that leaves no requests, or the time of the last data, with links."""
+    """Return the filter that excludes all requests, or the time of the last data, with links."""
     keys, view = blocking_filters(context), context.view
     if keys:
         return [no_matching_request(context, keys)]
@@ -207,7 +207,7 @@ def _without_data(context: Context) -> list[Node]:
 
 
 def suspect_note(context: Context) -> Component | None:
-    """Return a line on calls with invalid server timings, by dialect; None without any."""
+    """Return a line on calls with invalid server timings, by dialect; None without such calls."""
     found = context.source.ask(context.source.read.streams, context.selection, SUSPECT_REPORT)
     calls = {dialect: each.count for dialect, each in found.items() if each.count}
     if not calls:
@@ -223,7 +223,7 @@ def suspect_note(context: Context) -> Component | None:
 
 
 def agent_cost(context: Context) -> Component | None:
-    """Return a line on the agent overhead of a request; None without agent reports."""
+    """Return a line on the agent overhead per request; None without agent reports."""
     costs = _agent_streams(context, AGENT_COST)
     counted = [costs[level] for level in costs if level != AGENT_LEVELS[-1]]
     requests = sum(each.count for each in counted)
@@ -238,7 +238,7 @@ def agent_cost(context: Context) -> Component | None:
 
 
 def agent_note(context: Context) -> Component | None:
-    """Return which data of the window agents left out to stay within their budget; None without any."""
+    """Return a line on data of the window that agents dropped to stay within their budget; None if complete."""
     costs = _agent_streams(context, AGENT_COST)
     lines = [_level_line(context, level, costs) for level in _REDUCED_LEVELS if level in costs]
     if not lines:
@@ -263,7 +263,7 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
 
 
 def _level_period(context: Context, level: str) -> str:
-    """Return the time range with requests of *level*, in words."""
+    """Return the time range with requests recorded at *level*, as text."""
     view, step = context.view, context.axis.step
     course = context.source.ask(context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step)
     begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step

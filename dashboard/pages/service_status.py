@@ -1,4 +1,4 @@
-"""Status of a service (objectives, incidents, burn rules and newest release), and the words for SLO states."""
+"""Status of a service (from objectives, incidents and its newest release), and the words for SLO states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .comparison_text import short_name
 from .page import Context
 from .regressions import Release, regressions
 
-# Colours of states that need action.
+# Colours of the states that need action.
 COLOURS = {"burning": "bad", "at_risk": "warn"}
 
 
@@ -30,10 +30,10 @@ class ServiceStatus:
     """Status of a service.
 
     Args:
-        state: The state, "" where nothing is known.
-        word: What it is called.
-        note: Why, or since when; may be empty.
-        href: Where that is explained; "" where nothing is known.
+        state: State of the service; "" if unknown.
+        word: Name of the state.
+        note: Reason or start time of the state; may be empty.
+        href: Address of the explanation; "" if the state is unknown.
     """
 
     state: SloState | Literal[""]
@@ -43,12 +43,12 @@ class ServiceStatus:
 
     @property
     def badge(self) -> Component:
-        """State as shape and word, with the note below."""
+        """Status as symbol and word, with the note below."""
         return html.Div([self._pill, html.Div(self.note, className="s why") if self.note else None])
 
     @property
     def link(self) -> Component:
-        """State as shape and word, linked to its explanation, with the note as title."""
+        """Status as symbol and word, linked to its explanation, with the note as title."""
         return link(self._pill, href=self.href, title=f"{self.word} {self.note}".rstrip()) if self.href else self._pill
 
     @property
@@ -62,10 +62,10 @@ def service_status(
     """Return the status of a service.
 
     Args:
-        view: The address.
-        slos: Its objectives.
-        incidents: Its open incidents.
-        release: Its newest version if that is clearly slower than the version before.
+        view: Current view.
+        slos: Objectives of the service.
+        incidents: Open incidents of the service.
+        release: Newest version, if it is clearly slower than the version before; else None.
     """
     slo = min(slos, key=urgency_of, default=None)
     # No action is needed during a maintenance window.
@@ -130,13 +130,13 @@ def _of_incident(view: View, found: Incident) -> ServiceStatus:
 
 
 def clock_or_date(at: datetime, view: View) -> str:
-    """Return *at* on the reader's clock, with the date unless it is today."""
+    """Return the time *at* for the reader's time zone, with the date unless it is today."""
     local = at.astimezone(view.zone)
     return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
 
 
 def state_note(found: SloStatus, view: View) -> str:
-    """Return since when or until when the state of *found* lasts, where known; else ""."""
+    """Return the start or the end of the state of *found* as text; "" if unknown."""
     if found.state == "stale" and found.stale_since is not None:
         return f"since {clock_or_date(found.stale_since, view)}"
     if found.state == "maintenance" and found.work is not None:
@@ -149,7 +149,7 @@ def state_note(found: SloStatus, view: View) -> str:
 
 
 def maintenance_end(work: ActiveMaintenance, view: View) -> str:
-    """Return the end of *work* in words."""
+    """Return the end of the maintenance window *work* as text."""
     return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
 
 
@@ -159,21 +159,21 @@ def state_line(found: SloStatus, view: View) -> str:
 
 
 def burn_note(found: SloStatus, view: View) -> list[Node]:
-    """Return the burn rate of *found*, or why it is unknown now."""
+    """Return the burn rate of *found* as text, or the reason why it is unknown."""
     if found.state in ("stale", "maintenance", "no_data"):
         return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
     return [html.Span(f"burning {times(found.burn_1h)}", className="bad" if found.burn_1h > 1 else "muted"), " · 1 h"]
 
 
 def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:
-    """Return the note that requests of a maintenance window are shown, though they do not count."""
+    """Return the note that requests in a maintenance window are shown although they do not count."""
     if not slo.maintenance.intervals(start, end):
         return ""
     return " Requests during maintenance windows are shown but do not count."
 
 
 def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
-    """Return the most urgent of *states*; "" where there is none."""
+    """Return the most urgent of *states*; "" if there is none."""
     for state in URGENCY:
         if state in states:
             return state

@@ -1,4 +1,4 @@
-"""Settings page: configuration of Stagelens and storage use; read-only, without secrets."""
+"""Settings page: configuration of Stagelens and storage use; read-only and without secrets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _dashboard(context: Context) -> Component:
 
 
 def _readers(config: DashboardConfig) -> str:
-    """Return who may read, without secrets."""
+    """Return a description of the access rules for readers, without secrets."""
     ways = [
         ("a token", config.token),
         ("names and passwords", config.users),
@@ -84,7 +84,7 @@ def _readers(config: DashboardConfig) -> str:
 
 
 def _host(address: str) -> str:
-    """Return the host of *address*; the rest may hold a secret."""
+    """Return the host of *address*; the rest may contain a secret."""
     return urlsplit(address).hostname or "set"
 
 
@@ -196,7 +196,7 @@ def _limits(context: Context) -> Component:
 
 
 def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
-    """Return the path of the file, and since when its content is in force."""
+    """Return the path of the file, and the time since which its content is in use."""
     since = file.changed_at
     read = day(since.astimezone(context.view.zone)) if since else "never without errors"
     return {"File": str(file.path), "In force since": read}

@@ -39,19 +39,19 @@ from .page import Context, Page, empty_page_card, panel
 from .service_status import COLOURS, maintenance_end, state_counts, state_line, state_note
 from .slo_spent import spent_card, stages_card
 
-# The values of `w`, the default first: how much of the budget's window is shown.
+# Values of `w`, default first: the shown part of the budget's window.
 WINDOWS = {"30d": timedelta(days=30), "7d": timedelta(days=7), "1d": timedelta(days=1)}
 _MAX_MARKERS = 6
 _NOT_BURNING = ("stale", "maintenance")
-_UNKNOWN = "–"  # noqa: RUF001 - an en dash stands for unknown
+_UNKNOWN = "–"  # noqa: RUF001 - an en dash means unknown
 _TITLE = "SLOs · Stagelens"
 _PLACE = "/slo"
 
 
 def render(context: Context, name: str | None) -> Page:
-    """Return the page of the objective called *name*, the most urgent one where the address names none."""
+    """Return the page of the objective *name*; the most urgent objective if *name* is None."""
     view, source = context.view, context.source
-    # Links in messages are about the past and show the objectives as of then.
+    # Links in notifications refer to a past time, and show the objectives at that time.
     found = context.slos
     broken = _file_problems(source.slo_problems(), in_force=bool(found))
     trail: list[tuple[str, str | None]] = [("SLOs", view.link(_PLACE) if name else None)]
@@ -117,7 +117,7 @@ def slo_sentence(view: View, found: SloStatus) -> str:
 
 
 def _stale_detail(found: SloStatus) -> str:
-    """Return the last status of a stale objective, and the effect on alerts."""
+    """Return the last known status of a stale objective, and the effect on alerts."""
     held = "Until it works again no incident is opened or resolved."
     if found.budget_left is None:
         return held
@@ -156,7 +156,7 @@ def _unknown_objective(context: Context, name: str) -> Component:
 
 
 def window_links(view: View, found: SloStatus) -> Component:
-    """Return the links that choose the shown part of the budget's window."""
+    """Return the links that select the shown part of the budget's window."""
     whole = found.slo.window
     lengths = {value: length for value, length in WINDOWS.items() if length < whole}
     options = {"30d": (span(whole), view.here(w=None))}
@@ -166,11 +166,11 @@ def window_links(view: View, found: SloStatus) -> Component:
 
 
 def budget_card(context: Context, found: SloStatus) -> Component:
-    """Return the error budget over its window, with the sustainable pace and the projection.
+    """Return the card of the error budget over its window, with the sustainable pace and the projection.
 
     Args:
-        context: Of the service the objective is about.
-        found: The objective.
+        context: Context of the objective's service.
+        found: Status of the objective.
     """
     slo, view = found.slo, context.view
     title = f"{slo.service}: error budget"
@@ -178,7 +178,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     axis, series = _budget_series(context, found, since)
     if not len(series):
         return card(title, _no_requests(found), sub=_bad_words(found))
-    # A budget counts requests, also where time is measured.
+    # The unit is requests, also for objectives on time.
     series = series.assign(bad=series["bad"] * (series["requests"].sum() / series["total"].sum()))
     allowed = found.bad + found.bad_left
     before = max(found.bad - float(series["bad"].sum()), 0.0) if axis.start > since else 0.0
@@ -210,9 +210,9 @@ def budget_card(context: Context, found: SloStatus) -> Component:
 
 
 def burn_card(context: Context, found: SloStatus) -> Component:
-    """Return the burn rate over the page's window, against the alert rules."""
+    """Return the card of the burn rate over the window of the page, with the thresholds of the alert rules."""
     slo, axis = found.slo, context.axis
-    # The step must divide five minutes, or that line would cover six.
+    # The step must divide five minutes; otherwise the line of five minutes would cover six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
     series = context.source.ask(tally_over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
     title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
@@ -240,7 +240,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
 
 
 def _budget_series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
-    """Return the shown part of the budget's window, and its good and bad requests."""
+    """Return the shown part of the budget's window, and its good and bad requests by step."""
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
@@ -275,7 +275,7 @@ def _no_requests(found: SloStatus) -> Component:
 
 
 def _budget_markers(context: Context, found: SloStatus, axis: TimeAxis) -> dict[datetime, str]:
-    """Return the newest releases and incidents in the shown time, as far as they fit."""
+    """Return the newest releases and incidents in the shown time, as far as they fit into the chart."""
     rows = context.versions.iloc[1:]
     seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
     alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
@@ -304,7 +304,7 @@ def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
 
 
 def unwatched_line(context: Context) -> Component | None:
-    """Return a line with the fix where no objective is watched; None with objectives or without alerts."""
+    """Return a line with the fix if no objective is evaluated; None with objectives or without alerts."""
     source = context.source
     if not source.has_alerts:
         return None
@@ -340,27 +340,27 @@ def no_objectives(context: Context) -> Component:
 
 
 def _with_code(text: str) -> Sequence[Node]:
-    """Return *text* with its parts in backquotes as code."""
+    """Return *text* with its parts in backquotes formatted as code."""
     parts = text.split("`")
     return [html.Code(part, className="mono") if place % 2 else part for place, part in enumerate(parts) if part]
 
 
 def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:
-    """Return the objectives, most urgent first, *chosen* selected."""
+    """Return the card of all objectives, most urgent first, with *chosen* selected."""
     rows = [_objective_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
     head = (("Objective", ""), ("Budget left", ""), ("Burn 1 h", "r"))
     return card("Objectives", table(head, rows, "Objectives"), size="c4 beside", flush=True)
 
 
 def objective_words(slo: Slo) -> str:
-    """Return the target of *slo*, as short as a table line."""
+    """Return the target of *slo* as a short text for a table."""
     return f"{target(slo.objective)} {_condition(slo, 'under')} · {span(slo.window)}"
 
 
 def time_to_exhaustion(found: SloStatus) -> timedelta | None:
     """Return the time until the budget is exhausted at the current pace.
 
-    None where the budget lasts, because a window later the spent part is restored, and where the pace is unknown: while
+    None if the budget lasts, because the spent part is restored as the window moves on, and if the pace is unknown: while
     objectives are stale, or requests do not count.
     """
     goes_on = found.burn_1h > 1 and found.state not in _NOT_BURNING
@@ -390,7 +390,7 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
                 [
                     link(slo.name, href=href, className="n"),
                     html.Div(objective_words(slo), className="s"),
-                    # For healthy objectives the circle suffices; screen readers get the word.
+                    # For healthy objectives the symbol is sufficient; screen readers get the word.
                     html.Div(state_line(found, context.view), className="sr" if found.state == "healthy" else "s why"),
                 ]
             ),
@@ -403,7 +403,7 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
 
 
 def _budget_left(found: SloStatus, kind: str) -> Node:
-    """Return the budget left as a bar and a number; an overspent budget has an empty bar."""
+    """Return the remaining budget as a bar and a number; an overspent budget has an empty bar."""
     if found.budget_left is None:
         return _UNKNOWN
     text, word = budget_left_words(found.budget_left)
@@ -412,7 +412,7 @@ def _budget_left(found: SloStatus, kind: str) -> Node:
 
 
 def _condition(slo: Slo, than: str) -> str:
-    """Return the condition of the objective, as short as a cell: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
+    """Return the condition of the objective as a short text: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
     if slo.threshold is None:
         return "explained by stages" if slo.kind == "coverage" else "succeed"
     about = {"ttft": "TTFT ", "tpot": "a token ", "freshness": "data "}.get(slo.kind, "")

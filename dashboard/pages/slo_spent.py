@@ -1,6 +1,6 @@
-"""Causes of spent error budget: bad requests by stage, and stage budgets.
+"""Causes of the spent error budget: bad requests by stage, and stage budgets.
 
-The card, the objective's page and its incident use the same bad requests and name the same stage.
+The card, the page of the objective and its incident evaluate the same bad requests and name the same stage.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from .service_status import clock_or_date, maintenance_note
 
 _BUDGETS_TITLE = "Stage budgets"
 _MAX_VERSIONS = 4
-# Number of broken budgets named in a sentence.
+# Maximum number of exceeded budgets named in a sentence.
 _MAX_NAMED = 3
 _SPENT_TITLE = "What spent the budget"
-# Wide bars for clicks: a third of the steps of other charts.
+# Wide bars are easier to click: a third of the steps of other charts.
 _COARSER = 3
 _LEGEND, _MIN_SHARE = 4, 0.02
 
 
 def spent_card(context: Context, found: SloStatus) -> Component:
-    """Return the bad requests of the page's window by stage, and the mean excess of a bad request.
+    """Return the card of bad requests in the window by stage, with the mean excess of a bad request.
 
     Args:
-        context: Of the service the objective is about.
-        found: The objective.
+        context: Context of the objective's service.
+        found: Status of the objective.
     """
     slo, source, axis = found.slo, context.source, context.axis
     if slo.stage is not None:
@@ -123,7 +123,7 @@ def _window_words(context: Context) -> str:
 def _traces_path(context: Context, slo: Slo, stage: str, at: datetime, step: timedelta) -> str:
     start, end = max(at, context.axis.start), min(at + step, context.axis.end)
     moments = {"from_": str(int(start.timestamp() * 1000)), "to": str(int(end.timestamp() * 1000))}
-    # Bad requests without a stage have failed.
+    # Bad requests without a stage are failed requests.
     why = {"dom": stage} if stage else {"err": "1"}
     return context.view.link("/traces", svc=context.service, **filter_params(slo), **why, **moments)
 
@@ -135,7 +135,7 @@ def _spent_words(spent: Mapping[str, float], bad: float) -> str:
 
 
 def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
-    """Return the blamed stage; *unexplained* is the share of bad requests without one."""
+    """Return a line on the blamed stage; *unexplained* is the share of bad requests without one."""
     blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
     said = [f"{bad_sentence(blamed, context.view.window_phrase)}."] if blamed else []
     if unexplained:
@@ -174,17 +174,17 @@ def _excess_row(record: dict[str, Any], widest: float) -> Component:
 
 
 def stage_budget_use(context: Context, slo: Slo) -> BudgetSplit | None:
-    """Return the stage budget use of *slo* in the window, for the version, model and route of the address."""
+    """Return the use of the stage budgets of *slo* in the window, for the version, model and route of the address."""
     asked, axis = _narrowed(context, slo), context.axis
     return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
 
 
 def stages_card(context: Context, slo: Slo) -> Component:
-    """Return the card of stage budgets and their use.
+    """Return the card of the stage budgets and their use.
 
     Args:
-        context: Of the service the objective is about.
-        slo: The objective; it has budgets, and a threshold that they split.
+        context: Context of the objective's service.
+        slo: Objective with stage budgets and a threshold that they divide.
     """
     split, at = stage_budget_use(context, slo), percentile(slo.objective)
     tools = _versions(context, slo)
@@ -200,17 +200,17 @@ def stages_card(context: Context, slo: Slo) -> Component:
 
 
 def _narrowed(context: Context, slo: Slo) -> Slo:
-    """Return *slo* narrowed to the scope of the address, where the objective has none."""
+    """Return *slo* narrowed to the version, model and route of the address, if the objective sets none."""
     part = {PART[key]: value for key, value in context.view.part.items() if key != "cold"}
     return replace(slo, **{name: value for name, value in part.items() if getattr(slo, name) is None})
 
 
 def _versions(context: Context, slo: Slo) -> Node:
-    """Return links to each version, newest first, where there is a choice."""
+    """Return links to each version, newest first; empty if there is only one."""
     view, chosen = context.view, context.view.part.get("v", "")
     rows = context.versions
     seen = [str(name) for name, n in zip(rows["version"], rows["requests"], strict=True) if n > 0][::-1]
-    if slo.version is not None or (len(seen) < 2 and not chosen):  # noqa: PLR2004 - one is no choice
+    if slo.version is not None or (len(seen) < 2 and not chosen):  # noqa: PLR2004 - a single version is no choice
         return None
     shown = (
         seen[:_MAX_VERSIONS] if not chosen or chosen in seen[:_MAX_VERSIONS] else [chosen, *seen[: _MAX_VERSIONS - 1]]
@@ -220,7 +220,7 @@ def _versions(context: Context, slo: Slo) -> Node:
 
 
 def _budget_sentences(split: BudgetSplit, threshold: float) -> list[Node]:
-    """Return the broken budgets with their excess, and the stages without a budget if they contribute."""
+    """Return sentences on exceeded budgets with their excess, and on contributing stages without a budget."""
     said = _broken_budgets(split.broken) if split.broken else _kept_budgets(split.uses)
     left = _unassigned(split, threshold)
     if split.seconds > threshold and split.rest_seconds > left:
@@ -248,12 +248,12 @@ def _use_words(use: StageUse) -> str:
 
 
 def _unassigned(split: BudgetSplit, threshold: float) -> float:
-    """Return the part of the threshold without a budget, never below zero."""
+    """Return the part of the threshold that is not assigned to a budget, never below zero."""
     return max(0.0, threshold - sum(use.budget_seconds for use in split.uses))
 
 
 def _budget_table(split: BudgetSplit, threshold: float, at: str) -> Component:
-    # Leaves room for a mark at the end.
+    # The scale leaves space for a mark at the end.
     widest = 1.01 * max(max(use.seconds, use.budget_seconds) for use in split.uses)
     head: Sequence[tuple[Node, str]] = (
         ("Stage", "w1"),
@@ -285,7 +285,7 @@ def _budget_row(use: StageUse, widest: float) -> Component:
 
 
 def _bar(use: StageUse, widest: float) -> Component:
-    """Return the used time as a bar with the budget as a mark."""
+    """Return a bar of the used time, with the budget as a mark."""
     marks = [
         html.I(style={"width": f"{100 * use.seconds / widest:.1f}%"}),
         html.Span(className="lim", style={"left": f"{100 * use.budget_seconds / widest:.1f}%"}),
@@ -313,15 +313,15 @@ def _deviation(seconds: float, budget: float) -> Nodes:
 
 
 def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
-    """Return the mean stage times of requests that violated *slo*, and of the others (`Reader.bad_breakdown`)."""
+    """Return the mean stage times of requests that violated *slo*, and of all others (`Reader.bad_breakdown`)."""
     source = context.source
     return source.ask(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
 
 
 def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
-    """Return the stage to blame for an objective in trouble, and a sentence about it; "" without one.
+    """Return the stage to blame for an objective that is not met, and a sentence about it; "" without one.
 
-    During an incident it is the stage of the incident, else that of the bad requests of the window.
+    During an incident the stage is taken from the incident, else from the bad requests of the window.
     """
     if slo.stage is not None:
         return slo.stage, f"The objective is about {label(slo.stage)}"
@@ -339,7 +339,7 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
 
 
 def bad_sentence(blamed: StageGrowth, when: str) -> str:
-    """Return a sentence about the excess time of bad requests; *when* is their time.
+    """Return a sentence about the excess time of bad requests; *when* is their time as text.
 
     >>> bad_sentence(StageGrowth("queue", 0.424, 0.95), "since 11:20").replace("\u202f", " ")
     'Bad requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
@@ -349,13 +349,13 @@ def bad_sentence(blamed: StageGrowth, when: str) -> str:
 
 
 def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:
-    """Return the address of the retained requests that violated *slo*, including the calm before it.
+    """Return the address of the retained requests that violated *slo*, starting shortly before the violation.
 
     Args:
-        view: The address.
-        slo: The objective.
+        view: Current view.
+        slo: Violated objective.
         began: Start of the violation.
-        end: End of the violation; None while it lasts.
+        end: End of the violation; None while it continues.
     """
     window = {"from_": str(int((began - CALM_BEFORE).timestamp() * 1000))}
     if end is not None:

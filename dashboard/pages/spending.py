@@ -1,4 +1,4 @@
-"""Cost of requests: per request, per good request, and the share of each stage."""
+"""Cost of requests: per request, per good request, and by stage."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Spending:
 
     Args:
         currency: Currency sign or code.
-        per_hour: Cost of the service. [currency an hour]
+        per_hour: Cost of the service. [currency/hour]
         each: Cost of a request; None without requests. [currency]
-        good: Cost of a good request, with the cost of bad ones included. [currency]
+        good: Cost of a good request, including the cost of the bad ones. [currency]
         bad_share: Share of bad requests. [ratio]
     """
 
@@ -45,10 +45,10 @@ class Spending:
 
 
 def spending(context: Context) -> Spending | None:
-    """Return the cost of the requests of the window; None without a price."""
+    """Return the cost of the requests in the window; None without a price."""
     costs, source = context.source.costs, context.source
     per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
-    # A price covers all requests of a service, not those of one version, model or route.
+    # A price covers all requests of a service, not the requests of one version, model or route.
     if costs is None or per_hour is None or context.view.part:
         return None
     counted = source.ask(source.read.slo_counts, context.selection, context.threshold_seconds)
@@ -58,7 +58,7 @@ def spending(context: Context) -> Spending | None:
 
 
 def mean_stages(context: Context) -> dict[str, float]:
-    """Return the mean time [seconds] of each stage over the requests of the window."""
+    """Return the mean time [seconds] of each stage over the requests in the window."""
     view, source = context.view, context.source
     frame = source.ask(source.read.breakdown_over_time, context.selection, None, view.end - view.start)
     if not len(frame):
@@ -73,7 +73,7 @@ def mean_stages(context: Context) -> dict[str, float]:
 
 
 def cost_tile(context: Context) -> Component:
-    """Return the cost of a million requests, and of a million good ones."""
+    """Return the tile of the cost of a million requests, and of a million good requests."""
     name, found = "Cost per 1 M", spending(context)
     if found is None:
         return tile(name, UNKNOWN, "", "a price is of all requests" if context.view.part else "no price is set")
@@ -84,7 +84,7 @@ def cost_tile(context: Context) -> Component:
 
 
 def cost_card(context: Context, size: str) -> Component:
-    """Return the cost by stage, and the possible saving of each."""
+    """Return the card of the cost by stage, and the largest possible saving of each stage."""
     found, means = spending(context), mean_stages(context)
     shares = cost_by_stage(1.0, means)
     if not shares:
@@ -104,7 +104,7 @@ def cost_card(context: Context, size: str) -> Component:
 
 
 def _idle_cost(context: Context, whole: float, currency: str) -> Component | None:
-    """Split the cost of a million requests into busy and idle machine time; None where utilization is unknown."""
+    """Return a line that splits the cost into busy and idle machine time; None if the utilization is unknown."""
     frame = hardware_frame(context)
     share = mean_utilization(frame)
     if share is None:
@@ -144,7 +144,7 @@ def _row(
 
 
 def _yaml_string(service: str) -> str:
-    """Return *service* as a YAML string, quoted where necessary."""
+    """Return *service* as a YAML string, quoted if necessary."""
     return service if re.fullmatch(r"[A-Za-z][\w.-]*", service) else json.dumps(service)
 
 

@@ -95,7 +95,7 @@ def _finding(context: Context, measures: TokenMeasures) -> Component:
 
 
 def headline(context: Context, measures: TokenMeasures) -> str:
-    """Return a sentence about the time to first token, and the stage that dominates its tail."""
+    """Return a sentence about the time to first token and the dominant stage of its tail."""
     usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
     if usual is None:
         return f"{several(measures.first.count, 'first token')}: too few to evaluate the time to the first token"
@@ -159,7 +159,7 @@ def _time(
     known: tuple[Histogram, Histogram, pd.DataFrame],
     quantile: float,
 ) -> Component:
-    """Return a time percentile as a tile, with its change and its time series."""
+    """Return a percentile of a time as a tile, with its change and its trend."""
     now, before, course = known
     value = value_at(now, quantile)
     column = percentile(quantile)
@@ -171,12 +171,12 @@ def _time(
     elif ratio is not None:
         below = delta(ratio, after=context.view.compared_words)
     made = duration_tile(f"{name} {column}", value, below, drawn)
-    made.title = definition  # pyright: ignore[reportAttributeAccessIssue] - every HTML component has one
+    made.title = definition  # pyright: ignore[reportAttributeAccessIssue] - every HTML component has a title
     return made
 
 
 def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histogram) -> Component:
-    """Return tokens a second as a tile."""
+    """Return the tile of tokens per second."""
     if not now.count:
         return tile(name, UNKNOWN, "", "no token counts")
     course = _metric_over_time(context, TOKENS, kind, ())

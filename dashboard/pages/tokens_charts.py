@@ -40,7 +40,7 @@ NO_COUNTS = (
 )
 # Smallest share that one decimal shows. [ratio]
 _SMALL_SHARE = 0.001
-# Requests in a group of steps: enough for p99, or with fewer in all for the median only.
+# Requests in a group of steps: enough for p99, or, with fewer requests in total, for the median only.
 _GROUP, _MEDIAN_GROUP = 1200, 40
 _MOST_GROUPS, _MOST_MEDIAN_GROUPS = 12, 6
 _LEAST_STEPS, _LEAST_GROUPS = 8, 3
@@ -55,7 +55,7 @@ _SPEED_COLUMNS = {
 
 
 def first_token_frame(context: Context, measures: TokenMeasures) -> pd.DataFrame:
-    """Return the stage breakdown of the time to first token, at percentiles with enough requests."""
+    """Return the stage breakdown of the time to first token, at the percentiles with enough requests."""
     source = context.source
     frame = source.ask(_smoothed_first_tokens, source.read, context.selection, measures.definition)
     shown = percentile_grid(int(frame.attrs.get("requests", 0)))
@@ -107,7 +107,7 @@ def _requests_needed(n: int, quantile: float) -> str:
 
 
 def speed_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the card of token speed by the number of requests that decode together."""
+    """Return the card of token speed by number of requests that decode at the same time."""
     title, source = "Token speed against load", context.source
     groups = _groups(measures.pace.count)
     frame = source.ask(
@@ -142,7 +142,7 @@ def _groups(requests: int) -> int:
 
 
 def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return *frame* without p99 values of too few requests."""
+    """Return *frame* without the p99 values that have too few requests."""
     tells = np.array([has_enough_samples(int(each), 0.99) for each in frame["n"]], dtype=bool)
     return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))
 
@@ -164,13 +164,13 @@ class TokenMeasures:
     """Token streaming measures of a selection.
 
     Args:
-        definition: Definition of the measured times; "" without any.
-        definitions: Requests by definition.
+        definition: Definition by which the times were measured; "" without measured times.
+        definitions: Number of requests by definition.
         first: Time to the first token. [seconds]
         pace: Mean time from one token to the next of each request. [seconds]
-        gap: Longest gap between two parts of each response. [seconds]
-        taken_in: Tokens of the prompts, for any definition. [tokens]
-        put_out: Tokens of the responses, for any definition. [tokens]
+        gap: Longest gap between two chunks of each response. [seconds]
+        taken_in: Prompt lengths, for all definitions. [tokens]
+        put_out: Response lengths, for all definitions. [tokens]
     """
 
     definition: str
@@ -188,12 +188,12 @@ class TokenMeasures:
 
     @property
     def otherwise(self) -> int:
-        """Number of requests measured by another definition, which no time on the page includes."""
+        """Number of requests measured by another definition, which are not included in any time on the page."""
         return sum(self.definitions.values()) - self.timed
 
 
 def token_measures(source: Source, selection: Selection | None, definition: str | None) -> TokenMeasures:
-    """Return the measures of *selection* by *definition*, or by the most frequent one; empty ones for None."""
+    """Return the measures of *selection* by *definition*, or by the most frequent one; empty for None."""
     found = {
         metric: source.ask(source.read.streams, selection, metric) if selection else {}
         for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS)
@@ -207,7 +207,7 @@ def token_measures(source: Source, selection: Selection | None, definition: str 
 
 
 def measures_of_window(context: Context) -> TokenMeasures:
-    """Return the measures of the window, by the definition of the address."""
+    """Return the measures of the window, by the definition in the address."""
     return token_measures(context.source, context.selection, context.view.text("by"))
 
 
@@ -218,13 +218,13 @@ def value_at(histogram: Histogram, quantile: float) -> float | None:
 
 
 def definition_words(definition: str) -> str:
-    """Return how times by *definition* are measured, in words."""
+    """Return how *definition* measures the time to first token, as text."""
     return DEFINITIONS.get(definition, f"by a definition of its own, {definition}")
 
 
 @dataclass(frozen=True, slots=True)
 class BandChart:
-    """Name, unit and colour token of a chart over token count buckets."""
+    """Name, unit and colour token of a chart by token count bucket."""
 
     name: str
     unit: str
@@ -232,7 +232,7 @@ class BandChart:
 
 
 def prompt_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the time to first token by prompt length."""
+    """Return the card of the time to first token by prompt length."""
     found = context.source.ask(
         context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, measures.definition
     )
@@ -240,7 +240,7 @@ def prompt_card(context: Context, measures: TokenMeasures) -> Component:
 
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the time per output token by response length."""
+    """Return the card of the time per output token by response length."""
     found = context.source.ask(
         context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
@@ -283,7 +283,7 @@ def _no_lengths(counted: Histogram) -> Component:
 
 
 def length_card(measures: TokenMeasures) -> Component:
-    """Return the response lengths, and whether the tail is longer responses or slower tokens."""
+    """Return the card of response lengths, with the reason of the tail: longer responses or slower tokens."""
     title, counted = "Response length", measures.put_out
     if not counted.count:
         return card(title, empty("No token counts", NO_COUNTS), size="c4")
@@ -311,7 +311,7 @@ def length_card(measures: TokenMeasures) -> Component:
 
 
 def requests_by_length(counted: Histogram) -> dict[str, int]:
-    """Return requests by token count, in buckets that end at powers of two: 9 to 16.
+    """Return the number of requests by token count, in buckets that end at powers of two, such as 9 to 16.
 
     >>> list(requests_by_length(Histogram(0, {-1: 1, 0: 2, 1: 5})).values())
     [1, 2, 5]
@@ -340,7 +340,7 @@ def _length_summary(counted: Histogram) -> str:
 
 
 def tail_words(measures: TokenMeasures) -> str | None:
-    """Return whether response length or token time grows more from p50 to p99."""
+    """Return whether the response length or the time per token grows more from p50 to p99, as text."""
     values = [value_at(each, quantile) for each in (measures.put_out, measures.pace) for quantile in (0.5, 0.99)]
     if None in values or not all(values):
         return None

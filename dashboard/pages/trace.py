@@ -30,7 +30,7 @@ from .trace_timeline import (
     trace_baseline,
 )
 
-# A W3C trace id or at least eight digits of it, or that and the root's span id: one request of several in the trace.
+# A W3C trace id or at least eight digits of it; or trace id and root span id, for one of several requests in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 _RETAINED_BECAUSE = {
     "forced": "requested by the client",
@@ -134,9 +134,9 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
 
 
 def _export_links(context: Context, found: KeptTrace) -> list[Node]:
-    """Return links to the same request elsewhere: an OTLP file, and the reader's own tracing backend."""
+    """Return links to the same request in other tools: an OTLP file, and the reader's tracing backend."""
     name = trace_name(found.trace_id, found.span_id)
-    # A file, which the browser downloads directly.
+    # This link is a file, which the browser downloads directly.
     ways: list[Node] = [html.A("OTLP JSON", href=f"/api/v1/traces/{name}", className="btn", download="")]
     tracer = context.source.tracer
     if tracer:
@@ -201,7 +201,7 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
 
 
 def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
-    """Return the verdict sentence, and both requests as bars to scale."""
+    """Return the verdict sentence, and the request and its baseline as bars to scale."""
     stages = {stage: value / NS for stage, value in found.stages_ns.items()}
     seconds = found.duration_ns / NS
     number, unit = split_duration(seconds)
@@ -239,7 +239,7 @@ def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
     said: list[Any] = []
     for stage in excess[:2]:
         share = stages[stage] / total
-        if share < 0.1:  # noqa: PLR2004 - less is no cause
+        if share < 0.1:  # noqa: PLR2004 - a smaller share is no cause
             continue
         usual = setting.usual(stage)
         said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]

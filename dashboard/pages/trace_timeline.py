@@ -1,4 +1,4 @@
-"""Timeline of one retained request: by stage, with the baseline of its service, or by the place where work ran."""
+"""Timeline of one retained request: by stage with the baseline of its service, or by the hardware on which work ran."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from .page import Context
 
 _BASELINE_RANGE = timedelta(hours=6)
 _MIN_REQUESTS = 20
-# Ranks from here on are red.
+# Ranks from this one on are red.
 RARE = 0.99
-# A note stands right of a bar that ends before this position, left of one that begins after its mirror, else on it. [percent]
+# A note is right of a bar that ends before this position, left of a bar that starts after its mirror image, else on the
+# bar. [percent]
 _MIDDLE = 60
 
 
 def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
-    """Return the card with a row for each recorded interval; *tools* are at its right."""
+    """Return the card with a row for each recorded interval; *tools* are the controls at its right."""
     scale = Scale.of(found)
     head: list[tuple[Node, str]] = [
         ("Stage", "w-name"),
@@ -72,7 +73,7 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
 
 
 def _bar_note(said: str, left: float, width: float) -> Component:
-    """Return a note behind, before or on its bar, where it fits; positions in percent."""
+    """Return a note after, before or on its bar, depending on the space; positions in percent."""
     if left + width < _MIDDLE:
         return html.Span(said, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
     if left > 100 - _MIDDLE:
@@ -81,7 +82,7 @@ def _bar_note(said: str, left: float, width: float) -> Component:
 
 
 def _unattributed_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
-    """Return the row of unattributed time, which has no interval."""
+    """Return the row of the unattributed time, which has no recorded interval."""
     seconds = found.stages_ns.get(OVERHEAD, 0) / NS
     if not seconds:
         return []
@@ -117,7 +118,7 @@ def _overlap_note(found: KeptTrace) -> Node:
 
 
 def lanes(found: KeptTrace, tools: Node) -> Component:
-    """Return the card with a lane for each place where work ran; *tools* are at its right."""
+    """Return the card with a lane for each device or CPU on which work ran; *tools* are the controls at its right."""
     scale = Scale.of(found)
     held: dict[str, list[dict[str, Any]]] = {}
     for span in spans_by_start(found.spans):
@@ -155,12 +156,12 @@ def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceBaseline:
-    """Usual times of the service around a retained request.
+    """Usual times of the service at the time of a retained request.
 
     Args:
-        latency: The latency of the requests around it.
-        stages: Each stage's own time in them.
-        median: The stages of the median request: stage to seconds.
+        latency: Latency of the requests in the hours around it. [seconds]
+        stages: Own time of each stage in these requests. [seconds]
+        median: Stage times of the median request. [seconds]
     """
 
     latency: Histogram
@@ -168,7 +169,7 @@ class TraceBaseline:
     median: dict[str, float]
 
     def usual(self, stage: str) -> float | None:
-        """Return the median of the stage's own time; None with too few requests."""
+        """Return the median of the own time of *stage*; None with too few requests."""
         own = self.stages.get(stage)
         if own is None or own.count < _MIN_REQUESTS:
             return None
@@ -177,18 +178,18 @@ class TraceBaseline:
 
     @property
     def median_seconds(self) -> float:
-        """Latency of the median request; zero without one."""
+        """Latency of the median request; zero if there is none."""
         return sum(self.median.values())
 
 
 def requests_around(found: KeptTrace) -> Selection:
-    """Return the requests of the service around *found*."""
+    """Return the selection of the service's requests around the time of *found*."""
     at = datetime.fromtimestamp(found.started_ns / NS, UTC)
     return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
 
 
 def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
-    """Return the baseline of *found*."""
+    """Return the baseline for the retained request *found*."""
     source, near = context.source, requests_around(found)
     frame = source.ask(source.read.breakdown, near, (0.5,))
     median = stages_at(frame, 0) if len(frame) and has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5) else {}
@@ -210,7 +211,7 @@ def neighbour_traces(context: Context, found: KeptTrace) -> tuple[str | None, st
 
 
 def rank_in(histogram: Histogram | None, seconds: float) -> float | None:
-    """Return the share of requests with at most *seconds*; None with too few requests [ratio]."""
+    """Return the share of requests with a value of at most *seconds*; None with too few requests [ratio]."""
     if histogram is None or histogram.count < _MIN_REQUESTS:
         return None
     share = histogram.fraction_below(seconds)
@@ -219,12 +220,12 @@ def rank_in(histogram: Histogram | None, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Numbers beside a timeline row.
+    """Numbers beside a row of the timeline.
 
     Args:
-        seconds: How long it took. [seconds]
-        rank: Share of requests whose stage took no longer; None with too few requests. [ratio]
-        main: Whether the request is dominated by this stage.
+        seconds: Duration of the row. [seconds]
+        rank: Share of requests with at most this time in the stage; None with too few requests. [ratio]
+        main: Whether this stage dominates the request.
     """
 
     seconds: float
@@ -234,17 +235,17 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Time axis of all rows.
+    """Time axis shared by all rows.
 
     Args:
-        whole: The wall time of the request, above zero. [seconds]
+        whole: Wall time of the request, above zero. [seconds]
     """
 
     whole: float
 
     @classmethod
     def of(cls, found: KeptTrace) -> Scale:
-        """Return the axis of *found*."""
+        """Return the time axis of *found*."""
         return cls(wall_seconds(found.duration_ns))
 
     @property
@@ -273,6 +274,6 @@ class Scale:
 
 
 def span_bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
-    """Return one span as a bar on a lane."""
+    """Return one span as a bar in a lane."""
     left, width = scale.place(span)
     return html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}, **more)

@@ -38,7 +38,7 @@ _BECAUSE = {
 
 
 def render(context: Context) -> Page:
-    """Return the list of retained requests: of all services, or as a tab of one."""
+    """Return the list of retained requests of all services, or as a tab of one service."""
     view, service = context.view, context.service
     if view.parts and view.parts[0] == "s":
         return service_page(context, "traces", lambda: _body(context))
@@ -56,7 +56,7 @@ def _body(context: Context) -> list[Node]:
 
 
 def retained_traces(context: Context) -> pd.DataFrame:
-    """Return the retained requests that the address asks for."""
+    """Return the retained requests that match the filters of the address."""
     view, source = context.view, context.source
     order = "time" if view.choice("t", "slow", "new") == "new" else "slow"
     low, high = (_seconds(view.text(key)) for key in ("min", "max"))
@@ -131,7 +131,7 @@ def _no_traces(view: View) -> Component:
 
 
 def _sampling_words(frame: pd.DataFrame) -> str:
-    """Return how requests were sampled, their number, and the retention time."""
+    """Return the sampling method, the number of requests and the retention time, as text."""
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
     kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
@@ -145,7 +145,7 @@ def _order(context: Context) -> Component:
 
 
 def filters(context: Context) -> Component:
-    """Return the filters with values in the window."""
+    """Return the filters, with the values that occur in the window."""
     view = context.view
     errors = {"": ("All", view.here(err=None)), "1": ("Errors", view.here(err="1"))}
     on_service = view.parts[0] == "s"
@@ -176,7 +176,7 @@ def _parts(context: Context) -> list[Node]:
 
 
 def _versions(context: Context) -> Component | None:
-    if not context.service or len(context.versions) < 2:  # noqa: PLR2004 - with one there is nothing to choose
+    if not context.service or len(context.versions) < 2:  # noqa: PLR2004 - a single version is no choice
         return None
     view, chosen = context.view, context.view.part.get("v", "")
     names = [str(each) for each in reversed(list(context.versions["version"]))][:_MOST]
