@@ -1,4 +1,4 @@
-"""Actions on incidents that are stored for every alert evaluator: acknowledge, accept, silence, end a silence."""
+"""Actions on incidents, stored for all alert evaluators: acknowledge, accept, silence, end a silence."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..store import Store
 
 
 class IncidentActions:
-    """Incident reads, and the actions of users on incidents and silences.
+    """Reads incidents, and applies the actions of users to incidents and silences.
 
     Args:
-        store: Where they are.
-        now: Returns the present.
+        store: Store of the incidents.
+        now: Function that returns the current time.
     """
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
@@ -34,7 +34,7 @@ class IncidentActions:
         return self._reader.incidents()
 
     def incident(self, name: str) -> Incident | None:
-        """Return the incident with the id *name*, None where there is none."""
+        """Return the incident with the id *name*; None if there is none."""
         return self._reader.incident(name)
 
     def chart(self, name: str, signature: str) -> bytes | None:
@@ -59,7 +59,9 @@ class IncidentActions:
         acknowledge(self._store, name, by, self._now())
 
     def accept(self, name: str, by: str, why: str = "") -> str:
-        """Accept the latency of the incident *name* as new baseline, and return the name of the person who did, maybe before.
+        """Accept the latency of the incident *name* as new baseline, and return the name of the person who accepted it.
+
+        This is the first person if the latency was accepted before.
 
         Raises:
             IncidentError: The incident does not exist, is resolved, or is no latency regression.
@@ -68,7 +70,7 @@ class IncidentActions:
         return accept_regression(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
-        """Silence notifications that match *matchers* from now on, for *length*.
+        """Silence notifications that match *matchers* for the duration *length*, starting now.
 
         Raises:
             IncidentError: The silence has no comment or no matcher.
@@ -81,7 +83,7 @@ class IncidentActions:
             )
 
     def silence_of(self, incident: Incident) -> Silence | None:
-        """Return the active silence that matches *incident*, the longest of several; None without one."""
+        """Return the active silence that matches *incident*, the longest if there are several; None without one."""
         about = {"service": incident.service, "slo": incident.name, "severity": incident.severity}
         about |= {"version": incident.version, **incident.where}
         fitting = [each for each in self.silences() if each.holds(self._now()) and each.fits(about)]

@@ -126,7 +126,7 @@ class Source:
         return self._answers.get(question, hour, lambda: query(*args, **kwargs))
 
     def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
-        """Return the revisions of the services selected by *arguments*, or the revision of the store without a service."""
+        """Return the revisions of the services that *arguments* select; the revision of the store without a service."""
         asked = [each.service for each in arguments if isinstance(each, Selection)]
         services = {each for each in asked if each is not None}
         alone = asked and None not in asked

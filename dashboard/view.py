@@ -1,10 +1,10 @@
-"""An address and what it asks for: page, service, window, percentile, the state of each control.
+"""Address of a page, parsed into page, service, window, percentile and the state of each control.
 
-Every view is a URL; defaults are left out, unknown keys are ignored, a wrong value falls back to its default. Nothing
-about a view is kept anywhere else, so that a link opens exactly what its sender saw.
+Every view is a URL: default values are omitted, unknown keys are ignored, and an invalid value is replaced by its default.
+No other state of a view exists, so that a link opens exactly the view of its sender.
 
-    /                     kind q sort n            the fleet
-    /s/<service>          p y x t by hide v m r cold    one service: where its time goes
+    /                     kind q sort n            fleet
+    /s/<service>          p y x t by hide v m r cold    breakdown of one service
     /s/<service>/tokens   /capacity /replicas /advice /traces
     /compare              svc a b p m r cold
     /regressions
@@ -16,7 +16,7 @@ about a view is kept anywhere else, so that a link opens exactly what its sender
     /collectors
     /settings
 
-Every address takes `env from to vs tz refresh` too.
+Every address also accepts `env from to vs tz refresh`.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from .ui.format import span
 DEFAULT_WINDOW = timedelta(hours=6)
 # Presets of the time menu; the keys are values of `from`.
 WINDOWS = {f"now-{text}": parse_duration(text, "window") for text in ("15m", "1h", "6h", "24h", "7d", "30d")}
-# Paths of the API that are not pages.
+# API paths that are not pages.
 API_PREFIX = "/api/"
 INCIDENTS_API, SILENCES_API = f"{API_PREFIX}v1/incidents", f"{API_PREFIX}v1/silences"
-# Agents export every 10 s: the newest whole bucket is the last one worth showing.
+# Windows end with a whole bucket: agents export every 10 s, so the current bucket is incomplete.
 BUCKET_SECONDS = 10
-# Query keys that links between pages keep; all others belong to their page.
+# Query keys that are passed on in links between pages; all others belong to one page.
 COMMON = ("env", "from", "to", "vs", "tz", "refresh")
-# Scope within a service, kept on its pages: key to field of `store.Selection`.
+# Scope within a service, passed on between its pages: query key to field of `store.Selection`.
 PART = {"v": "version", "m": "model", "r": "route", "cold": "cold"}
-# The values of `cold`: without the requests in which something was loaded, or only those.
+# Values of `cold`: without requests during which something was loaded, or only these.
 WITHOUT_COLD, ONLY_COLD = "0", "1"
-# The values of `vs`, the default first: how far back the compared window lies. `prev` is as far as the window is long.
+# Values of `vs` with the distance of the compared window, default first; `prev` is the window directly before.
 COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off": None}
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
-# The order in a URL is fixed, so that equal views have equal addresses.
+# The key order in a URL is fixed, so that equal views have equal addresses.
 ORDER = (
     *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *PART, "dom", "err", "min", "max", "at", "w"),
     *("kind", "q", "sort", "n", "rank"),
     *COMMON,
 )
 _MAX_WINDOW = timedelta(days=400)
-# Valid times; stores and charts cannot represent all dates.
+# Range of valid times; stores and charts cannot represent all dates.
 _MOMENTS = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 
@@ -66,11 +66,11 @@ class View:
     """Parsed address of a page.
 
     Args:
-        path: The address without its query.
-        query: The keys of the query that mean something.
+        path: Address without its query.
+        query: Known keys of the query with their values.
         now: Time of the request.
-        zone: The reader's zone.
-        kept: Window in whole buckets of the store, where those are wider than the requested one.
+        zone: Time zone of the reader.
+        kept: Window in whole buckets of the store, if the buckets are wider than the requested window.
     """
 
     path: str
@@ -101,7 +101,7 @@ class View:
 
     @property
     def is_as_asked(self) -> bool:
-        """Whether the window is the requested one, not replaced for being reversed or longer than 400 days."""
+        """Whether the window is the requested one; a reversed window or one longer than 400 days is replaced."""
         asked = self._asked_start
         return asked is None or self._may_begin(asked)
 
@@ -114,12 +114,12 @@ class View:
 
     @property
     def live(self) -> bool:
-        """Whether the window ends now and takes new data."""
+        """Whether the window ends now and includes new data."""
         return self.query.get("to", "now") == "now"
 
     @property
     def past_end(self) -> datetime | None:
-        """End of a past window; None where the window reaches the present."""
+        """End of a past window; None if the window reaches the present."""
         return None if self.live or self.end > self.now else self.end
 
     @property
@@ -129,7 +129,7 @@ class View:
 
     @cached_property
     def window_label(self) -> str:
-        """Window in words: `Last 6 h`, or its start and end."""
+        """Window as text: `Last 6 h`, or its start and end."""
         if self.live and self.query.get("from", "now-").startswith("now-"):
             return f"Last {span(self.end - (self._asked_start or self.end - DEFAULT_WINDOW))}"
         start, end = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
@@ -138,13 +138,13 @@ class View:
 
     @property
     def window_phrase(self) -> str:
-        """Window within a sentence: `in the last 6 h`, or `from` its start `to` its end."""
+        """Window as part of a sentence: `in the last 6 h`, or `from` its start `to` its end."""
         label = self.window_label
         return f"in the {label[0].lower()}{label[1:]}" if label.startswith("Last") else f"from {label}"
 
     @property
     def compared_back(self) -> timedelta | None:
-        """Distance to the compared window; None without one."""
+        """Distance to the compared window; None without a compared window."""
         chosen = self.choice("vs", *COMPARED)
         return self.end - self.start if chosen == "prev" else COMPARED[chosen]
 
@@ -158,7 +158,7 @@ class View:
         return datetime.fromtimestamp(self.now.timestamp() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
 
     def choice(self, key: str, *allowed: str) -> str:
-        """Return the value of *key*, which is one of *allowed*; the first of them is the default."""
+        """Return the value of *key* if it is one of *allowed*, else the first of *allowed*."""
         value = self.query.get(key, "")
         return value if value in allowed else allowed[0]
 
@@ -172,12 +172,12 @@ class View:
         return value if 0 <= value < 1 else 0.99
 
     def text(self, key: str) -> str | None:
-        """Return the value of *key*, None where it is not set."""
+        """Return the value of *key*; None if not set."""
         return self.query.get(key) or None
 
     @cached_property
     def part(self) -> dict[str, str]:
-        """Scope within the service, by the keys of `PART`, as the store spells it; empty for the whole service."""
+        """Scope within the service, by the keys of `PART`, with names as in the store; empty for all requests."""
         return {key: storable_name(self.query[key]) for key in PART if key in self.query}
 
     @property
@@ -186,31 +186,31 @@ class View:
         return {key: name for key, name in self.part.items() if key != "v"}
 
     def of_whole_services(self) -> View:
-        """Return the same view without version, model and route, which mean nothing for another service."""
+        """Return the same view without version, model and route, which have no meaning for another service."""
         return replace(self, query={key: value for key, value in self.query.items() if key not in PART})
 
     def link(self, path: str, **changes: str | None) -> str:
-        """Return the address of *path* in the same window, with *changes* to the query."""
+        """Return the address of *path* for the same window, with *changes* to the query."""
         kept = {key: value for key, value in self.query.items() if key in COMMON}
         return address(path, kept | {key.rstrip("_"): value or "" for key, value in changes.items()})
 
     def here(self, **changes: str | None) -> str:
-        """Return this address with *changes* to the query; None leaves a key out."""
+        """Return this address with *changes* to the query; None removes a key."""
         return address(self.path, {**self.query, **{key.rstrip("_"): value or "" for key, value in changes.items()}})
 
     def with_window(self, start: datetime, end: datetime) -> str:
-        """Return this address for another window."""
+        """Return this address with another window."""
         return self.here(from_=_stamp(start), to=_stamp(end))
 
 
 def parse(path: str | None, search: str | None, now: datetime, zone: str | None = None) -> View:
-    """Parse an address as the browser has it.
+    """Parse an address of the browser.
 
     Args:
-        path: The path, such as `/s/ocr-api`.
-        search: The query with or without its `?`.
+        path: Path, such as `/s/ocr-api`.
+        search: Query with or without its `?`.
         now: Time of the request.
-        zone: The browser's zone, such as `Europe/Berlin`; UTC when it is unknown or the address asks for it.
+        zone: Time zone of the browser, such as `Europe/Berlin`; UTC if unknown or if requested by the address.
     """
     pairs = dict(parse_qsl((search or "").lstrip("?")))
     query = {key: storable(pairs[key]) for key in ORDER if pairs.get(key)}
@@ -221,28 +221,28 @@ def parse(path: str | None, search: str | None, now: datetime, zone: str | None 
 
 
 def storable(text: str) -> str:
-    """Return *text* without characters that databases reject: lone surrogates and NUL."""
+    """Return *text* without the characters that databases reject: lone surrogates and NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def address(path: str, query: Mapping[str, str]) -> str:
-    """Return *path* with *query*, its keys in fixed order, without empty ones."""
+    """Return *path* with *query*, its keys in fixed order, without empty values."""
     pairs = [(key, query[key]) for key in ORDER if query.get(key)]
     return path + ("?" + urlencode(pairs, safe=":,/") if pairs else "")
 
 
 def service_path(service: str, tab: str = "") -> str:
-    """Return the path of a service's page, or of one of its tabs: `tokens`, `capacity`, `replicas`, `traces`, `advice`."""
+    """Return the path of a service's page or tab: `tokens`, `capacity`, `replicas`, `traces` or `advice`."""
     return f"/s/{quote(service, safe='')}" + (f"/{tab}" if tab else "")
 
 
 def trace_name(trace_id: str, span_id: str) -> str:
-    """Return the exact name of a retained request; requests of one distributed trace share its id."""
+    """Return the unique name of a retained request; requests of one distributed trace share the trace id."""
     return f"{trace_id}-{span_id}"
 
 
 def trace_path(name: str) -> str:
-    """Return the path of the page of the retained request *name*: its `trace_name`, or a trace id."""
+    """Return the path of the page of a retained request; *name* is its `trace_name` or a trace id."""
     return f"/traces/{quote(name, safe='')}"
 
 
@@ -259,12 +259,12 @@ def incident_page(name: str) -> str:
 def _zone(name: str | None) -> tzinfo:
     try:
         return ZoneInfo(name) if name else UTC
-    except (ValueError, OSError, KeyError):  # an unknown name is a KeyError, a malformed one a ValueError
+    except (ValueError, OSError, KeyError):  # an unknown name is a KeyError, an invalid one a ValueError
         return UTC
 
 
 def _moment(text: str, now: datetime) -> datetime | None:
-    """Parse `now`, `now-6h`, milliseconds of the epoch or an ISO time (UTC without a zone), from 1970 to 2199."""
+    """Parse `now`, `now-6h`, epoch milliseconds or an ISO time (UTC without a time zone), from 1970 to 2199."""
     try:
         at = _read_moment(text, now)
     except (ConfigError, ValueError, OverflowError, OSError):

@@ -117,7 +117,7 @@ def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str 
 
 
 def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
-    """Return dots at points such as the named percentiles."""
+    """Return round markers at the given points."""
     marker = {"size": 6, "color": "$ink", "line": {"width": 1.5, "color": "$surface"}}
     return {
         "type": "scatter",

@@ -15,7 +15,7 @@ _NOTICED = 0.01
 
 
 def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
-    """Return stall seconds by cause and stage, worst cause first, without stalls that are a negligible share of *whole*.
+    """Return stall seconds by cause and stage, worst cause first, without negligible shares of the latency *whole*.
 
     Args:
         seconds: Stall times by key of `core.stages.stall_key`. [seconds]
