@@ -60,7 +60,7 @@ def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
     a percentile does not change, and its stages still add up to it. With many requests the neighbours have little weight.
 
     Args:
-        frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
+        frame: Breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column for each stage. [seconds]
     """
     if frame.empty:
         return frame

@@ -50,7 +50,7 @@ class AlertTier:
         severity: `page` or `ticket`.
         burn: Burn rate threshold.
         long: Long window, which shows that the problem is significant.
-        short: Short window, which shows that it continues, so that the alert resets quickly.
+        short: Short window, which shows that the problem continues, so that the alert resets quickly.
     """
 
     severity: Severity
@@ -224,7 +224,7 @@ def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) 
 
 
 def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | None:
-    """Return the time until the budget is exhausted at rate *burn*: zero if it is exhausted, None if none is spent.
+    """Return the time until the budget is exhausted at rate *burn*; zero if exhausted, None if no budget is spent.
 
     >>> exhausted_in(left=0.5, burn=10, window=timedelta(days=30))
     datetime.timedelta(days=1, seconds=43200)

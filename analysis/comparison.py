@@ -264,7 +264,7 @@ def _wilson(failed: int, requests: int) -> tuple[float, float, float]:
 
 @cache
 def _z() -> float:
-    """Return the half-width of a `CONFIDENCE` interval of the normal distribution. [standard deviations]."""
+    """Return the half-width of the `CONFIDENCE` interval of a normal distribution, in standard deviations."""
     return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 

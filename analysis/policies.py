@@ -22,7 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Rule that groups incidents of at least *services* services that started within the duration *within*."""
+    """Rule that groups incidents of different services that started at about the same time.
+
+    Args:
+        services: Minimum number of services in a group. [count]
+        within: Maximum time between the starts of the incidents.
+    """
 
     services: int
     within: timedelta
@@ -47,7 +52,12 @@ class NoData:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Rule for replaying incidents within *reach* after a *gap* without evaluations."""
+    """Rule for replaying missed incidents after a gap without evaluations.
+
+    Args:
+        gap: Minimum length of the gap.
+        reach: Maximum age of the replayed time.
+    """
 
     gap: timedelta
     reach: timedelta
@@ -94,7 +104,14 @@ Severity = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True)
 class BurnRateRule:
-    """Alert tier that fires if a share *budget* of the error budget is spent within *long* and *short* is still bad."""
+    """Alert tier of the policy, as the share of the error budget spent within its long window.
+
+    Args:
+        severity: `page` or `ticket`.
+        budget: Share of the error budget spent within *long* at the threshold. [ratio]
+        long: Long window, which shows that the problem is significant.
+        short: Short window, which shows that the problem continues.
+    """
 
     severity: Severity
     budget: float
@@ -123,7 +140,7 @@ class CalmRule:
 
     Args:
         window: Window over which the burn rate must be below one.
-        evidence: Minimum number of bad requests expected in it at the tier's burn rate. [count]
+        evidence: Minimum number of bad requests expected in the window at the tier's burn rate. [count]
     """
 
     window: timedelta

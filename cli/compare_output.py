@@ -130,7 +130,7 @@ def _exceeded_text(found: ThresholdResult) -> str:
 
 
 def warnings(comparison: Comparison) -> Sequence[str]:
-    """Return the warnings about facts that make the comparison unreliable."""
+    """Return warnings about anything that makes the comparison unreliable."""
     said = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
     said += [
         ordinary_spaces(
@@ -147,7 +147,7 @@ def warnings(comparison: Comparison) -> Sequence[str]:
 
 
 def request_counts(comparison: Comparison) -> tuple[str, str]:
-    """Return the number of requests of each side as text, for a store with the time window in UTC."""
+    """Return the number of requests of each side as text; for a store, with the time window in UTC."""
     a, b = (_side_summary(side) for side in (comparison.a, comparison.b))
     return a, b
 

@@ -47,7 +47,7 @@ COMMON = ("env", "from", "to", "vs", "tz", "refresh")
 PART = {"v": "version", "m": "model", "r": "route", "cold": "cold"}
 # Values of `cold`: without requests during which something was loaded, or only these.
 WITHOUT_COLD, ONLY_COLD = "0", "1"
-# Values of `vs` with the distance of the compared window, default first; `prev` is the window directly before.
+# Values of `vs` with the distance of the compared window, default first; `prev` is the preceding window of the same length.
 COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off": None}
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
 # The key order in a URL is fixed, so that equal views have equal addresses.

@@ -15,7 +15,7 @@ class WatchPolicy:
     """Policy of the regression watcher.
 
     Args:
-        severity: Severity of the incidents it opens.
+        severity: Severity of the incidents that the watcher opens.
         delay: Delay between the end of a minute and its evaluation.
         stretch: Maximum time range read in one evaluation.
         catch_up: Maximum age of missed minutes that are still evaluated.
@@ -142,7 +142,7 @@ class StageEase:
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """Policy of the statistics of stage times.
+    """Policy of the statistics on stage times.
 
     Args:
         at: Quantiles.
@@ -191,7 +191,7 @@ class BlamePolicy:
     Args:
         band: Requests at and beyond this quantile are used. [0..1]
         block: Length of a block. [minutes]
-        sure: Growth from which a stage counts in full. [its own spreads]
+        sure: Growth from which a stage counts in full. [spreads of the stage]
     """
 
     band: float
@@ -214,11 +214,11 @@ class CanaryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Confounders:
-    """Thresholds above which the traffic is considered changed.
+    """Thresholds above which the request mix counts as changed.
 
     Args:
         share: Minimum change of a share of the requests. [ratio]
-        errors: Minimum change in standard errors.
+        errors: Minimum change of the share in multiples of its standard error.
     """
 
     share: float

@@ -42,7 +42,7 @@ class WindowLimits:
     Args:
         rows: Positions of the scored rows; shape (r,).
         median: Median of the statistic in the reference; shape (r,).
-        reach: Required distance of the statistic above its median; shape (r,). [standard units]
+        reach: Required distance of the statistic above its median, in its units; shape (r,).
         spread: Robust spread of the statistic; shape (r,).
         floor: Minimum excess over the expectation; shape (r,). [log ratio]
     """
@@ -463,7 +463,7 @@ def _should_fire(rules: AlarmRules, progress: AlarmState) -> bool:
 def _consecutive_minutes(
     rules: AlarmRules, before: tuple[int, ...], judged: TailScore, part: float, longest: float = math.inf
 ) -> tuple[int, ...]:
-    """Return the consecutive minutes of each window above *part* of its required score.
+    """Return the number of consecutive minutes in which each window reached the share *part* of its required score.
 
     Windows longer than *longest* get 0.
     """

@@ -68,7 +68,7 @@ class MinuteHistograms:
 
     @property
     def end(self) -> int:
-        """End of the data, exclusive. [minutes since the epoch]."""
+        """End of the data, exclusive, in minutes since the epoch."""
         return self.start + len(self)
 
 
@@ -146,7 +146,7 @@ class TailCounts:
 
     @property
     def end(self) -> int:
-        """End of the counts, exclusive. [minutes since the epoch]."""
+        """End of the counts, exclusive, in minutes since the epoch."""
         return self.start + len(self)
 
     def last(self, minutes: int) -> TailCounts:
@@ -283,7 +283,7 @@ class Expectation:
 
 
 class PrefixSums:
-    """Prefix sums of counts, so that any block of minutes is one subtraction.
+    """Prefix sums of counts, from which the count of any block of minutes is one subtraction.
 
     Args:
         kept: Request counts by minute.

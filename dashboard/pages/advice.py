@@ -125,7 +125,7 @@ def _of_all(context: Context) -> list[Node]:
 
 
 def _left_out(context: Context, rank: str) -> str:
-    """Return the number of services that have too few requests, as text; "" for none."""
+    """Return the number of services with too few requests as text; "" if there are none."""
     quantile = quantile_of(rank)
     few = sum(not has_enough_samples(seen.measures.requests, quantile) for seen in measures_in_window(context).values())
     return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""

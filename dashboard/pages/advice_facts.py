@@ -128,7 +128,7 @@ def _reachable_latency(context: Context, finding: Finding, quantile: float) -> R
 
 
 def _largest_findings(context: Context, rank: str) -> list[Finding]:
-    """Return the largest finding of each service that has a large one, largest first."""
+    """Return the largest finding of each service if its gain is at least `WORTH`, largest first."""
     found: list[Finding] = []
     for service, seen in measures_in_window(context).items():
         has_enough = has_enough_samples(seen.measures.requests, quantile_of(rank))

@@ -88,7 +88,7 @@ def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
 
 
 def _scope_note(context: Context) -> Component | None:
-    """Return a note if the shown requests are not all requests that the replicas serve, else None."""
+    """Return a note if the replicas also serve requests that are not shown, else None."""
     part = part_words(context.view, ("m", "r"))
     if not part:
         return None

@@ -44,7 +44,7 @@ _WHOLE_NAME = 20
 
 
 def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
-    """Return the verdict in one or two words, and its badge kind; a changed request mix adds a doubt."""
+    """Return the verdict in a few words, and its badge kind; a changed request mix is mentioned as a caveat."""
     kind = judgement.verdict.kind
     if kind in {"regression", "improvement"} and (other := confounder(context, judgement.pair)):
         return f"{'Slower' if kind == 'regression' else 'Faster'}, but {other}", "warn"

@@ -149,7 +149,7 @@ def _model_name(what: str, definition: str) -> Component:
 
 
 def _between(found: Distribution, quantile: float) -> Component:
-    """Return a cell with the bucket edges around *quantile*; a single number would claim too much precision."""
+    """Return a cell with the bucket edges around *quantile*, because a single number would be too precise."""
     name = percentile(quantile)
     interval = found.quantile(quantile)
     if interval is None or not has_enough_samples(found.count, quantile):

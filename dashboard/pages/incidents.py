@@ -403,7 +403,7 @@ def silence_buttons(found: Incident) -> list[Component]:
 
 
 def end_button(silence: Silence, what: str) -> Component:
-    """Return the button that ends *silence*; *what* describes it."""
+    """Return the button that ends *silence*; *what* describes the silence."""
     return _button(
         "End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}"
     )

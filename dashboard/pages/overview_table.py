@@ -194,7 +194,7 @@ def _change(row: Row) -> Node:
 
 
 def _dominant_share(row: Row) -> Value:
-    """Return the share of p99 of its largest stage."""
+    """Return the share of the largest stage in p99."""
     stages = row.now.tail_stages
     return max(stages.values()) / sum(stages.values()) if stages else None
 

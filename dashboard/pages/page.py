@@ -66,7 +66,7 @@ def are_ranked(frame: pd.DataFrame) -> bool:
 
 
 def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the stage times of one retained request, by stage. [seconds]."""
+    """Return the stage times of one retained request in seconds, by stage."""
     return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
 
 
@@ -242,7 +242,7 @@ class Context:
 
     @property
     def young(self) -> str:
-        """Note that the history starts after the window; "" if it does not."""
+        """Note that the data starts later than the window; "" otherwise."""
         if self.axis.start <= self.view.start:
             return ""
         return f"history starts {self.axis.start.astimezone(self.view.zone):%H:%M:%S}, {span(self.axis.end - self.axis.start)} of data"

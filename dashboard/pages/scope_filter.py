@@ -72,7 +72,7 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
 
 
 def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
-    """Return a link for each of the filters *keys* to the same page without the filter."""
+    """Return one link for each filter in *keys*, to the same page without that filter."""
     return [
         link(
             WAY_OUT if key == "cold" else f"All {PART[key]}s",

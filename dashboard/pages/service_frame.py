@@ -137,7 +137,7 @@ def _head(context: Context) -> Component:
 
 
 def _history(context: Context) -> Component | None:
-    """Return a note if the history starts after the window or ended before it, else None."""
+    """Return a note if the data starts within the window, or stopped before its end; else None."""
     silence = context.silence
     silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
     said: list[Node] = [

@@ -201,7 +201,7 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
 
 
 def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
-    """Return the verdict sentence, and the request and its baseline as bars to scale."""
+    """Return the verdict sentence, with the request and the median request as bars to scale."""
     stages = {stage: value / NS for stage, value in found.stages_ns.items()}
     seconds = found.duration_ns / NS
     number, unit = split_duration(seconds)

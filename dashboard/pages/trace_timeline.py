@@ -159,7 +159,7 @@ class TraceBaseline:
     """Usual times of the service at the time of a retained request.
 
     Args:
-        latency: Latency of the requests in the hours around it. [seconds]
+        latency: Latency of the requests in the hours around the retained one. [seconds]
         stages: Own time of each stage in these requests. [seconds]
         median: Stage times of the median request. [seconds]
     """

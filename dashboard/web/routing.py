@@ -119,7 +119,7 @@ def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
 
 
 def _body(context: Context, made: Page) -> Component:
-    """Return the body of *made*, below the stale data warning if there is one."""
+    """Return the body of the page *made*, below the stale data warning if there is one."""
     shown = [stale_banner(context, context.source.state()), *made.body]
     return html.Div(
         [each for each in shown if each is not None], className="page", **attributes({"data-title": made.title})

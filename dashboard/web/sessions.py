@@ -3,7 +3,7 @@
 Sessions are not stored on the server: the cookie contains name and expiry, signed with a key derived from the secret used at
 sign-in. A session ends at its expiry, or when the secret changes. After sign-out every dashboard of the store rejects the cookie.
 
-The signature is hexadecimal, so that it has only one valid form. A signature of itsdangerous has several (spare bits and padding
+The signature is hexadecimal and has only one valid form. A signature of itsdangerous has several (spare bits and padding
 of base64), so that an altered copy of a revoked cookie would be accepted.
 """
 
@@ -40,7 +40,7 @@ def session_of(name: str, secret: str, now: float) -> str:
 
 
 def name_in(cookie: str) -> str | None:
-    """Return the name that *cookie* claims, to find the secret of its signature."""
+    """Return the unverified name in *cookie*, to find the secret for its signature."""
     try:
         return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
     except ValueError:
@@ -61,7 +61,7 @@ class CsrfTokens:
         self._key = secrets.token_hex(32)
 
     def token(self, bound_to: str) -> str:
-        """Return the CSRF token of a reader; *bound_to* is the session or the name."""
+        """Return the CSRF token bound to *bound_to*, the session or the name of a reader."""
         return _signed(self._key, "write", bound_to)
 
     def accepts(self, token: str, bound_to: str) -> bool:
