@@ -214,7 +214,7 @@ def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, in
 
 
 def _covers(slo: Slo, about: Selection) -> bool:
-    """Return whether *slo* covers every request of *about*, without comparing environments."""
+    """Return whether *slo* covers every request of *about*; for a view of all environments, those of *slo*."""
     return all(promised in (None, chosen) for promised, chosen in _parts(slo, about))
 
 

@@ -147,7 +147,7 @@ def _axis_floor(lowest: float) -> float:
 
 
 def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, Trace, Annotation]:
-    """Return the dashed line down to zero at the current pace, as far as it fits beside the shown time."""
+    """Return the dashed line down to zero at the current pace, limited to the space beside the shown time."""
     needed = exhausted_in.total_seconds() * 1000
     room = shown * _NEAR
     reach = min(needed, room)
@@ -227,7 +227,7 @@ def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
 
 
 def budget_left_words(ratio: float | None) -> tuple[str, str]:
-    r"""Return the remaining share of the budget and the word for it; an overspent budget is a positive share.
+    r"""Return the remaining share of the budget, or the overspent share, with the word for it.
 
     >>> budget_left_words(-0.5), budget_left_words(0.9983), budget_left_words(0.24)
     (('50\u202f%', 'overspent'), ('99.8\u202f%', 'left'), ('24\u202f%', 'left'))

@@ -188,7 +188,7 @@ def has_too_few(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
 
 
 def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: float) -> list[Shape]:
-    """Return a grey veil over each run of steps with too few requests, from *floor* [ratio of the height] upwards."""
+    """Return a grey overlay for each run of steps with too few requests, above *floor* [ratio of the height]."""
     starts = [pd.Timestamp(each).to_pydatetime() for each in steps["at"]]
     found: list[Shape] = []
     for unsure, run in groupby(zip(has_too_few(steps, quantile), starts, strict=True), key=lambda pair: bool(pair[0])):

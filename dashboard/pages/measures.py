@@ -102,7 +102,7 @@ def measure(source: Source, selection: Selection | None) -> Measures:
 def measures_of(
     requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
 ) -> Measures:
-    """Return measures with p50, p99 and their stages only if there are enough requests."""
+    """Return measures in which p50, p99 and their stages are set only if there are enough requests."""
     median_tells, tail_tells = has_enough_samples(requests, 0.5), has_enough_samples(requests, 0.99)
     return Measures(
         requests,

@@ -275,7 +275,7 @@ def _no_requests(found: SloStatus) -> Component:
 
 
 def _budget_markers(context: Context, found: SloStatus, axis: TimeAxis) -> dict[datetime, str]:
-    """Return the newest releases and incidents in the shown time, as far as they fit into the chart."""
+    """Return the newest releases and incidents in the shown time, at most as many as fit into the chart."""
     rows = context.versions.iloc[1:]
     seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
     alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}

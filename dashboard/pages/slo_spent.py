@@ -319,7 +319,7 @@ def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) ->
 
 
 def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
-    """Return the stage to blame for an objective that is not met, and a sentence about it; "" without one.
+    """Return the stage that explains why an objective is not met, and a sentence about it; "" without one.
 
     During an incident the stage is taken from the incident, else from the bad requests of the window.
     """

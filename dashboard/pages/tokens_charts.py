@@ -283,7 +283,7 @@ def _no_lengths(counted: Histogram) -> Component:
 
 
 def length_card(measures: TokenMeasures) -> Component:
-    """Return the card of response lengths, with the reason of the tail: longer responses or slower tokens."""
+    """Return the card of response lengths, with the cause of the tail: longer responses or slower tokens."""
     title, counted = "Response length", measures.put_out
     if not counted.count:
         return card(title, empty("No token counts", NO_COUNTS), size="c4")

@@ -343,7 +343,7 @@ def legend(stages: Iterable[str]) -> Component:
 
 
 def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Component:
-    """Return the content of an empty card: the known facts, and the next step."""
+    """Return the content of a card without data: the known facts, and the next step."""
     return html.Div(
         [
             html.H3(title),

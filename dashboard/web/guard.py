@@ -144,7 +144,7 @@ def dashboard_url() -> str:
 
 
 def has_session() -> bool:
-    """Return whether the reader has a session here, and may therefore sign out."""
+    """Return whether the reader has a session cookie, and may therefore sign out."""
     return (
         flask.has_request_context()
         and bool(current_principal().bound_to)

@@ -331,7 +331,7 @@ def menus(context: Context) -> list[Component]:
 
 
 def environment_menu(context: Context) -> Component | None:
-    """Return the environment menu with the state of the objectives of each; None with a single environment."""
+    """Return the environment menu with the worst objective state of each; None with a single environment."""
     chosen = context.view.text("env") or ""
     known: list[str] = context.source.ask(context.source.read.environments)
     if chosen and chosen not in known:

@@ -238,4 +238,4 @@ def _status_response(text: str, status: int) -> Response:
 
 
 class TooLargeError(Exception):
-    """Request body larger than `callback_validation.MAX_BODY_BYTES`."""
+    """Request body larger than `MAX_BODY_BYTES`."""
