@@ -297,7 +297,7 @@ class PrefixSums:
         self._beyond = _running(kept.beyond)
 
     def of(self, ends: Ints, lengths: Ints, rows: Ints) -> tuple[Floats, Floats, Floats]:
-        """Return requests (blocks,), and the counts n and beyond (rows, blocks), of the blocks that end before *ends*."""
+        """Return requests (blocks,), and counts n and beyond (rows, blocks), of the blocks that end before *ends*."""
         starts = np.maximum(ends - lengths, 0)
         n, beyond = self._n[rows], self._beyond[rows]
         return (
