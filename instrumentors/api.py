@@ -7,8 +7,8 @@
     @stagelens.stage("postprocess")
     async def labels(...): ...
 
-A request inside a running request only adds its facts: the outer one is counted, once. A stage outside any request costs one
-look-up and is not recorded.
+A request inside a running request only adds its facts to that request, which is counted once. A stage outside of any request
+is not recorded.
 
 A decorated generator is timed step by step, each step in a context manager of its own. While the generator is suspended, no
 request is attached to the context of the consumer and no clock runs, because the consumer may resume it in another task, thread
@@ -31,7 +31,7 @@ from .records import MAX_MARKS, Marks, clock, current, has_room
 
 # Makes the context manager of one step.
 Step: TypeAlias = Callable[[], AbstractContextManager[object]]
-# Opened when the generator first runs, closed when it ends in whatever way.
+# Entered when the generator first runs, exited when it ends for any reason.
 Opened: TypeAlias = Callable[[], AbstractContextManager[Step]]
 
 
@@ -55,7 +55,7 @@ class _Steps(Generator[Any, Any, Any]):
             return self._inner.send(value)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
-        # `yield from` hands over an exception, the older signature of three arguments is what it once was.
+        # `yield from` passes an exception object; callers may still use the older signature with three arguments.
         if value is None and traceback is None:
             with self._step():
                 return self._inner.throw(error)
@@ -101,8 +101,8 @@ def stage(name: str) -> StageTimer:
     """Time the stage *name*, as a context manager or a decorator.
 
     Args:
-        name: One of the stages of `stagelens.core.stages`, or a name of your own. A series keeps the first three of
-            those; further ones are reported together as "__other__".
+        name: Key of a stage in `stagelens.core.stages`, or the name of a custom stage. A series reports its first three
+            custom stages by name and all further ones together as "__other__".
     """
     # "@" marks a fact about the request.
     return StageTimer(str(name).lstrip("@") or "stage")
@@ -120,12 +120,12 @@ def request(
     """Time and count a request, as a context manager or a decorator.
 
     Args:
-        name: What the request is called where a web request has its route. A fixed name, not one per call.
-        model: The model that serves it.
-        model_version: Its version.
-        device: Where the model runs, such as "cpu" or "cuda:0".
-        batch: How many items it carries; 0 says nothing.
-        traceparent: The W3C header that came with a message, so that a retained trace joins the caller's.
+        name: Name of the request, reported in place of a route. Use a fixed name, not one per call.
+        model: Name of the model that serves the request.
+        model_version: Version of the model.
+        device: Device of the model, such as "cpu" or "cuda:0".
+        batch: Number of items in the request; 0 for unknown. [count]
+        traceparent: W3C header of the incoming message; a retained trace continues the trace of the caller.
     """
     facts: Marks = []
     if model:
@@ -142,7 +142,7 @@ def request(
 
 
 class StageTimer:
-    """A stage being timed. Each `with` takes one of its own; a decorator may serve any number of calls at once."""
+    """Timer of a stage. Each `with` needs its own instance; a decorator may time concurrent calls."""
 
     __slots__ = ("_key", "_marks", "_t0")
 
@@ -153,7 +153,7 @@ class StageTimer:
         self._marks = current.get()
         self._t0 = clock()
 
-    # Spelled out: to pack three arguments into one costs a tenth of the stage.
+    # Written out: packing three arguments into one costs a tenth of the stage.
     def __exit__(self, error_class: object = None, error: object = None, traceback: object = None) -> None:
         marks = self._marks
         if marks is not None and (len(marks) < MAX_MARKS or has_room(marks)):
@@ -166,7 +166,7 @@ class StageTimer:
         self.__exit__()
 
     def __call__(self, function: F) -> F:
-        """Time every call of *function*; of a generator, every step."""
+        """Return *function* with every call timed; of a generator, every step."""
         key = self._key
 
         def opened() -> contextlib.nullcontext[Step]:
@@ -184,7 +184,7 @@ class StageTimer:
 
 
 class Request:
-    """A request being timed. Each `with` takes one of its own; a decorator may serve any number of calls at once."""
+    """Timer of a request. Each `with` needs its own instance; a decorator may time concurrent calls."""
 
     __slots__ = ("_facts", "_marks", "_name", "_outer", "_t0", "_token")
 
@@ -215,13 +215,13 @@ class Request:
         t1 = clock()
         self._marks = None
         self.detach()
-        # A consumer that stops listening to a generator is no error.
+        # A consumer that stops iterating a generator is no error.
         error_type = "" if error_class is None or issubclass(error_class, GeneratorExit) else error_class.__qualname__
         finish(marks, marks[1], t1, self._name, error_type, 0, "internal")
 
     def _end_inside(self) -> None:
-        """Note a request inside a request: it counts nothing of its own, and is a span of the outer one's trace."""
-        # The one it began in: a generator may end in another.
+        """Record a nested request: a span in the trace of the outer request, not counted separately."""
+        # The context in which the request started: a generator may end in another one.
         outer, self._outer = self._outer, None
         if outer is not None and len(outer) < MAX_MARKS:
             outer.extend((f"@child {self._name}", self._t0, clock()))
@@ -233,7 +233,7 @@ class Request:
         self.__exit__(error_class)
 
     def __call__(self, function: F) -> F:
-        """Count every call of *function* as a request; of a generator, from its first step to its end."""
+        """Return *function* with every call counted as a request; of a generator, from its first step to its end."""
         if inspect.isasyncgenfunction(function):
             call = async_stepped(function, lambda: _Detached(self.again()))
         elif inspect.isgeneratorfunction(function):
@@ -245,11 +245,11 @@ class Request:
         return cast("F", functools.wraps(function)(call))
 
     def again(self) -> Request:
-        """Return a request like this one, to be timed on its own."""
+        """Return a new timer with the same arguments."""
         return Request(self._name, self._facts)
 
     def detach(self) -> Marks | None:
-        """Take the request out of this context; it goes on. None inside another request."""
+        """Remove the running request from this context without ending it; return None inside another request."""
         token, self._token = self._token, None
         if token is not None:
             end(token)
@@ -257,7 +257,7 @@ class Request:
 
 
 class _Detached:
-    """The request around a generator: attached to the context of each step only."""
+    """Request around a generator, attached to the context only during each step."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -287,7 +287,7 @@ class _Attached:
 
 
 def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
-    # Spelled out, with what it needs at hand: a `with` would cost the request twice as much.
+    # Written out with local names: a `with` would cost the request twice as much.
     running, now = current.get, clock
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -296,7 +296,7 @@ def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
             return function(*args, **kwargs)
         t0 = now()
         try:
-            # An empty ** is taken apart and put together again: an eighth of the cost.
+            # Passing an empty ** would unpack and rebuild it, which is an eighth of the cost.
             return function(*args, **kwargs) if kwargs else function(*args)
         finally:
             if len(marks) < MAX_MARKS or has_room(marks):

@@ -18,8 +18,8 @@ class Library(NamedTuple):
     """An instrumented library.
 
     Args:
-        trigger: Import name on which it is instrumented; a package with an `__init__` (a namespace package is never
-            executed), so that the hook runs before its submodules are imported.
+        trigger: Import name whose import triggers the instrumentation. Must be a package with an `__init__`, so that the
+            hook runs before the submodules are imported (a namespace package is never executed).
         module: Name of the module or package in `libraries`.
         name: Name of the `Instrumentor` class in *module*.
     """
@@ -29,7 +29,7 @@ class Library(NamedTuple):
     name: str
 
     def load(self) -> type[Instrumentor]:
-        """Import *module* and return the class."""
+        """Import *module* and return its `Instrumentor` class."""
         return getattr(import_module(f".libraries.{self.module}", __package__), self.name)
 
 
@@ -63,9 +63,9 @@ LIBRARIES = (
 
 
 def instrument() -> None:
-    """Instrument every known library, whether it is already imported or not; calling it again changes nothing.
+    """Instrument every known library, whether it is already imported or not. Repeated calls have no effect.
 
-    `stagelens run` calls it in every process of a command; a program may call it as its first statement.
+    `stagelens run` calls this function in every process of a command; a program may call it as its first statement.
     """
     functions.FunctionInstrumentor().instrument()
     for library in LIBRARIES:
@@ -78,7 +78,7 @@ _instrumented: set[Library] = set()
 
 
 class _ImportHook:
-    """Instruments one library when it is imported."""
+    """Import hook that instruments one library when it is imported."""
 
     def __init__(self, library: Library) -> None:
         self._library = library

@@ -1,7 +1,6 @@
 """Settings of the agent: the environment variables of OpenTelemetry where one exists, else `STAGELENS_*`.
 
-`core/settings/schema.py` lists them. An invalid value has no further effect: it is logged once, with what to write instead, and the
-default is used.
+`core/settings/schema.py` lists the settings. An invalid value is logged once, with the accepted form, and the default is used.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientTlsFiles:
-    """The files for TLS, in PEM.
+    """Paths of the TLS files, in PEM format.
 
     Args:
-        certificate: The authorities to trust; None for the system's.
-        client_certificate: What to show of oneself, for mTLS; None for nothing.
-        client_key: Its private key, without a password.
+        certificate: CA certificates to trust; None for those of the system.
+        client_certificate: Client certificate for mTLS; None for no client authentication.
+        client_key: Private key of the client certificate, without a password.
     """
 
     certificate: str | None = None
@@ -40,16 +39,16 @@ class ClientTlsFiles:
     client_key: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Read the files.
+        """Return a TLS context made from the files.
 
         Raises:
-            OSError: One cannot be read or is not what it should be (an `ssl.SSLError` is one).
+            OSError: A file cannot be read or is invalid (`ssl.SSLError` is a subclass).
         """
         import ssl  # noqa: PLC0415 - a host that exports nothing needs none
 
         context = ssl.create_default_context(cafile=self.certificate)
         if self.client_certificate is not None:
-            # Without this, a key with a password would ask for it on the terminal of the host.
+            # Without this, a key with a password would prompt for the password on the terminal of the host.
             context.load_cert_chain(self.client_certificate, self.client_key, password="")
         return context
 
@@ -58,14 +57,14 @@ logger = logging.getLogger("stagelens")
 
 T = TypeVar("T")
 
-# https://www.rfc-editor.org/rfc/rfc9110#name-fields: a field's name and, of its value, what is safe to send.
+# https://www.rfc-editor.org/rfc/rfc9110#name-fields: the field name, and the characters that are safe in its value.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE = re.compile(r"[\t\x20-\x7e]*")
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:4318"
-# Below it the export itself would be the load.
+# With a shorter interval the exports themselves would be a significant load.
 MIN_INTERVAL_SECONDS = 0.1
-# Nobody means more, and Python does not read numbers of any length.
+# Longer numbers are mistakes, and Python limits the length of numbers that it parses.
 MAX_DIGITS = 9
 # Per series and export interval: bounds the memory for retained traces.
 MAX_RETAINED = 100
@@ -76,8 +75,8 @@ class OverheadBudget:
     """Allowed cost of the agent per request: the larger of two limits.
 
     Args:
-        share: Of the mean time of a request. [ratio]
-        absolute_ns: However short requests are. [nanoseconds]
+        share: Limit as a share of the mean duration of a request. [ratio]
+        absolute_ns: Limit regardless of the duration of requests. [nanoseconds]
     """
 
     share: float = 0.01
@@ -85,10 +84,10 @@ class OverheadBudget:
 
     @classmethod
     def parse(cls, text: str, key: str) -> OverheadBudget | None:
-        """Read `1%`, `100us` or both, separated by a comma; None for `0` or `none`: no budget.
+        """Parse `1%`, `100us` or both, separated by a comma; return None (no budget) for `0` or `none`.
 
         Raises:
-            ConfigError: *text* is none of these.
+            ConfigError: *text* has none of these forms.
         """
         if text.lower() in {"0", "none"}:
             return None
@@ -103,7 +102,7 @@ class OverheadBudget:
         return cls(share, absolute_ns)
 
     def allows_ns(self, duration_ns: float) -> float:
-        """Return the allowed cost of a request of this duration. [nanoseconds]."""
+        """Return the allowed cost of a request of this duration, in nanoseconds."""
         return max(self.share * duration_ns, self.absolute_ns)
 
     def __str__(self) -> str:
@@ -140,11 +139,11 @@ class SamplingLimits:
     """Limits of the traces that are retained per series and export interval.
 
     Args:
-        slow: The slowest requests.
-        errors: Failed requests.
-        uniform: Requests drawn at random.
-        cold: Requests in which something was loaded.
-        forced: Requests somebody asked for.
+        slow: Number of slowest requests. [count]
+        errors: Number of failed requests. [count]
+        uniform: Number of requests in the uniform random sample. [count]
+        cold: Number of requests during which something was loaded. [count]
+        forced: Number of requests with a valid `X-Force-Trace` header. [count]
     """
 
     slow: int = 4
@@ -159,18 +158,18 @@ class AgentConfig:
     """Settings of the agent.
 
     Args:
-        metrics_url: Where metrics are posted.
-        traces_url: URL of the retained traces.
-        headers: Sent with every post. They may hold secrets and are never logged.
-        trust: Files for TLS.
-        timeout_seconds: How long one post may take. [seconds]
-        resource: Resource attributes, `service.name` among them; without the instance id, which each process makes.
-        enabled: Whether anything is recorded.
+        metrics_url: URL to which metrics are posted.
+        traces_url: URL to which retained traces are posted.
+        headers: HTTP headers of every post. They may hold secrets and are never logged.
+        trust: TLS files.
+        timeout_seconds: Timeout of one post. [seconds]
+        resource: Resource attributes, including `service.name`; each process adds its own instance id.
+        enabled: Whether requests are recorded.
         interval_seconds: Time between two exports. [seconds]
-        buffer_bytes: How much may wait for the collector. [bytes]
-        keep: How many traces to keep.
-        budget: What the agent may cost a request; None for whatever it does.
-        hardware: Whether it is told what the machine does.
+        buffer_bytes: Limit of the data that waits for delivery. [bytes]
+        keep: Limits of the retained traces.
+        budget: Allowed cost of the agent per request; None for no limit.
+        hardware: Whether hardware metrics are exported.
     """
 
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
@@ -188,7 +187,7 @@ class AgentConfig:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
-        """Read the environment *env*; a broken value is logged and its default used."""
+        """Read the settings from *env*; an invalid value is logged and replaced by its default."""
         read = _Reader(env)
         base = read("OTEL_EXPORTER_OTLP_ENDPOINT", _url, DEFAULT_ENDPOINT).rstrip("/")
         keep = SamplingLimits()
@@ -251,12 +250,12 @@ def _resource(read: _Reader) -> dict[str, str]:
     version = read("STAGELENS_SERVICE_VERSION", _text, attributes.get(names.SERVICE_VERSION, ""))
     if version:
         attributes[names.SERVICE_VERSION] = version
-    # What is no UTF-8 in the environment is none on the wire either, and would have every export refused.
+    # A value that is not UTF-8 would have every export rejected.
     return {printable(key): printable(value) for key, value in attributes.items()}
 
 
 def script_name(argv: list[str]) -> str:
-    """Return the name of a service without a configured name: that of its script.
+    """Return the default service name, which is the name of the script.
 
     >>> script_name(["/srv/app/serve.py"]), script_name(["/lib/uvicorn/__main__.py"]), script_name(["-c"])
     ('serve', 'uvicorn', 'python')
@@ -298,7 +297,7 @@ def _pairs_unseen(text: str, key: str) -> dict[str, str]:
         pairs = _pairs(text, key)
     except ConfigError:
         pairs = None
-    # A line break in a value would write headers of its own.
+    # A line break in a value would inject further headers.
     if pairs is None or not all(_TOKEN.fullmatch(name) and _LINE.fullmatch(value) for name, value in pairs.items()):
         msg = f"{key} cannot be read (its value is not shown: it may hold a secret); write pairs such as x-api-key=…"
         raise ConfigError(msg)

@@ -15,19 +15,19 @@ from .export.http_post import post
 
 
 def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
-    """Send *event* to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, as agents do.
+    """Send *event* to the collector at OTEL_EXPORTER_OTLP_ENDPOINT.
 
     Args:
-        event: `text`, `service`, `kind`, `key`, `at` and `link`; what is None is left out.
-        env: The environment.
+        event: The fields `text`, `service`, `kind`, `key`, `at` and `link`; fields that are None are not sent.
+        env: Environment variables.
 
     Returns:
-        0.
+        The exit code 0.
 
     Raises:
-        StagelensError: The collector refused it, or cannot be reached.
+        StagelensError: The collector rejected the event or cannot be reached.
     """
-    # The address of metrics may be another one than that of everything else.
+    # Metrics may have an endpoint of their own.
     config = AgentConfig.from_env({key: value for key, value in env.items() if "_METRICS_" not in key})
     base = config.metrics_url.removesuffix("/v1/metrics")
     given = {key: value for key, value in event.items() if value is not None}
@@ -48,7 +48,7 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
 
 
 def _proxy(url: str) -> str:
-    """Return the proxy that the environment names for *url* (HTTPS_PROXY, NO_PROXY, …); empty for none."""
+    """Return the proxy for *url* from the environment (HTTPS_PROXY, NO_PROXY, …); empty for none."""
     parts = urlsplit(url)
     if proxy_bypass(parts.netloc):
         return ""

@@ -31,12 +31,12 @@ _logger = logging.getLogger("stagelens")
 
 
 class NamedStage(NamedTuple):
-    """One function that is a stage.
+    """A function of the user that is timed as a stage.
 
     Args:
-        stage: The stage's key, one of `core.stages` or the user's own.
-        module: The import name of the function's module.
-        path: The function's name in it; `Class.method` for a method.
+        stage: Key of the stage, from `core.stages` or custom.
+        module: Import name of the module that defines the function.
+        path: Name of the function in the module; `Class.method` for a method.
     """
 
     stage: str
@@ -45,10 +45,10 @@ class NamedStage(NamedTuple):
 
 
 def parse(text: str) -> list[NamedStage]:
-    """Read `stage=module:function, …`.
+    """Parse `stage=module:function, …`.
 
     Raises:
-        ConfigError: An entry is not of that form.
+        ConfigError: An entry does not have that form.
 
     >>> parse("preprocess=serve:prepare")
     [NamedStage(stage='preprocess', module='serve', path='prepare')]
@@ -67,13 +67,13 @@ def _parse_one(entry: str) -> NamedStage:
 
 
 class FunctionInstrumentor(Instrumentor):
-    """The functions that `STAGELENS_STAGES` names."""
+    """Instrumentor of the functions that are listed in `STAGELENS_STAGES`."""
 
-    # By module, those that were not found yet.
+    # Functions that were not found yet, by module.
     _unmatched: ClassVar[dict[str, list[NamedStage]]] = {}
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return one hook for each module that holds named functions; a broken setting is logged and names none."""
+        """Return one hook for each module with listed functions; an invalid setting is logged and ignored."""
         try:
             named = parse(os.environ.get(VARIABLE, ""))
         except ConfigError as error:
@@ -89,7 +89,7 @@ class FunctionInstrumentor(Instrumentor):
         return {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
 
     def uninstrument(self, **more: Any) -> None:
-        """Restore the functions, and stop waiting for others."""
+        """Restore the original functions and cancel the pending import hooks."""
         self._unmatched.clear()
         super().uninstrument(**more)
 
@@ -100,7 +100,7 @@ class FunctionInstrumentor(Instrumentor):
             self._patch(entries, script)
 
     def _report_unmatched(self) -> None:
-        """Name the stages that stayed empty, in a process that had requests."""
+        """Log the stages whose function was never found, if the process had requests."""
         for module, entries in self._unmatched.items() if recorder.background.started else ():
             for entry in entries:
                 _logger.warning(
@@ -117,7 +117,7 @@ class FunctionInstrumentor(Instrumentor):
             *classes, name = entry.path.split(".")
             owner: object | None = functools.reduce(lambda outer, part: getattr(outer, part, None), classes, module)
             found = vars(owner).get(name) if owner is not None else None
-            # An object that can be called (a model, a cached function) has more to it than the call, and stays.
+            # A callable object (a model, a cached function) has further attributes and methods, and is not replaced.
             if not isinstance(found, (FunctionType, BuiltinFunctionType)):
                 _logger.warning(
                     "stagelens: --stage %s=%s:%s names no plain function or method; put stagelens.stage() there", *entry

@@ -58,7 +58,7 @@ class Patch(NamedTuple):
     replacement: Any
 
     def is_applied(self) -> bool:
-        """Return whether the attribute is still ours: neither reloaded nor wrapped since."""
+        """Return whether the attribute is still our wrapper, neither reloaded nor wrapped again."""
         return vars(self.owner).get(self.name) is self.replacement
 
     def is_reloaded(self) -> bool:
@@ -68,14 +68,14 @@ class Patch(NamedTuple):
 
 
 class Instrumentor:
-    """One instrumented library. Patches belong to the class: however many instances there are, nothing is patched twice.
+    """Base class of an instrumented library. Patches belong to the class, so several instances patch only once.
 
     Attributes:
         library: Import name of the library.
         title: Its name in the documentation.
         stages: Description of each stage by its key; one line each.
         facts: Facts that it records about a request, such as "model".
-        not_timed: Exceptions that a reader might not expect, with what to write instead if possible.
+        not_timed: Operations that are not timed although a reader might expect it, with an alternative if there is one.
         tested: Versions of the distributions in the tests.
     """
 
@@ -97,7 +97,7 @@ class Instrumentor:
         raise NotImplementedError
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return the library, in any version: missing attributes are left alone."""
+        """Return the library without a version constraint: missing attributes are skipped."""
         return (self.library,)
 
     def instrument(self, **_: Any) -> None:
@@ -109,7 +109,7 @@ class Instrumentor:
             when_imported(name, hook)
 
     def uninstrument(self, **_: Any) -> None:
-        """Restore the same objects; an attribute that was wrapped again since stays, to keep that wrapper."""
+        """Restore the original objects; an attribute that was wrapped again by others stays unchanged."""
         for name, hook in self._waiting.items():
             forget(name, hook)
         self._waiting.clear()
@@ -121,8 +121,8 @@ class Instrumentor:
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace attribute *name* of *owner*, a module or class, by `make(original)`.
 
-        For a class method, a static method or a property, *make* gets the function in it. A missing or inherited attribute is left
-        alone: another version of the library, or the base class, has it.
+        For a class method, a static method or a property, *make* gets the underlying function. A missing or inherited attribute
+            is skipped: another version of the library, or the base class, defines it.
         """
         original = vars(owner).get(name)
         present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]
@@ -134,7 +134,7 @@ class Instrumentor:
 
 
 def timed(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that makes every call of a plain function a stage of the running request."""
+    """Return a wrapper that records every call of a plain function as a stage of the running request."""
 
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
@@ -188,7 +188,7 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
 
 def _as_wrapper_of(replacement: Any, original: Any) -> Any:
     functools.update_wrapper(replacement, original)
-    # OpenTelemetry instrumentations recognize their own wrappers by these attributes; ours is none of them.
+    # OpenTelemetry instrumentations recognize their own wrappers by these attributes, so our wrapper must not have them.
     for name in [name for name in vars(replacement) if name.startswith("opentelemetry_")]:
         delattr(replacement, name)
     return replacement
@@ -234,7 +234,7 @@ def when_imported(name: str, hook: Hook) -> None:
 
 
 def forget(name: str, hook: Hook) -> None:
-    """Call *hook* no more; the last one to go takes the finder with it."""
+    """Unregister *hook*; remove the finder together with the last hook."""
     hooks = _hooks.get(name, [])
     if hook in hooks:
         hooks.remove(hook)
@@ -247,7 +247,7 @@ def forget(name: str, hook: Hook) -> None:
 class _Finder:
     """Finder that returns the specs of the other finders, with the call of our hooks added.
 
-    The class of `importlib.abc` is not its base: that module loads a dozen others, in every process of the host.
+    Does not derive from the class in `importlib.abc`, because that module imports a dozen others in every process of the host.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        # Another such finder may ask all finders in turn, this one included: the second question ends here.
+        # Another finder of this kind may query all finders, including this one: the nested query ends here.
         if fullname not in _hooks or getattr(self._asking, "name", None) == fullname:
             return None
         self._asking.name = fullname
@@ -294,7 +294,7 @@ def _call_after_exec(spec: ModuleSpec) -> None:
         return
 
     def exec_module(module: ModuleType) -> None:
-        # A loader may serve several modules, as that of a zip file does.
+        # A loader may load several modules, for example that of a zip file.
         if module.__name__ != spec.name:
             original(module)
             return
@@ -307,5 +307,5 @@ def _call_after_exec(spec: ModuleSpec) -> None:
     try:
         loader.exec_module = exec_module
     except AttributeError:
-        # A loader with slots: the library runs untouched.
+        # A loader with slots cannot be patched: the library runs unchanged.
         return

@@ -26,7 +26,7 @@ from .records import clock
 
 
 def on_and_off_cpu() -> tuple[int, int]:
-    """Return the time that this thread ran, and the time that it waited for a CPU, in nanoseconds; zeros if unknown."""
+    """Return the run time and the CPU wait time of this thread in nanoseconds; zeros if unknown."""
     try:
         # https://docs.kernel.org/scheduler/sched-stats.html. Opened each time: a program that becomes a daemon closes unknown
         # files.
@@ -48,7 +48,7 @@ def worked() -> int:
 
 # Shorter loads are not noticeable, and there may be thousands.
 MIN_LOAD_NS: Final = 1_000_000
-# Per process: enough to show the pattern of a process that loads something for every request.
+# Limit per process, enough to show that a process loads something for every request.
 MAX_LOADS: Final = 200
 MAX_SHAPE: Final = 80
 
@@ -74,7 +74,7 @@ class LoadRecord(NamedTuple):
 
 
 class _Thread(threading.local):
-    """The current phase of this thread: time and work of phases inside it in nanoseconds, and its model."""
+    """Current phase of this thread: the time and work of its nested phases in nanoseconds, and its model."""
 
     inside_ns = 0
     inside_work_ns = 0
@@ -101,7 +101,7 @@ class LoadLog:
         return token
 
     def end(self, token: Token, phase: str, model: str = "", shape: str = "") -> None:
-        """End the phase of *token*; with an empty *phase* it is discarded."""
+        """End the phase of *token*; discard the phase if *phase* is empty."""
         thread = self._thread
         inside, inside_work, model = thread.inside_ns, thread.inside_work_ns, model or thread.model
         begun, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
@@ -137,7 +137,7 @@ loads: Final = LoadLog()
 
 
 def _waited(own_ns: int, work_ns: int) -> int:
-    """Return the part of a time that was no work; 0 or all of it if the other part would be too short to be noted."""
+    """Return the waiting part of a duration; 0 or the full duration if the other part is too short to be recorded."""
     waited = min(max(own_ns - work_ns, 0), own_ns)
     if waited < MIN_LOAD_NS:
         return 0
@@ -163,7 +163,7 @@ def _born() -> int:
     """Return the start of this process in nanoseconds by `clock`; the current time if the system does not provide it."""
     now = clock()
     try:
-        # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: field 22, in ticks since the machine began.
+        # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: field 22, in clock ticks since boot.
         with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123 - pathlib is not loaded by every host
             ticks = int(stat.read().rpartition(")")[2].split()[19])
         since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -57,7 +57,7 @@ CALIBRATION = 4
 spare = NEVER
 calibrate: Callable[[], object] = bool
 _before_first: Callable[[], object] | None = None
-# Of requests without stages, one in this many records them all the same: not to be counted, but to learn what they would cost.
+# One in this many requests without stages records its stages, only to estimate what they would cost.
 SCOUTS: Final = 64
 _turns = itertools.count()
 pending: deque[Record] = deque()
@@ -115,7 +115,7 @@ def before_first_request(call: Callable[[], object]) -> None:
 
 def _calibrate() -> None:
     global spare, _before_first  # noqa: PLW0603 - the first request of a mode does it
-    # A mode that the governor sets at this very moment is set again a second later.
+    # If the governor sets the mode at the same moment, its change is lost and repeated a second later.
     spare &= CALIBRATION - 1
     first, _before_first = _before_first, None
     try:
@@ -146,7 +146,7 @@ def _join(marks: Marks, span_of_theirs: Callable[[], trace_context.Parent | None
 
 
 def end(token: Token[Marks | None]) -> None:
-    """Remove the request from this context; a token of another context has no effect."""
+    """Remove the running request from this context; a token of another context has no effect."""
     try:  # `contextlib.suppress` would cost the request path ten times as much
         current.reset(token)
     except ValueError:
@@ -187,7 +187,7 @@ def finish(  # noqa: PLR0917 - positional, because keywords cost the request pat
 
 
 class Background:
-    """The thread that processes `pending`: started by the first record, and again if it has died.
+    """Background thread that processes `pending`: started by the first record, and restarted if it has died.
 
     Args:
         run: Target of the thread.
@@ -231,7 +231,7 @@ class Background:
             self._starting.release()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Return True at the next `wake`, False after *timeout_seconds*; called by the thread itself."""
+        """Return True at the next `wake`, False after *timeout_seconds*; only the background thread calls this."""
         if self._signal is None:
             return False
         try:
@@ -256,7 +256,7 @@ _flush_agent: Callable[[float], None] | None = None
 
 
 def install_agent(run: Callable[[], None], flush_agent: Callable[[float], None]) -> None:
-    """Set what the background thread and `flush` call; the import of this package does it (`bootstrap`).
+    """Register the functions that the background thread and `flush` call; `bootstrap` does this on import.
 
     Args:
         run: Processes and exports the records of this process, without end; returns if the agent is disabled.

@@ -1,6 +1,6 @@
 """Marks: the record of one running request, as a flat list that its threads share.
 
-The list travels in the context variable `current` and consists of triples `key, first, second`.
+The list is held by the context variable `current` and consists of triples `key, first, second`.
 
 - A stage: `"forward", start, end`, both times from `clock`. One atomic `extend` in a `finally`, so that several threads may
   write to the same list:
@@ -36,7 +36,7 @@ The list travels in the context variable `current` and consists of triples `key,
                         duration of the call in nanoseconds; every one counts
       @failed           outcome of an outgoing call, such as "triton:timeout", and its duration in nanoseconds; every one counts
       @late             a `Late`, 0
-      @untimed          1 if the stages were recorded all the same, else 0, and 0: only the request is counted (see `recorder.spare`)
+      @untimed          1 if the stages were still recorded, else 0, and 0: only the request is counted (`recorder.spare`)
       @shared           0, 0: the marks of a batch, not of one request
       @full             0, 0: the list accepts no more marks
 
@@ -67,7 +67,7 @@ FULL: Final = "@full"
 UNTIMED: Final = "@untimed"
 # Fact of marks that belong to several requests at once, or to none (`tickets.py`).
 SHARED: Final = "@shared"
-# Facts whose repetition adds nothing; every one of the other facts counts.
+# Facts whose repetition adds no information; of all other facts each occurrence counts.
 _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch"})
 # How a stage was timed, if not by a clock around the call: from device events; only its launch, because the device reported
 # nothing; reported by the server for this call; the average of the server over its current calls.
@@ -94,12 +94,12 @@ class Late(Protocol):
         ...
 
     def marks(self) -> Marks:
-        """Return the triples that are known by now; called once."""
+        """Return the triples that are known so far; called once."""
         ...
 
 
 def has_room(marks: Marks) -> bool:
-    """Return whether another stage can be recorded; for stages that a request may run thousands of times."""
+    """Return whether another stage can be recorded. Called for stages that a request may run thousands of times."""
     return len(marks) < MAX_MARKS or _compact(marks)
 
 

@@ -33,10 +33,10 @@ class RequestFacts(NamedTuple):
 
 
 def read_marks(marks: Marks) -> RequestFacts:
-    """Read the facts and intervals from *marks*.
+    """Return the facts and intervals in *marks*.
 
     Raises:
-        ValueError: They are not triples.
+        ValueError: *marks* does not consist of triples.
     """
     items = iter(marks)
     facts: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def read_marks(marks: Marks) -> RequestFacts:
             _COMBINED[key](facts, key, triple[1], triple[2])
         else:
             facts[key] = triple[1]
-    # The wait for a body belongs to the stages that the server reported, where it reported any.
+    # The wait for a body belongs to the stages that the server reported, if any.
     return RequestFacts(
         facts, intervals + (list(_subtract_intervals(bodies, reported)) if bodies and reported else bodies)
     )
@@ -97,7 +97,7 @@ def _sum_pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
 
 def _longest(facts: dict[str, Any], key: str, length: Any, definition: Any) -> None:
     longest = facts.setdefault(key, {})
-    # Not just an instance of it: whose hash may raise anything.
+    # Only the exact type: the hash of a subclass may raise.
     definition = definition if type(definition) is str else ""
     longest[definition] = max(longest.get(definition, 0), to_integer(length))
 
@@ -121,7 +121,7 @@ _COMBINED = {
 
 
 def stage_timings(marks: Marks) -> dict[str, str]:
-    """Return the timing of each stage that was not timed by a clock around the call; "mixed" for several timings.
+    """Return the timing source of each stage that was not timed by a clock around the call; "mixed" for several sources.
 
     >>> stage_timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
     {'forward': 'gpu'}
@@ -141,7 +141,7 @@ def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 MAX_WAIT_SECONDS = 3.0
-# About 2 MB; past it the oldest goes with what is known.
+# About 2 MB; beyond this limit the oldest record is passed on with the marks that are known.
 MAX_WAITING = 2048
 
 
@@ -152,7 +152,7 @@ class DeferredRecords:
         self._held: deque[tuple[float, Record]] = deque()
 
     def holds(self, record: Record, now: float) -> bool:
-        """Return whether *record* has to wait, and store it if so; otherwise complete it.
+        """Return whether *record* has to wait, and store the record if so; otherwise complete the record.
 
         Args:
             record: A finished request.
@@ -182,7 +182,7 @@ class DeferredRecords:
 
 
 def is_ready(marks: Marks) -> bool:
-    """Return whether all late parts of *marks* are known; do not block."""
+    """Return whether all late marks of *marks* are known; do not block."""
     try:
         return all(late.ready() for late in _late_parts(marks))
     except Exception:
@@ -191,7 +191,7 @@ def is_ready(marks: Marks) -> bool:
 
 
 def complete(marks: Marks) -> None:
-    """Add the late parts that are known by now; to be called once."""
+    """Add the late marks that are known by now; call once per request."""
     for late in _late_parts(marks):
         try:
             marks.extend(late.marks())

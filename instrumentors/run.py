@@ -18,7 +18,7 @@ from ..core.errors import ConfigError
 from . import functions
 
 AUTOLOAD = Path(__file__).parent / "autoload"
-# Which process `exec` made of ours; only that one says so when it cannot be instrumented.
+# Id of the process that becomes the command by `exec`; only this process reports that it cannot be instrumented.
 PID_VARIABLE = "STAGELENS_RUN_PID"
 
 USAGE = """\
@@ -41,15 +41,15 @@ Times go to OTEL_EXPORTER_OTLP_ENDPOINT (default http://127.0.0.1:4318, where `s
 OTEL_SERVICE_NAME. In a terminal, where no endpoint is set and nothing listens there, it is as if --summary was given.
 """
 
-# As shells have it.
+# Exit codes as in shells.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _FILES = {"--report": "run.html", "--save": "run.json"}
 _OPTIONS = ("--stage", "--summary", *_FILES)
-# On this machine whoever listens answers at once.
+# A collector on this machine accepts connections immediately.
 _CONNECT_SECONDS = 1.0
 
 
-# Any of them says where times go.
+# Each of these variables configures a collector.
 _ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
@@ -62,9 +62,9 @@ class Kept:
     """Requested outputs of a run that is saved or summarized here.
 
     Args:
-        asked: Whether somebody asked for it: then the command is not started where it cannot be done.
-        report: The HTML page to write, None for none.
-        save: The OTLP/JSON file to write, None for none.
+        asked: Whether an option requests the output. If so, the command is not started when the output is impossible.
+        report: Path of the HTML report, None for no report.
+        save: Path of the OTLP/JSON file, None for no file.
     """
 
     asked: bool = False
@@ -72,24 +72,25 @@ class Kept:
     save: Path | None = None
 
 
-# Runs the command in this environment and keeps the run; returns the exit code.
+# Function that runs the command in this environment and saves the run; returns the exit code.
 Keep: TypeAlias = Callable[[list[str], dict[str, str], Kept], int]
 
 
 def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
-    """Execute the command in *argv*, or pass it to the saver of runs; returns only if it fails or the run is over.
+    """Execute the command in *argv*, or pass the command to the saver of runs; return only on failure or after a saved run.
 
     Args:
-        argv: The words after `stagelens run`: options, `--`, the command. The `--` may be left out.
-        keeper: Loads what keeps a run.
+        argv: The arguments after `stagelens run`: options, an optional `--`, the command.
+        keeper: Returns the saver of runs, which needs the server extra.
 
     Returns:
-        0 after printing the help, 2 for a wrong command line, 126 or 127 as a shell would; of a kept run the command's.
+        0 after printing the help, 2 for an invalid command line, 126 or 127 as in a shell; for a saved run the exit code of the
+            command.
 
     Raises:
-        ConfigError: An option is not written as it must be.
-        ModuleNotFoundError: What keeps a run is not installed, and somebody asks for it.
-        StagelensError: The run cannot be kept, and somebody asks for it.
+        ConfigError: The value of an option is invalid.
+        ModuleNotFoundError: An option requests a saved run, but the saver is not installed.
+        StagelensError: An option requests a saved run, but the run cannot be saved.
     """
     if argv[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
@@ -109,7 +110,7 @@ def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
 
 def become(command: list[str], env: Mapping[str, str]) -> int:
     """Replace this process by *command*; print the reason and return 126 or 127 if that fails."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # either may have been closed by who started us
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # the parent process may have closed either
         stream.flush()
     try:
         os.execvpe(command[0], command, env)  # noqa: S606 - the user's command, as it is
@@ -122,11 +123,11 @@ def keeping(keeper: Callable[[], Keep], kept: Kept) -> Keep | None:
     """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested.
 
     Args:
-        keeper: Loads it.
-        kept: What is asked for.
+        keeper: Returns the saver of runs.
+        kept: Requested outputs.
 
     Raises:
-        ModuleNotFoundError: It is not installed, and somebody asks for it.
+        ModuleNotFoundError: An output is requested, but the saver is not installed.
     """
     if not kept.asked and not _is_for_nobody_else(os.environ):
         return None
@@ -158,14 +159,14 @@ def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[
     """Return *current* with our `sitecustomize` first on PYTHONPATH, once, and the user's entries behind it.
 
     Args:
-        current: The environment as it is.
-        stages: What `--stage` was given, besides what STAGELENS_STAGES holds.
+        current: Current environment variables.
+        stages: Values of `--stage`, added to those of STAGELENS_STAGES.
 
     Raises:
-        ConfigError: One of *stages* is not written as it must be.
+        ConfigError: One of *stages* is invalid.
     """
     theirs = current.get("PYTHONPATH")
-    # An empty entry among others is the working directory, and stays.
+    # An empty entry among others means the working directory and is retained.
     kept = [entry for entry in theirs.split(os.pathsep) if entry != str(AUTOLOAD)] if theirs else []
     env = {**current, "PYTHONPATH": os.pathsep.join([str(AUTOLOAD), *kept]), PID_VARIABLE: str(os.getpid())}
     if stages:
@@ -178,7 +179,7 @@ def split(argv: list[str]) -> tuple[list[str], Kept, list[str]]:
     """Return the stages and outputs of the leading options, and the remaining words.
 
     Raises:
-        ConfigError: An option is not written as it must be.
+        ConfigError: The value of an option is invalid.
     """
     stages, kept, rest = list[str](), Kept(), argv
     while rest and (option := rest[0].partition("=")[0]) in _OPTIONS:
@@ -193,7 +194,7 @@ def split(argv: list[str]) -> tuple[list[str], Kept, list[str]]:
 
 
 def _value(words: list[str], option: str) -> tuple[list[str], int]:
-    """Return the value of the first of *words*, none or one, and how many words it takes."""
+    """Return the optional value of the first of *words*, and the number of words that option and value occupy."""
     _, sign, own = words[0].partition("=")
     if option == "--summary":
         return [], 1
@@ -205,13 +206,13 @@ def _value(words: list[str], option: str) -> tuple[list[str], int]:
 
 
 def explain_start_failure(command: str, error: OSError) -> str:
-    """Return why *command* could not be started, and, indented, what to do."""
+    """Return the reason why *command* could not be started, and the fix on an indented line."""
     if not isinstance(error, FileNotFoundError):
         hint = f"    stagelens run -- python {command}" if command.endswith(".py") else f"    chmod +x {command}"
         return f"{command} cannot be executed ({error.strerror}).\n{hint}"
     if os.sep in command:
         return f"there is no file {command}.\n    Write its full path, or a command on PATH."
-    # Not `Path.is_file`: it raises where a name is too long for a file.
+    # Not `Path.is_file`, which raises if a name is too long for a file.
     if os.path.isfile(command):  # noqa: PTH113
         return f"there is no command {command} on PATH, but there is a file of that name.\n    ./{command}, or python {command}"
     return (

@@ -1,4 +1,4 @@
-"""A command in a session of its own: starts it, reads its CPU time, and ends it together with all processes that it started.
+"""Run of a command in its own process session: start, CPU time, and termination of all its processes.
 
 `Sink` is the collector of such a command: it discards the exports, so that they do not count as those of the real service.
 """
@@ -20,12 +20,12 @@ from typing import NamedTuple, Self
 from ..core import names
 from ..core.errors import StagelensError
 
-# How often it looks whether it is to end.
+# Polling interval of the server for its shutdown. [seconds]
 _LOOK_SECONDS = 0.1
 
 
 class Sink:
-    """A collector that only counts our exports; a context manager that ends it."""
+    """Collector that only counts exports; a context manager that stops it."""
 
     def __init__(self) -> None:
         self.exports = 0
@@ -56,22 +56,22 @@ class Sink:
         self._server.server_close()
 
 
-# How long it may take to end when it is asked to; a last export is part of it. [seconds]
+# Time to exit after SIGTERM, which includes a last export. [seconds]
 END_SECONDS = 15.0
 LOOK_SECONDS = 0.02
-# Of what it has written, shown where it failed.
+# Lines of the output that an error message shows.
 _SHOWN_LINES = 12
 _PROC = Path("/proc")
 
 
 class Process(NamedTuple):
-    """A process of the machine, as /proc/PID/stat has it.
+    """A process of the machine, as described by /proc/PID/stat.
 
     Args:
-        pid: Its number.
-        parent: That of its parent.
-        session: That of its session.
-        cpu_ticks: What it has used, and what those of its children had that are over.
+        pid: Process id.
+        parent: Process id of the parent.
+        session: Session id.
+        cpu_ticks: CPU time of the process and of its exited children. [clock ticks]
     """
 
     pid: int
@@ -81,11 +81,11 @@ class Process(NamedTuple):
 
 
 class Session:
-    """A command that runs; a context manager that ends it.
+    """A running command; a context manager that terminates it.
 
     Args:
-        command: Its words.
-        env: Its environment.
+        command: The command and its arguments.
+        env: Environment variables of the command.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -125,10 +125,10 @@ class Session:
         """Wait until the command exits.
 
         Returns:
-            The CPU time of it and of all it has waited for. [seconds]
+            CPU time of the command and of all children that it has waited for. [seconds]
 
         Raises:
-            StagelensError: It has failed.
+            StagelensError: The command failed.
         """
         _, status, used = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -144,12 +144,12 @@ class Session:
         return "\n    ".join((what, *lines))
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time of its processes so far, in seconds; None if unknown."""
+        """Return the CPU time of all processes of the command so far, in seconds; None if unknown."""
         ticks = [process.cpu_ticks for process in self.processes()]
         return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
     def processes(self) -> list[Process]:
-        """Return all that belong to it: of its session, or started by one that does."""
+        """Return all processes of the command: those of its session, and their descendants."""
         everything, ours = list(processes()), {self._process.pid}
         before = 0
         while len(ours) > before:
@@ -158,11 +158,11 @@ class Session:
         return [process for process in everything if process.pid in ours]
 
     def _end(self) -> None:
-        """Terminate all of its processes, kill those left after a while."""
-        # Those that leave the session are known only as long as their parents live.
+        """Terminate all processes of the command; kill those that still run after `END_SECONDS`."""
+        # Processes that leave the session can be found only while their parents run.
         known = {(process.pid, process.session) for process in self.processes()}
         deadline = time.monotonic() + END_SECONDS
-        # All of the group, as Ctrl-C does: a shell would keep it for itself.
+        # The signal goes to the process group, as for Ctrl-C: a shell would not forward it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         while self._left(known) and time.monotonic() < deadline:
@@ -184,14 +184,14 @@ class Session:
 
 
 def processes() -> Iterator[Process]:
-    """Yield the processes of the machine; none where there is no /proc."""
+    """Yield the processes of the machine; none without /proc."""
     for path in _PROC.glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold anything.
+            # The name in parentheses may contain any character.
             words = path.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        # One that is over, and that its parent has not asked about yet, is none any more.
+        # A zombie has exited and does not count.
         if words[0] != "Z":
             yield Process(int(path.parent.name), int(words[1]), int(words[3]), sum(map(int, words[11:15])))
 

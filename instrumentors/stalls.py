@@ -56,13 +56,13 @@ class CounterReading(NamedTuple):
 
 
 class ProcessCounters:
-    """Counters of this process: the latest readings."""
+    """Latest readings of the counters of this process."""
 
     def __init__(self) -> None:
         self._readings: deque[CounterReading] = deque(maxlen=MAX_COUNTER_READINGS)
 
     def read(self, *, again: bool = False) -> None:
-        """Read the counters, unless they were read just now; with *again* in any case. Never raises."""
+        """Read the counters, unless they were just read; *again* forces a reading. Never raises."""
         now = clock()
         if self._readings and now - self._readings[-1].at < READ_EVERY_NS and not again:
             return
@@ -121,7 +121,7 @@ _START, _END = itemgetter(1), itemgetter(2)
 
 
 class Stalls:
-    """The latest stalls of this process, at most `MAX_STALLS`; any number of writers, one reader at a time."""
+    """The latest stalls of this process, at most `MAX_STALLS`. Thread-safe for many writers and one reader."""
 
     def __init__(self) -> None:
         self._noted: deque[Stall] = deque(maxlen=MAX_STALLS)
@@ -130,12 +130,12 @@ class Stalls:
         self._since = 0
 
     def watch(self) -> None:
-        """Start noting garbage collections."""
+        """Start recording garbage collections as stalls."""
         if self._collection not in gc.callbacks:
             gc.callbacks.append(self._collection)
 
     def note(self, cause: str, start: int, end: int) -> None:
-        """Note a stall that has just ended. [nanoseconds by `clock`]."""
+        """Record a stall that has just ended, with times in nanoseconds by `clock`."""
         if end - start >= MIN_STALL_NS:
             self._noted.append(Stall(cause, start, end))
 
@@ -214,7 +214,7 @@ _watched: WeakSet[AbstractEventLoop] = WeakSet()
 
 
 class LoopLag:
-    """Longest delay of a beat since the last export."""
+    """Longest delay of a heartbeat since the last export."""
 
     def __init__(self) -> None:
         self._worst_ns = -1
@@ -255,7 +255,8 @@ def _beat(loop: AbstractEventLoop, due: int, before: tuple[int, int]) -> None:
     if now - due >= MIN_LATE_NS:
         # Not below zero: the loop may have moved to another thread, whose counters differ.
         ran, waited = (max(0, after - earlier) for after, earlier in zip(on_and_off_cpu(), before, strict=True))
-        # Their position within the time is not known. A loop sleeps only before the beat is due; the rest is taken as even.
+        # The position of the wait for a CPU within the interval is unknown. A loop sleeps only before the beat is due; in the rest of
+        # the interval the wait is assumed to be evenly distributed.
         late = now - due
         without = min(late, waited if ran + waited <= late else waited * late // (ran + waited))
         stalls.note(STALL_CPU.key, due, due + without)

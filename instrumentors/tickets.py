@@ -6,20 +6,20 @@
     with stagelens.batch(tickets):            # in the worker, around the work for these jobs
         scores = model(torch.stack(images))
 
-A batch records into a list of its own, its *run*. A ticket knows its runs, but a run knows no request: a worker cannot write to
-the wrong one, even if a request has ended or was cancelled meanwhile. After the end of the request the background thread adds
+A batch records into its own list, the *run*. A ticket refers to its runs, but a run refers to no request: a worker cannot write
+to the wrong request, even if a request has ended or was cancelled meanwhile. After the end of the request the background thread adds
 the results of its tickets to its marks (`records.Late`):
 
 - `queue`: from the creation of a ticket to the start of its first run, except while another run worked for the same request;
 - each stage of a run, in full: the request waits for its whole batch, however many requests share it. Stages between runs
   belong to the request alone, so that its stages still add up to its own time;
-- those facts that are true of each request: not the tokens of all of them together, and no trace.
+- facts that hold for each request, which excludes the total number of tokens and the trace.
 
 Tickets and runs can be pickled to another process. Times of a run are then by `clock` of that process: on Linux this is
 CLOCK_MONOTONIC, which all processes of a host share. Impossible times are left out.
 
-Some libraries only carry an id from the request to the answer. `TicketsById` holds the tickets by that id, and `with_run` puts
-the run on the id of the answer: the id stays equal to the original, so that nothing else in the message changes.
+Some libraries only carry an id from the request to the response. `TicketsById` holds the tickets by that id, and `with_run`
+attaches the run to the id of the response: the id stays equal to the original, so that nothing else in the message changes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from .request_marks import complete, is_ready
 MAX_TICKETS: Final = 1024
 # Types that every Python can unpickle.
 _PLAIN: Final = frozenset({str, int, float})
-# Facts of a run that are not true of each request in it, or of none.
+# Facts of a run that do not hold for each of its requests.
 NOT_SHARED: Final = frozenset(
     {OPEN, CLOSED, FULL, SHARED, "@late", "@trace", "@traceparent", "@parent", "@force", "@tokens_in", "@tokens_out"}
 )
 
 
 class BatchRun:
-    """The record of work for the holders of tickets.
+    """Record of the work for the requests of one batch.
 
     Args:
-        marks: Marks like those of a request; the first triple holds the start.
+        marks: Marks in the format of a request; the first triple holds the start.
         ended: End of the work, 0 while it runs. [nanoseconds by `clock`]
     """
 
@@ -61,7 +61,7 @@ class BatchRun:
         self._completed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the marks that are known by now, in plain types."""
+        """Pickle the marks that are known so far, as built-in types."""
         try:
             # Device times are available only after a query.
             self.ready()
@@ -76,7 +76,7 @@ class BatchRun:
         return self.ended > 0 and (self._completed or is_ready(self.marks))
 
     def told(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the triples that are true of each request of the run."""
+        """Yield the triples that hold for each request of the run."""
         if self.ended and not self._completed:
             self._completed = True
             complete(self.marks)
@@ -87,10 +87,10 @@ class BatchRun:
 
 
 class Ticket:
-    """A job of a request that waits for a worker. A ticket from outside of any request has no effect.
+    """Handle of a request for a job that waits for a worker. A ticket from outside of any request has no effect.
 
     Args:
-        since: Creation of the ticket. [nanoseconds by `clock`]
+        since: Time of creation. [nanoseconds by `clock`]
     """
 
     __slots__ = ("__weakref__", "_runs", "gone", "since")
@@ -102,20 +102,20 @@ class Ticket:
         self._runs: list[BatchRun] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the time of creation, which is all that a worker in another process needs."""
+        """Pickle only the time of creation, because a worker in another process needs nothing else."""
         return Ticket, (self.since,)
 
     def done(self, run: Any) -> None:
-        """Add a *run* from another process: the `run` of `with stagelens.batch(…) as run`; anything else is ignored."""
+        """Add a *run* from another process, the value of `with stagelens.batch(…) as run`; other objects are ignored."""
         if isinstance(run, BatchRun) and self.since <= run.marks[1] <= run.ended <= clock():
             self._runs.append(run)
 
     def enter(self, run: BatchRun) -> None:
-        """Add a run of this process, which begins now."""
+        """Add a run of this process, which starts now."""
         self._runs.append(run)
 
     def drop(self, now: int) -> None:
-        """End the wait at *now*, if no worker has taken the ticket; 0 if the end of the wait is unknown."""
+        """End the wait at *now* (0 for unknown) if no worker has taken the ticket."""
         if not self._runs and not self.gone:
             self.gone = now or self.since
 
@@ -124,12 +124,12 @@ class Ticket:
         return self._runs[:]
 
     def ready(self) -> bool:
-        """Return whether all of its runs are known and complete; do not block."""
+        """Return whether all runs of the ticket are known and complete; do not block."""
         return bool(self.gone) or (bool(self._runs) and all(run.ready() for run in self._runs))
 
 
 class Tickets:
-    """The tickets of one request: a `records.Late`."""
+    """All tickets of one request, as a `records.Late`."""
 
     __slots__ = ("_drawn",)
 
@@ -148,14 +148,14 @@ class Tickets:
         return all(ticket.ready() for ticket in self._drawn)
 
     def marks(self) -> Marks:
-        """Return the marks of their waits and runs."""
+        """Return the marks of the waits and runs of all tickets."""
         now = clock()
         runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
         for ticket in self._drawn:
             own = ticket.runs()
             runs.update((id(run), run) for run in own)
-            # A ticket that no worker took still waits.
+            # A ticket that no worker has taken still waits.
             waits.append((ticket.since, min((run.marks[1] for run in own), default=ticket.gone or now)))
         marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
         for run in runs.values():
@@ -167,7 +167,7 @@ class Tickets:
 
 
 def ticket() -> Ticket:
-    """Return a ticket for a job of the running request when the job enters a queue; `batch` in the worker takes it."""
+    """Return a ticket for a job of the running request that enters a queue; pass the ticket to `batch` in the worker."""
     marks = current.get()
     if marks is None or marks[0] != OPEN:
         return Ticket(clock())
@@ -181,11 +181,11 @@ def ticket() -> Ticket:
 
 
 class BatchScope:
-    """Work for the holders of tickets: `stagelens.batch`.
+    """Context manager of `stagelens.batch`: work on the jobs of several tickets.
 
     Args:
         tickets: The tickets.
-        facts: Initial marks; None for those of a batch.
+        facts: Initial marks; None for the marks of a batch.
     """
 
     __slots__ = ("_facts", "_run", "_tickets", "_token")
@@ -220,7 +220,7 @@ class BatchScope:
 
 
 def batch(tickets: Iterable[Any]) -> BatchScope:
-    """Return a context manager for work on the jobs of *tickets*: stages inside belong to each of their requests.
+    """Return a context manager for work on the jobs of *tickets*; its stages count for each of their requests.
 
     Args:
         tickets: Tickets from `ticket`; other objects are ignored.
@@ -251,24 +251,24 @@ def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) ->
 
 
 class TextWithRun(str):
-    """An id that is a string, with a run."""
+    """A string id that carries a run."""
 
     __slots__ = ("run",)
     run: BatchRun
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Take the run along."""
+        """Pickle the id together with its run."""
         return with_run, (str(self), self.run)
 
 
 class UuidWithRun(UUID):
-    """An id that is a UUID, with a run; no string is equal to a UUID."""
+    """A UUID id that carries a run; a separate class, because no string is equal to a UUID."""
 
     __slots__ = ("run",)
     run: BatchRun
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Take the run along."""
+        """Pickle the id together with its run."""
         return with_run, (UUID(int=self.int), self.run)
 
 
@@ -286,7 +286,7 @@ def with_run(uid: Any, run: BatchRun) -> Any:
 
 
 class TicketsById:
-    """The tickets of requests that wait for a response of *library*, by id."""
+    """Tickets of the requests that wait for a response of *library*, by id."""
 
     def __init__(self, library: str) -> None:
         self._library = library

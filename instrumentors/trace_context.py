@@ -1,4 +1,4 @@
-"""W3C trace context: the context that came with a request, and the one that it propagates to the services it calls.
+"""W3C trace context: the incoming context of a request, and the context that is propagated to the called services.
 
 The ids of a request are created for the first outgoing call and stored in its marks, so that a trace retained later has the ids
 that others have seen. Inside a span of the user's own OpenTelemetry SDK, that span is propagated instead: a span of ours exists
@@ -20,7 +20,7 @@ SAMPLED = 1
 # Secret value of the header X-Force-Trace that retains the trace of the request; without this setting the header is ignored.
 FORCE_VARIABLE = "STAGELENS_FORCE_TRACE"
 
-# Version, trace id, parent id, flags; later versions than 00 may add.
+# Version, trace id, parent id, flags; versions after 00 may add fields.
 _TRACEPARENT = re.compile(r"(?!ff|00.{54})[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
@@ -64,7 +64,7 @@ def traceparent(marks: list[Any]) -> str:
         return f"00-{theirs.trace_id}-{theirs.span_id}-{theirs.flags:02x}"
     keys = marks[::3]
     if SHARED in keys:
-        # Shared by several requests, whose traces differ.
+        # A batch is shared by several requests with different traces.
         return ""
     parent = parent_of({key: marks[3 * keys.index(key) + 1] for key in ("@parent", "@traceparent") if key in keys})
     if "@trace" not in keys:
@@ -76,7 +76,7 @@ def traceparent(marks: list[Any]) -> str:
 
 
 def parent_of(facts: dict[str, Any]) -> Parent | None:
-    """Return the parent span of a request with these facts: the user's own span around it, or the caller's."""
+    """Return the parent span of a request with these *facts*: the user's own span around the request, or the span of the caller."""
     given = facts.get("@traceparent")
     return facts.get("@parent") or (parse(given) if isinstance(given, str) else None)
 
