@@ -44,7 +44,7 @@ class ClientTlsFiles:
         Raises:
             OSError: A file cannot be read or is invalid (`ssl.SSLError` is a subclass).
         """
-        import ssl  # noqa: PLC0415 - a host that exports nothing needs none
+        import ssl  # noqa: PLC0415 - not needed by a process that exports nothing
 
         context = ssl.create_default_context(cafile=self.certificate)
         if self.client_certificate is not None:
@@ -261,7 +261,7 @@ def script_name(argv: list[str]) -> str:
     ('serve', 'uvicorn', 'python')
     """
     path = argv[0] if argv else ""
-    stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 - pathlib costs the host its import
+    stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 - importing pathlib would cost the host time
     if stem == "__main__":
         stem = os.path.basename(os.path.dirname(path))  # noqa: PTH119, PTH120 - as above
     return stem if stem and not stem.startswith("-") else "python"
@@ -309,7 +309,7 @@ def _sendable(text: str) -> bool:
 
 
 def _file(text: str, key: str) -> str:
-    if not os.path.isfile(text):  # noqa: PTH113 - pathlib costs the host its import
+    if not os.path.isfile(text):  # noqa: PTH113 - importing pathlib would cost the host time
         msg = f"{key} is {text!r}, where there is no file; write the path of a PEM file"
         raise ConfigError(msg)
     return text

@@ -114,7 +114,7 @@ def before_first_request(call: Callable[[], object]) -> None:
 
 
 def _calibrate() -> None:
-    global spare, _before_first  # noqa: PLW0603 - the first request of a mode does it
+    global spare, _before_first  # noqa: PLW0603 - the first request of a mode makes the call
     # If the governor sets the mode at the same moment, its change is lost and repeated a second later.
     spare &= CALIBRATION - 1
     first, _before_first = _before_first, None

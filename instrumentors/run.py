@@ -113,7 +113,7 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
     for stream in filter(None, (sys.stdout, sys.stderr)):  # the parent process may have closed either
         stream.flush()
     try:
-        os.execvpe(command[0], command, env)  # noqa: S606 - the user's command, as it is
+        os.execvpe(command[0], command, env)  # noqa: S606 - the user's own command
     except OSError as error:
         print(f"stagelens run: {explain_start_failure(command[0], error)}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
@@ -145,7 +145,7 @@ def _is_for_nobody_else(env: Mapping[str, str]) -> bool:
         return False
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    import socket  # noqa: PLC0415 - only who gets here pays for it
+    import socket  # noqa: PLC0415 - imported only when it is needed
 
     from .config import DEFAULT_ENDPOINT  # noqa: PLC0415
 

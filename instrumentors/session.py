@@ -41,7 +41,7 @@ class Sink:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -89,9 +89,9 @@ class Session:
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with all else
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `__exit__`
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - the user's own
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command,
                 env=env,
                 stdin=subprocess.DEVNULL,

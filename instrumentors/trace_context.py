@@ -1,8 +1,8 @@
 """W3C trace context: the incoming context of a request, and the context that is propagated to the called services.
 
-The ids of a request are created for the first outgoing call and stored in its marks, so that a trace retained later has the ids
-that others have seen. Inside a span of the user's own OpenTelemetry SDK, that span is propagated instead: a span of ours exists
-only if its request is retained, but the user's backend knows theirs.
+The ids of a request are created for the first outgoing call and stored in its marks, so that a trace retained later has the
+propagated ids. Inside a span of the user's own OpenTelemetry SDK, that span is propagated instead: a Stagelens span exists
+only if its request is retained, whereas the user's backend has the user's spans.
 
 Source: https://www.w3.org/TR/trace-context/
 """

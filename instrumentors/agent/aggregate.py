@@ -1,4 +1,4 @@
-"""Aggregation of finished requests into series of histograms, per process; the background thread calls it for each record.
+"""Aggregation of the finished requests of a process into series of histograms, on the background thread.
 
 The recording level (`ALL` to `NOTHING`) says how much of a request is aggregated; `RequestTotals` holds the number, marks and
 duration of the requests of each level, for the governor.
@@ -51,19 +51,19 @@ class RequestTotals:
         self.duration_ns += other.duration_ns
 
     def since(self, before: RequestTotals) -> RequestTotals:
-        """Return the difference to an earlier total."""
+        """Return the difference from an earlier total."""
         return RequestTotals(
             self.requests - before.requests, self.marks - before.marks, self.duration_ns - before.duration_ns
         )
 
 
-# One request in `SAMPLED` is kept as a sample for the cost calibration, at most `MAX_SAMPLES` of the latest.
+# One request in `SAMPLED` is retained as a sample for the cost calibration, at most the latest `MAX_SAMPLES`.
 SAMPLED, MAX_SAMPLES = 16, 8
 
 # Bounds the memory if the user's code sets a route, model or device per request.
 MAX_SERIES = 1000
 MAX_STAGE = 64
-# HTTP: the server failed.
+# First HTTP status of server errors.
 SERVER_ERROR = 500
 
 
@@ -81,7 +81,7 @@ class Dimensions(NamedTuple):
     cold: str = ""
 
     def as_other(self) -> Dimensions:
-        """Return the series that counts all requests past the limit of series."""
+        """Return the dimensions of the series for all requests beyond the limit of series."""
         return Dimensions(OTHER, OTHER, OTHER, OTHER, self.status, self.cold)
 
 
@@ -90,10 +90,10 @@ class Delta:
     """Data of one series since the last export.
 
     Args:
-        sampler: Selects the requests that are retained as traces.
+        sampler: Selector of the requests that are retained as traces.
         own_stages: The user's own stages that the series shows under their names.
-        counts: Histograms.
-        loads: Totals of its requests by level.
+        counts: Histograms of the series.
+        loads: Request totals by level.
     """
 
     sampler: Sampler[Record]
@@ -103,10 +103,10 @@ class Delta:
 
 
 class _Series:
-    """One series and its data since the last export, if any.
+    """A series and its data since the last export, if any.
 
-    Its *cold* twin counts the requests during which something was loaded; it does not count towards the limit of series and
-    shares the stage names.
+    The *cold* twin of the series counts the requests during which something was loaded; it does not count towards the limit of
+        series and shares the stage names.
     """
 
     __slots__ = ("cold", "delta", "dimensions", "own_stages")
@@ -124,12 +124,12 @@ class _Series:
 
 
 class Aggregator:
-    """The series of this process.
+    """Aggregator of finished requests into the series of this process.
 
     Args:
         keep: Limits of the traces retained per series and interval.
         rng: Random generator of the uniform sample.
-        max_series: Limit of series; requests of further ones are counted together.
+        max_series: Limit of series; requests beyond it are counted in one common series.
 
     Attributes:
         level: Recording level, from `ALL` to `REQUESTS_ONLY`.
@@ -144,7 +144,7 @@ class Aggregator:
         self._taken = RequestTotals()
         self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
         self._until_sampled = 0
-        # All series; and, as a short cut for most requests, by their recorded facts.
+        # All series; and, as a fast path for most requests, the series by the recorded facts.
         self._known: dict[Dimensions, _Series] = {}
         self._by_facts: dict[tuple[Any, ...], _Series] = {}
 
@@ -166,7 +166,7 @@ class Aggregator:
         end = max(start, end)
         spared = facts.get(WITHOUT_STAGES)
         level = self.level if spared is None else REQUESTS_ONLY
-        # Without stages there is no unattributed time: that is the rest of a request whose stages are known.
+        # Unattributed time exists only for requests with stages: it is the rest of the duration.
         own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
         cold = "load" in own
         if cold:
@@ -194,7 +194,7 @@ class Aggregator:
             delta.sampler.offer(copy, end - start, failed=failed, cold=cold, forced="@force" in facts)
 
     def load(self) -> RequestTotals:
-        """Return the totals of all requests so far."""
+        """Return the totals of all requests so far, by level."""
         total = RequestTotals()
         total.include(self._taken)
         for series in self._all():
@@ -203,7 +203,7 @@ class Aggregator:
         return total
 
     def nothing(self, own_stages: set[str] | None = None) -> Delta:
-        """Return empty data for a series."""
+        """Return an empty delta for a series."""
         return Delta(Sampler(self._keep, self._rng), set() if own_stages is None else own_stages)
 
     def take(self) -> dict[Dimensions, Delta]:
@@ -312,7 +312,7 @@ def _add_stream(
 
 
 def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
-    """Count how long the model of a request ran, by batch *size*; 0 is unknown."""
+    """Count the model time of a request by batch *size*; 0 for unknown."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:
         counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.bucket_of(size), ran / 1e9)

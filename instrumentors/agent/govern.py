@@ -1,9 +1,9 @@
-"""The cost of the agent in this process, and the governor that keeps it within STAGELENS_OVERHEAD_BUDGET.
+"""The cost of the agent in this process, and the governor that limits it to STAGELENS_OVERHEAD_BUDGET.
 
 Requests are not measured. Once a second, before a request starts, a calibration request measures the cost on the request's
-thread (`PathCost`); this cost is multiplied by the number of marks. It takes the real way through the recorder, with real
-stages around nothing, because only on that thread code and data are as far from the CPU as the work of the service
-leaves them. The median of many calibrations counts: another thread may have held the interpreter during any one. The CPU
+thread (`PathCost`); this cost is multiplied by the number of marks. The calibration
+request uses the real recorder with empty stages, and runs on that thread because only there the CPU caches are in the state
+that the work of the service leaves. The median of many calibrations counts: another thread may have held the interpreter during any one. The CPU
 time of our own threads is measured (`CpuAccount`).
 
 The governor lowers the level as soon as the cost has exceeded the budget for a few seconds, to the first level whose expected
@@ -32,7 +32,7 @@ from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
 from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
-# Number of stages of a typical request; and of consecutive stages by which the cost of one more is measured.
+# Number of stages of a typical request; number of consecutive stages with which the cost of one stage is measured.
 USUAL_STAGES, IN_A_ROW = 6, 24
 MAX_CALIBRATIONS = 15
 
@@ -51,7 +51,7 @@ class PathCost:
         return bool(self._stages[True])
 
     def calibrate(self) -> None:
-        """Measure once; `recorder.begin` calls it. Takes at most 0.1 ms."""
+        """Measure the cost once, in at most 0.1 ms; called by `recorder.begin`."""
         # In the user's context the calibration request might count as one of theirs.
         contextvars.Context().run(self._calibrate)
 
@@ -63,7 +63,7 @@ class PathCost:
         token = records.current.set([records.OPEN, 0, 0])
         written = _each_ns(_timed_empty_stage)
         recorder.end(token)
-        # Before the stages: the background thread reads as soon as those are there.
+        # Stored before the stages, because the background thread reads both as soon as the stages exist.
         self._requests[timed].append(max(0.0, took - USUAL_STAGES * (written if timed else idle)))
         self._stages[False].append(max(0.0, idle - bare))
         self._stages[True].append(max(0.0, written - bare))
@@ -72,8 +72,8 @@ class PathCost:
         """Return the cost of one request in nanoseconds; needs at least one calibration.
 
         Args:
-            marks: Number of its stages and facts, also if they are not recorded. [count]
-            timed: Whether they are recorded.
+            marks: Number of stages and facts of the request, also if they are not recorded. [count]
+            timed: Whether the stages are recorded.
         """
         requests = self._requests[timed] or self._requests[not timed]
         return statistics.median(requests) + marks * statistics.median(self._stages[timed])
@@ -99,7 +99,7 @@ def _calibration_request() -> bool:
     timed = records.current.get()
     marks = timed or records.untimed.get()
     if marks is not None:
-        # A start before the fork of this process: such requests are not counted.
+        # The start lies before the fork of this process: such requests are not counted.
         marks[1] = -1
     for _ in range(USUAL_STAGES):
         _timed_empty_stage()
@@ -117,7 +117,7 @@ class AggregationCost:
         self._costs: deque[list[int]] = deque(maxlen=MAX_CALIBRATIONS)
 
     def calibrate(self, record: Record) -> None:
-        """Measure once, with a *record* that has its stages."""
+        """Measure the cost once, with a *record* that has stages."""
         marks, *rest = record
         start, own = marks[:3], marks[6:] if records.UNTIMED in marks[3:4] else marks[3:]
         timed, spared = (start + own, *rest), ([*start, records.UNTIMED, 0, 0], *rest)
@@ -129,13 +129,13 @@ class AggregationCost:
         )
 
     def costs(self) -> list[float]:
-        """Return nanoseconds per request by level; zeros before the first calibration."""
+        """Return the cost per request in nanoseconds, by level; zeros before the first calibration."""
         return [statistics.fmean(each) for each in zip(*self._costs, strict=True)] or [0.0] * len(self._aggregators)
 
 
 def _aggregation_ns(aggregator: Aggregator, record: Any) -> int:
     took = 0
-    # Requests are aggregated many in a row; the second time is like that.
+    # Requests are aggregated in bulk; the second run represents this warm state.
     for _ in range(2):
         begun = time.thread_time_ns()
         aggregator.add(record)
@@ -152,7 +152,7 @@ OVER_BUDGET_SECONDS = 3.0
 # Raise the level after this time within this part of the budget. [ratio, seconds]
 RAISE_MARGIN = 0.7
 RAISE_AFTER_SECONDS, MAX_RAISE_AFTER_SECONDS = 60.0, 3600.0
-# A raise was in vain if the budget is exceeded again within this time. [seconds]
+# A raise failed if the budget is exceeded again within this time. [seconds]
 RELAPSE_SECONDS = 600.0
 
 
@@ -173,7 +173,7 @@ class CostSample(NamedTuple):
 
 
 class Governor:
-    """Decides the recording level.
+    """Controller of the recording level.
 
     Args:
         budget: Allowed cost of the agent.
@@ -205,7 +205,7 @@ class Governor:
         return True
 
     def try_again(self, now: float) -> bool:
-        """At level `NOTHING`, where no cost is known, count requests again after a while; return whether that is now."""
+        """At level `NOTHING`, where costs are unknown, resume counting after the waiting time; return whether it resumed."""
         self._room = now if self._room is None else self._room
         if self.level != NOTHING or now - self._room < self._raise_after_seconds:
             return False
@@ -255,7 +255,7 @@ class CpuAccount:
     """CPU time of the agent's threads by work, in nanoseconds.
 
     Args:
-        sending_ns: Returns the CPU time of the thread that sends.
+        sending_ns: Returns the CPU time of the sending thread. [nanoseconds]
     """
 
     def __init__(self, sending_ns: Callable[[], int]) -> None:
@@ -291,12 +291,12 @@ class CpuAccount:
 
 
 class CostController:
-    """Measures the cost of recording and applies the level of the governor.
+    """Controller that measures the cost of recording and applies the level of the governor.
 
     Args:
         budget: Allowed cost; None to measure only.
-        aggregator: What counts the requests.
-        cpu: What our threads spend.
+        aggregator: Aggregator of the process.
+        cpu: CPU time of the agent's threads.
     """
 
     def __init__(self, budget: OverheadBudget | None, aggregator: Aggregator, cpu: CpuAccount) -> None:
@@ -345,7 +345,7 @@ class CostController:
             self._apply(_describe_change(sample, before, self.level, self._budget))
 
     def note_export(self) -> None:
-        """Measure the CPU time of the export that has just ended."""
+        """Record the CPU time of the export that has just ended."""
         now, spent = time.monotonic(), self._cpu.spent_ns()
         seconds = now - self._exported_at
         if seconds < SAMPLE_EVERY_SECONDS:
@@ -408,7 +408,7 @@ class CostController:
     def _path_ns(self, level: int, marks: float) -> float:
         if level < REQUESTS_ONLY:
             return self._path.of_ns(marks)
-        # One request in `SCOUTS` is timed all the same.
+        # One request in `SCOUTS` is still timed.
         return self._path.of_ns(self._marks, timed=False) + self._path.of_ns(self._marks) / recorder.SCOUTS
 
     def _apply(self, why: str) -> None:

@@ -46,19 +46,19 @@ from ..instrumentor import log_failure
 from ..recorder import park_if_inherited
 from ..stalls import loop_lag
 
-# Together with the agent, which nobody may fork from meanwhile (`recorder._run`).
+# Imported together with the agent, when no other thread may fork (`recorder._run`).
 try:
     import pynvml as _pynvml  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
-except Exception:  # whatever stands under that name
+except Exception:  # any failure of a module with this name
     _pynvml = None
 
 logger = logging.getLogger("stagelens")
 
-# Of less time shares say nothing: the kernel counts in hundredths of a second.
+# Shares of a shorter time are imprecise: the kernel counts in hundredths of a second.
 MIN_SECONDS: Final = 0.05
 # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: num_threads and rss, counted from the field after the name.
 _THREADS, _PAGES = 17, 21
-# https://man7.org/linux/man-pages/man5/proc_stat.5.html: idle and iowait; guests are counted in user and nice already.
+# https://man7.org/linux/man-pages/man5/proc_stat.5.html: idle and iowait; guest times are already included in user and nice.
 _IDLE, _COUNTED = slice(3, 5), slice(0, 8)
 _CGROUPS: Final = "/sys/fs/cgroup"
 
@@ -77,7 +77,7 @@ class ProcessMetrics:
         self._before = _counters()
 
     def take(self) -> Iterator[Reading]:
-        """Yield the measured values; nothing if they were read a moment ago."""
+        """Yield the measured values; none if less than `MIN_SECONDS` have passed since the last call."""
         before, now = self._before, _counters()
         seconds = (now.at_ns - before.at_ns) / 1e9
         if seconds < MIN_SECONDS:
@@ -92,7 +92,7 @@ class ProcessMetrics:
         ):
             part, whole = (after - earlier for earlier, after in zip(then, since, strict=True))
             if whole > 0:
-                # What the kernel says of iowait may go down, and the whole with it.
+                # The iowait counter of the kernel may decrease, and the total with it.
                 yield Reading(measure, min(part / whole, 1.0))
         yield from _process_size()
         late_ns = loop_lag.take()
@@ -115,20 +115,20 @@ def _counters() -> _Counters:
 
 
 def _host_times() -> tuple[int, int]:
-    """Return how long the CPUs of the machine were busy, and how long that is measured."""
+    """Return the busy time and the total time of all CPUs of the machine, in clock ticks."""
     words = _read_file("/proc/stat").partition("\n")[0].split()[1:]
     times = [int(word) for word in words[_COUNTED]]
     return sum(times) - sum(times[_IDLE]), sum(times)
 
 
 def _throttled_periods() -> tuple[int, int]:
-    """Return in how many of the scheduler's periods the container was stopped, and how many there were."""
+    """Return the number of scheduler periods in which the container was throttled, and the number of all periods."""
     told = dict(line.split(" ", 1) for line in _read_cgroup("cpu.stat").splitlines())
     return int(told.get("nr_throttled", 0)), int(told.get("nr_periods", 0))
 
 
 def _process_size() -> Iterator[Reading]:
-    # Behind the name of the program, which may hold anything.
+    # After the name of the program, which may contain any character.
     words = _read_file("/proc/self/stat").rpartition(")")[2].split()
     if words:
         yield Reading(MEMORY, int(words[_PAGES]) * os.sysconf("SC_PAGE_SIZE"))
@@ -138,7 +138,7 @@ def _process_size() -> Iterator[Reading]:
 def _read_cgroup(name: str) -> str:
     """Return the content of file *name* of the process's control group; "" without one (version 2 only)."""
     own = next((line[3:] for line in _read_file("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    # In a container that sees the names of its host, its own group stands at the top all the same.
+    # Even in a container that sees the cgroup names of its host, its own group is mounted at the top.
     return _read_file(f"{_CGROUPS}{own}/{name}") or _read_file(f"{_CGROUPS}/{name}")
 
 
@@ -151,7 +151,7 @@ def _read_file(path: str) -> str:
 
 
 def torch_memory() -> Iterator[Reading]:
-    """Yield torch's memory on each device; nothing if CUDA is not initialized, which this never does."""
+    """Yield the device memory of torch per device; none if CUDA is not initialized, which this function never does."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -163,11 +163,11 @@ def torch_memory() -> Iterator[Reading]:
             yield Reading(TORCH_RESERVED, told["reserved_bytes.all.current"], f"cuda:{device}")
 
 
-# The driver itself measures over a sixth of a second to a second.
+# Sampling period of the driver: a sixth of a second to a second.
 EVERY_SECONDS: Final = 2.0
-# Where there is no driver, no GPU, or it was lost.
+# Interval without a driver or a GPU, or after the GPU was lost.
 RETRY_SECONDS: Final = 300.0
-# Two minutes of sixteen GPUs; an export takes them away every ten seconds.
+# Two minutes of sixteen GPUs; an export removes the readings every ten seconds.
 _MAX_READINGS: Final = 6000
 
 
@@ -179,11 +179,11 @@ class Device(NamedTuple):
 
 
 class Gpus:
-    """The GPUs this process can see.
+    """GPUs that are visible to this process.
 
     Args:
-        nvml: The module `pynvml`; None where it is not installed.
-        visible: Returns CUDA_VISIBLE_DEVICES, None where it is not set.
+        nvml: The module `pynvml`; None if it is not installed.
+        visible: Returns the value of CUDA_VISIBLE_DEVICES, None if it is not set.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Gpus:
         self._readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
 
     def watch(self) -> None:
-        """Start reading them every `EVERY_SECONDS`."""
+        """Start a thread that reads the GPUs every `EVERY_SECONDS`."""
         if self._nvml is not None:
             threading.Thread(target=self._run, name="stagelens-gpus", daemon=True).start()
 
@@ -208,7 +208,7 @@ class Gpus:
         try:
             found = self._read_devices()
         except Exception as error:
-            # No library, no driver.
+            # The library or the driver is missing.
             logger.debug("stagelens: GPUs cannot be read, GPU metrics are missing: %s", error)
             found = []
         self._readings.extend(found)
@@ -226,7 +226,7 @@ class Gpus:
         self._nvml.nvmlInit()
         devices = list(visible_devices(self._nvml, self._visible()))
         found = _readings(self._nvml, devices)
-        # Only of those that could be read it is worth saying that they no longer can.
+        # Only GPUs that were readable once cause a warning when they can no longer be read.
         self._devices = devices if found else []
         return found
 
@@ -240,14 +240,14 @@ class Gpus:
         try:
             self._nvml.nvmlShutdown()
         except Exception as error:
-            # Not begun, or gone with its driver.
+            # NVML was not initialized, or its driver was unloaded.
             logger.debug("stagelens: NVML does not end: %s", error)
 
 
 def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:
     """Yield the GPUs and slices that a process with CUDA_VISIBLE_DEVICES=*visible* may use; all of them for None.
 
-    Numbers are taken as NVML counts, which CUDA does too where all GPUs are alike, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Indexes are those of NVML. CUDA uses the same ones if all GPUs are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     found = [
         Device(f"gpu{index}", handle)
@@ -277,7 +277,7 @@ def _selected_devices(nvml: Any, found: Sequence[Device], entries: Sequence[str]
 
 
 def _mig_slices(nvml: Any, device: Device) -> Iterator[Device]:
-    """Yield the slices of a GPU that is cut up (MIG), or itself."""
+    """Yield the MIG slices of *device*, or *device* itself if MIG is disabled."""
     mode = _call_nvml(nvml, nvml.nvmlDeviceGetMigMode, device.handle)
     if not mode or not mode[0]:
         yield device
@@ -318,7 +318,7 @@ def _call_nvml(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:
 
 
 class Hardware:
-    """Everything that is read of the machine."""
+    """All hardware metrics of the process."""
 
     def __init__(self) -> None:
         self._gpus = Gpus()
@@ -329,14 +329,14 @@ class Hardware:
         )
 
     def watch(self) -> None:
-        """Start the threads that read continuously; never raises."""
+        """Start the thread that reads the GPUs continuously; never raises."""
         try:
             self._gpus.watch()
         except Exception:
             log_failure("starting a thread that reads GPUs")
 
     def take(self) -> list[Reading]:
-        """Return the values for the time since the last call; never raises."""
+        """Return the metrics for the time since the last call; never raises."""
         found: list[Reading] = []
         for source in self._sources:
             try:

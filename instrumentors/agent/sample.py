@@ -1,8 +1,8 @@
-"""Tail sampling: which requests are retained as traces, decided when their latency and outcome are known.
+"""Tail sampling: selects the requests that are retained as traces, once their latency and outcome are known.
 
 For each series and export interval: forced requests, failed ones, the slowest, cold ones (something was loaded during them),
-and a uniform sample for comparison. The slowest requests are always retained, in whatever order they arrive, and so are all of
-the others up to the limit. The limits of `Keep` bound the memory.
+and a uniform sample for comparison. The slowest requests are always retained, regardless of the order of arrival, and so are
+the others up to their limits. The limits of `Keep` bound the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RetentionReason = Literal["forced", "error", "slow", "cold", "uniform"]
 
 
 class Slowest(Generic[T]):
-    """The *size* largest of the offered values; of equal values the earlier ones."""
+    """The items with the *size* largest values; of equal values the earlier ones."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -29,7 +29,7 @@ class Slowest(Generic[T]):
         self._order = itertools.count(0, -1)
 
     def offer(self, value: int, item: T) -> None:
-        """Take *item* if *value* is among the largest so far."""
+        """Retain *item* if *value* is among the largest so far."""
         if len(self._heap) < self._size:
             heapq.heappush(self._heap, (value, next(self._order), item))
         elif self._heap and value > self._heap[0][0]:
@@ -68,7 +68,7 @@ class Reservoir(Generic[T]):
 
 
 class Sampler(Generic[T]):
-    """The requests of one series and interval that become traces."""
+    """Sampler of the requests of one series and export interval."""
 
     def __init__(self, keep: SamplingLimits, rng: random.Random) -> None:
         self._forced: Reservoir[T] = Reservoir(keep.forced, rng)
@@ -78,10 +78,10 @@ class Sampler(Generic[T]):
         self._uniform: Reservoir[T] = Reservoir(keep.uniform, rng)
 
     def offer(self, item: T, duration: int, *, failed: bool = False, cold: bool = False, forced: bool = False) -> None:
-        """Consider one request.
+        """Offer a finished request to the sampler.
 
         Args:
-            item: The request.
+            item: The finished request.
             duration: Its duration. [nanoseconds]
             failed: Whether it ended with an error.
             cold: Whether something was loaded or warmed up during the request.

@@ -25,10 +25,10 @@ from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage
 from .sample import RetentionReason
 
-# A retained trace has its longest intervals only; nobody reads more.
+# Limit of spans per trace: the longest intervals are retained.
 MAX_SPANS = 256
 CHILD = "@child "
-# Facts to attributes of spans.
+# Names of the span attributes, by fact.
 TEXTS = {
     "@model": names.MODEL,
     "@model_version": names.MODEL_VERSION,
@@ -38,12 +38,12 @@ TEXTS = {
 
 
 class RetainedRequest(NamedTuple):
-    """A request that becomes a trace.
+    """A request that is retained as a trace.
 
     Args:
-        record: Its record.
-        because: Reason of its retention.
-        dimensions: Its series.
+        record: Record of the request.
+        because: Reason of the retention.
+        dimensions: Dimensions of its series.
         own_stages: The user's own stages that the series shows under their names.
     """
 
@@ -54,7 +54,7 @@ class RetainedRequest(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One span.
+    """A span of a trace.
 
     Args:
         name: Name of the span.
@@ -63,8 +63,8 @@ class Span(NamedTuple):
         kind: For a root span: whether the request came from the network.
         start: Start. [nanoseconds by `clock`]
         end: End. [nanoseconds by `clock`]
-        attributes: Texts and integers.
-        failed: Whether it ended with an error.
+        attributes: Attributes, with strings and integers as values.
+        failed: Whether the operation ended with an error.
     """
 
     name: str
@@ -152,7 +152,7 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
         if stage:
             name = known_stage(stage, own_stages)
             latest = None
-            # Work of a thread after the response does not belong to the request.
+            # Work of other threads after the response does not belong to the request.
             if first <= second and first <= root.end and second >= root.start:
                 said = {names.TIMING if f"@{timing}" in TIMINGS else names.PART: timing} if timing else {}
                 latest = _span(name, max(first, root.start), min(second, root.end), {names.STAGE: name, **said})
@@ -167,7 +167,7 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
 
 
 def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:
-    """Return a span without ids: most of them are dropped before they need ids."""
+    """Return a span without ids, because most spans are dropped before they need ids."""
     return Span(name, "", "", "internal", start, end, attributes)
 
 
@@ -214,10 +214,10 @@ class LoadSpans:
         self._began = False
 
     def take(self, first_request: int | None) -> list[Trace]:
-        """Return the loads since the last call as one trace, or no trace.
+        """Return the loads since the last call as a list with one trace, or an empty list.
 
         Args:
-            first_request: Start of the first request, None before there is one. [nanoseconds by `clock`]
+            first_request: Start of the first request, None before it. [nanoseconds by `clock`]
         """
         found = loads.loads.take()
         if first_request is not None and not self._began:

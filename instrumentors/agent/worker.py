@@ -1,7 +1,7 @@
 """The background work of one process: aggregates finished requests and exports the aggregates and traces.
 
 The first finished request starts two daemon threads. One aggregates, every second or as soon as 256 requests are pending, in
-small steps with a real pause in between; the other one sends. A model thread that has released the interpreter lock must wait
+small steps with pauses in between; the other one sends. A model thread that has released the interpreter lock must wait
 for its holder, so aggregating a whole backlog at once would appear in the tail latency that we measure.
 
 Exports happen on multiples of the interval on the wall clock, so that all processes of a service count in the same steps.
@@ -46,7 +46,7 @@ PAUSE_SECONDS = 0.001
 
 
 class LossCounter:
-    """Number of requests that will never be counted, by reason, until an export reports them."""
+    """Number of lost requests by reason, until an export reports them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class LossCounter:
 
 
 class Schedule:
-    """Times of the exports: the multiples of an interval on the wall clock.
+    """Schedule of the exports: the multiples of an interval on the wall clock.
 
     Args:
         interval_seconds: Export interval. [seconds]
@@ -77,8 +77,8 @@ class Schedule:
         self._next = self._after(now)
 
     def due(self, now: float) -> bool:
-        """Return whether a multiple has passed since the last call that returned True."""
-        # Also if the wall clock was set back: then the next multiple is too far away.
+        """Return whether a multiple of the interval has passed since the last call that returned True."""
+        # Also due if the wall clock was set back: the next multiple is then too far away.
         due = now >= self._next or self._next - now > self._interval_seconds
         if due:
             self._next = self._after(now)
@@ -134,7 +134,7 @@ class Agent:
         self._schedule = Schedule(config.interval_seconds, time.time())
 
     def run(self) -> None:
-        """Aggregate and export without end."""
+        """Aggregate and export in an endless loop."""
         stalls.watch()
         if self.config.hardware:
             self._hardware.watch()
@@ -154,7 +154,7 @@ class Agent:
             self._wait()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Aggregate, export and send everything now; return whether all was acknowledged within *timeout_seconds*."""
+        """Aggregate, export and send all data now; return whether all was acknowledged within *timeout_seconds*."""
         deadline = time.monotonic() + timeout_seconds
         self._without_pauses = True
         try:
@@ -186,7 +186,7 @@ class Agent:
 
     def _count_pending(self) -> None:
         pending = recorder.pending
-        # Only what is pending now: under a load that is too high for us, exports must still happen.
+        # Only the currently pending records: exports must still happen under a load that exceeds the aggregation.
         for _ in range(0, len(pending), AGGREGATE_AT_ONCE):
             for _ in range(min(AGGREGATE_AT_ONCE, len(pending))):
                 self._add(pending.popleft())
@@ -223,7 +223,7 @@ class Agent:
         interval = ExportInterval(min(self._since_ns, now_ns - 1), now_ns)
         self._since_ns = now_ns
         anchor_ns = now_ns - records.clock()
-        # After the last request that is exported.
+        # The interval ends after the last exported request.
         self._counters.read(again=True)
         with self._cpu.spending("export"):
             readings = self._hardware.take() if due and self.config.hardware else ()
@@ -303,7 +303,7 @@ class Agent:
         self._exporter.offer(ExportBatch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
 
     def _report(self, message: str, error: Exception) -> None:
-        # Once per message: the cause likely affects every request.
+        # Logged once per message: the cause likely affects every request.
         if message not in self._logged:
             self._logged.add(message)
             logger.error("stagelens: %s", message, exc_info=error)
@@ -333,7 +333,7 @@ _process = _Process()
 
 
 def run() -> None:
-    """Process the requests of this process without end; return at once if the agent is disabled."""
+    """Process the requests of this process in an endless loop; return at once if the agent is disabled."""
     agent = _process.agent()
     if not agent.config.enabled:
         recorder.disable()
