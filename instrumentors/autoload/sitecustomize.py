@@ -31,7 +31,7 @@ def _instrument():
 
         stagelens.instrument()
     except ImportError as error:
-        # Scripts that the command starts may be of any interpreter: only the command itself deserves a line.
+        # The scripts that the command starts may use any interpreter: only the command itself reports an error.
         if os.environ.get("STAGELENS_RUN_PID") == str(os.getpid()):
             sys.stderr.write(
                 "stagelens run: nothing is timed, %s cannot load stagelens (%s).\n" % (sys.executable, error)
@@ -42,7 +42,7 @@ def _instrument():
 
 
 def _run_the_next():
-    """Load the sitecustomize this one hides, under its own name and with its own errors."""
+    """Load the user's `sitecustomize` that this file shadows; its errors propagate as usual."""
     others = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:

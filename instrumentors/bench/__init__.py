@@ -1,6 +1,7 @@
-"""`stagelens bench`: measures the cost of the instrumentation on the user's own service, with and without it in alternation.
+"""The command `stagelens bench`: measures the cost of the instrumentation on the user's own service.
 
-This module is the command line and the result table; `rounds` measures.
+The service alternately runs with and without the instrumentation. This module is the command line and the result table;
+`rounds` measures.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ..session import Sink
 from .rounds import CPU, PORT, THROUGHPUT, Both, Change, Plan, RequestSpec, changes, environments, measure_rounds
 
 FINE = 0
-# As shells have it, of SIGINT.
+# Exit code of SIGINT, as in shells.
 INTERRUPTED = 130
-# With fewer no two ranks enclose the median at 95 % (`confidence.ranks`).
+# With fewer rounds no two ranks enclose the median at 95 % (`confidence.ranks`).
 MIN_ROUNDS = 6
 ROUNDS, REQUESTS, CONCURRENCY, WARM_UP, PATIENCE_SECONDS = 12, 200, 4, 50, 300.0
 EPILOG = """\
@@ -86,13 +87,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str]) -> int:
-    """Measure the command in *words*, and print the result.
+    """Measure the command in *words* and print the result.
 
     Args:
-        words: The words after `stagelens bench`.
+        words: Command-line arguments after `stagelens bench`.
 
     Returns:
-        The exit code, see `EPILOG`.
+        Exit code, documented in `EPILOG`.
 
     Raises:
         StagelensError: The command or the load failed.
@@ -114,7 +115,7 @@ def main(words: list[str]) -> int:
                 measured.append(both)
                 _print_progress(len(measured), plan.rounds)
         except KeyboardInterrupt:
-            # Whoever has seen enough may have what there is.
+            # Ctrl-C ends the measurement early and prints the result so far.
             if not measured:
                 return INTERRUPTED
     _print_result(plan, changes(measured), len(measured))
@@ -127,7 +128,7 @@ def main(words: list[str]) -> int:
 
 
 def _wrong_address(url: str, command: Sequence[str]) -> str:
-    """Return what is wrong with *url*, "" for nothing."""
+    """Return the problem of *url*, "" for none."""
     if (PORT in url) != (PORT in " ".join(command)):
         return f"write {PORT} in both --url and the command, or in neither"
     try:

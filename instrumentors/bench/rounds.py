@@ -1,10 +1,10 @@
-"""Measurement rounds: in each round the command without and with instrumentation, in random order, and their comparison.
+"""Measurement rounds: each runs the command without and with instrumentation, in random order, and compares both.
 
 The result of a measure is the median of its ratios within a round, with a confidence interval. Times drift with the other load
-of the machine, ratios within a round hardly do. The interval is that of order statistics, so no distribution is assumed: half
+of the machine, whereas ratios within a round hardly do. The interval uses order statistics, so it assumes no distribution: half
 of all rounds lie on either side of the true median.
 
-The load is HTTP requests from a few threads (`burst`), or a command of the user's own (`run_load`).
+The load consists of HTTP requests from a few threads (`burst`) or is a command of the user (`run_load`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ...core.errors import StagelensError
 from .. import run
 from ..session import Session, pause
 
-# What a turn was measured to be, by the measure's name.
+# Measured values of one turn, by name of the measure.
 Turn: TypeAlias = Mapping[str, float]
 
 
 class Change(NamedTuple):
-    """A measure without and with instrumentation, and its ratio.
+    """Values of a measure without and with instrumentation, and their ratio.
 
     Args:
-        without: The median of the turns without. [the measure's own unit]
-        with_: The same of those with.
-        ratio: The median of the ratios within a round.
-        low: What the true one is at least, at 95 %; None where there are too few rounds to tell.
-        high: What it is at most.
+        without: Median of the turns without instrumentation. [unit of the measure]
+        with_: Median of the turns with instrumentation. [unit of the measure]
+        ratio: Median of the ratios within a round. [ratio]
+        low: Lower bound of the 95 % confidence interval of the ratio; None with too few rounds. [ratio]
+        high: Upper bound, likewise. [ratio]
     """
 
     without: float
@@ -53,12 +53,12 @@ class Change(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval includes no change."""
+        """Whether the interval includes 1, which means no change."""
         return self.low is None or self.high is None or self.low <= 1 <= self.high
 
 
 def change(pairs: Sequence[tuple[float, float]]) -> Change:
-    """Return how the second of each of *pairs* differs from the first.
+    """Return the change between the first and second values of *pairs*.
 
     >>> change([(1.0, 1.1)] * 6).high
     1.1
@@ -76,17 +76,17 @@ def change(pairs: Sequence[tuple[float, float]]) -> Change:
 
 
 def changes(rounds: Sequence[tuple[Turn, Turn]]) -> dict[str, Change]:
-    """Return the change of each measure that every turn has, and that is above zero throughout."""
+    """Return the change of each measure that is present and above zero in every turn."""
     names = [name for name in rounds[0][0] if all(turn.get(name, 0) > 0 for both in rounds for turn in both)]
     return {name: change([(without[name], with_[name]) for without, with_ in rounds]) for name in names}
 
 
-# Written in the command and the address where the two may run at the same time.
+# Placeholder of the port in the command and the URL, which lets both variants run at the same time.
 PORT = "{port}"
 CPU, TIME, THROUGHPUT = "CPU time", "time", "throughput"
 # https://docs.kernel.org/networking/ip-sysctl.html: ip_local_port_range begins at 32768.
 _PORTS = range(10_000, 32_768)
-# The highest of them that the requests of a turn can tell.
+# The highest percentile that the requests of a turn can resolve is reported.
 _TAILS = (0.999, 0.99, 0.95, 0.9)
 
 Both: TypeAlias = tuple[Turn, Turn]
@@ -97,15 +97,15 @@ class Plan:
     """Plan of a measurement.
 
     Args:
-        command: The command; with `PORT` in it both variants run at once, else each is started for every turn.
-        environments: Without us, and with us.
-        asking: The request; None where the command ends by itself, and is its own load.
-        load: A command of the user's own that is the load instead of requests, "" for none.
-        requests: Requests a turn.
-        concurrency: How many are under way at a time.
-        rounds: How often each variant has its turn.
-        warm_up: Requests after a start that are not measured.
-        patience_seconds: How long a start may take. [seconds]
+        command: The command. If it contains `PORT`, both variants run at once, else each is started for every turn.
+        environments: Environment without instrumentation, and with it.
+        asking: The request; None if the command is its own load and exits.
+        load: Command of the user that generates the load instead of requests, "" for none.
+        requests: Number of requests per turn. [count]
+        concurrency: Number of concurrent requests. [count]
+        rounds: Number of rounds. [count]
+        warm_up: Number of requests after a start that are not measured. [count]
+        patience_seconds: Timeout of a start. [seconds]
     """
 
     command: Sequence[str]
@@ -122,10 +122,10 @@ class Plan:
 def environments(
     current: Mapping[str, str], stages: Sequence[str], endpoint: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the environment without us and with us; all that is measured goes to *endpoint* in both.
+    """Return the environment without and with instrumentation; exports go to *endpoint* in both.
 
     Raises:
-        ConfigError: One of *stages* is not written as it must be.
+        ConfigError: One of *stages* is invalid.
     """
     here = {name: value for name, value in current.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
     here |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
@@ -190,7 +190,7 @@ def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
 
 
 def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
-    """Put the load on *service* once."""
+    """Measure one turn of the load on *service*."""
     cpu_before, begun = service.cpu_seconds(), time.perf_counter()
     latencies = [] if plan.load else burst(asking, plan.requests, plan.concurrency)
     if plan.load:
@@ -203,7 +203,7 @@ def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
 
 
 def _measure_command(plan: Plan, env: Mapping[str, str]) -> Turn:
-    """Run the command to its end."""
+    """Measure one turn of a command that is its own load."""
     begun = time.perf_counter()
     with Session(plan.command, env) as service:
         cpu = service.wait()
@@ -211,7 +211,7 @@ def _measure_command(plan: Plan, env: Mapping[str, str]) -> Turn:
 
 
 def _latency_measures(latencies: Sequence[float], took: float) -> dict[str, float]:
-    """Return the measures of a burst, whose *latencies* are in order."""
+    """Return the measures of a burst with the sorted *latencies*."""
     turn = {"p50": statistics.median(latencies)}
     for tail in (tail for tail in _TAILS if has_enough_samples(len(latencies), tail)):
         turn[f"p{tail * 100:g}"] = latencies[round(tail * len(latencies)) - 1]
@@ -233,7 +233,7 @@ def _check_free(asking: RequestSpec) -> None:
 
 
 def _free_port() -> int:
-    """Return a free port outside the range of automatic ports, because the command binds it only later."""
+    """Return a free port outside the ephemeral range, because the command binds it only later."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 - a port, no secret
         with socket.socket() as free, suppress(OSError):
@@ -248,13 +248,13 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One request, as often as needed.
+    """Specification of the HTTP request that is sent repeatedly.
 
     Args:
-        url: The address.
-        method: The method.
-        body: The body, None for none.
-        headers: The headers.
+        url: URL of the request.
+        method: HTTP method.
+        body: Request body, None for none.
+        headers: Request headers.
     """
 
     url: str
@@ -263,16 +263,16 @@ class RequestSpec:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection, which opens itself when it is used."""
+        """Return a connection, which is opened on first use."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
 
     def ask(self, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
-        """Ask once over *connection*; return the status and the body.
+        """Send the request once over *connection*; return the status and the body.
 
         Raises:
-            StagelensError: It cannot be written as HTTP.
+            StagelensError: The request is not valid HTTP.
         """
         try:
             connection.request(
@@ -285,7 +285,7 @@ class RequestSpec:
         return response.status, response.read()
 
     def is_answered(self) -> bool:
-        """Return whether any response arrives, of any status."""
+        """Return whether a response of any status arrives."""
         connection = self.connect()
         try:
             self.ask(connection)
@@ -301,7 +301,7 @@ def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: fl
     """Wait until *service* responds to *asking*.
 
     Raises:
-        StagelensError: It ends, or does not answer for *patience_seconds*.
+        StagelensError: The service exits, or does not respond within *patience_seconds*.
     """
     deadline = time.monotonic() + patience_seconds
     while not asking.is_answered():
@@ -312,13 +312,13 @@ def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: fl
 
 
 def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
-    """Send *requests*, of which *concurrency* are under way at a time.
+    """Send the given number of *requests*, with *concurrency* of them at a time.
 
     Returns:
-        How long each took, in order of length. [seconds]
+        Latencies of the requests, sorted. [seconds]
 
     Raises:
-        StagelensError: One of them failed: what is measured would be something else.
+        StagelensError: A request failed, so the latencies would be meaningless.
     """
     numbers, taken = count(), threading.Lock()
 
@@ -346,12 +346,12 @@ def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
 
 
 def run_load(command: str) -> None:
-    """Run the user's own *command* by a shell.
+    """Run the load *command* of the user in a shell.
 
     Raises:
-        StagelensError: It has failed.
+        StagelensError: The command failed.
     """
-    done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S602 - as it was given
+    done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S602 - the user's own command line
     if done.returncode:
         msg = f"--load has ended with {done.returncode}: {command}"
         raise StagelensError(msg)
@@ -361,7 +361,7 @@ def _ask_or_reconnect(asking: RequestSpec, connection: http.client.HTTPConnectio
     try:
         return asking.ask(connection)
     except (OSError, http.client.HTTPException) as error:
-        # A server may close a connection that it has kept for long enough; a new one tells whether it is that.
+        # A server may close an idle connection; a retry on a new one shows whether this was the cause.
         connection.close()
         try:
             return asking.ask(connection)

@@ -1,8 +1,8 @@
-"""`stagelens doctor`: what of a command would be timed, and what prevents it, before anything is changed.
+"""The command `stagelens doctor`: reports what Stagelens would time in a command, and what would prevent it.
 
-A check is a function in the table `CHECKS` that takes an `Inspection` and yields a `DoctorFinding` for each problem. Nothing of the
-command is executed except its interpreter, for a moment; with `--run` the command itself, for the given time. Nothing is sent
-except an empty export, to test whether the collector accepts one.
+A check is a function in the table `CHECKS` that takes an `Inspection` and yields a `DoctorFinding` for each problem. Only the
+interpreter of the command is executed, for a moment; with `--run` the command itself, for the given time. Only an empty export
+is sent, to test whether the collector accepts data.
 
 The report is plain text, 80 columns wide, with colours on a terminal.
 """
@@ -87,11 +87,11 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
     """Inspect the command in *words* and print the report.
 
     Args:
-        words: The words after `stagelens doctor`.
-        keeper: Loads what keeps a run.
+        words: Command-line arguments after `stagelens doctor`.
+        keeper: Returns the saver of runs, which needs the server extra.
 
     Returns:
-        The exit code, see `USAGE`.
+        Exit code, documented in `USAGE`.
     """
     if words[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
@@ -115,7 +115,7 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
 
 
 def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
-    """Return the inspection of *command* in *env*, which is the environment of `stagelens run`."""
+    """Return the inspection of *command* in *env*, the environment that `stagelens run` would set."""
     known = find_target(command, env)
     interpreter, silence = ask_interpreter(known, env) if known.interpreter and not known.lost else (None, "")
     return Inspection(
@@ -129,7 +129,7 @@ def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
 
 
 def _take_run_seconds(words: list[str]) -> tuple[float, list[str]]:
-    """Return the value of a leading `--run`, 0 without one, and the remaining words."""
+    """Return the value of a leading `--run` in seconds (0 without it) and the remaining arguments."""
     option, sign, value = words[0].partition("=") if words else ("", "", "")
     if option != "--run":
         return 0.0, words
@@ -145,7 +145,7 @@ def _usage_error(text: str) -> int:
     return WRONG
 
 
-# Libraries in which a model runs and that have no module of ours: distribution, import name.
+# Libraries that run models and have no instrumentor: import name by distribution.
 WITHOUT_MODULE = {
     "ctranslate2": "ctranslate2",
     "jax": "jax",
@@ -161,9 +161,9 @@ WITHOUT_MODULE = {
     "tensorrt": "tensorrt",
     "xgboost": "xgboost",
 }
-# Tested along with a library, and used without it as well: who imports one of them need not have the library.
+# Distributions that are tested together with a library but also used without it: their import is no sign of the library.
 ALSO_ALONE = frozenset({"gevent", "werkzeug"})
-# The same library under another name: what runs on another device.
+# Distributions of the same library for other devices.
 OTHER_NAMES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")}
 
 
@@ -171,9 +171,9 @@ class TimedLibrary(NamedTuple):
     """A library that would be timed.
 
     Args:
-        title: Its name as people write it.
-        versions: Its distributions that are installed, each with the version, and the one it was tested with.
-        certain: Whether the command's own modules import it, as far as they are known; else something else has to.
+        title: Display name of the library.
+        versions: Installed version and tested version, by distribution.
+        certain: Whether the command's own modules import the library, or are unknown.
     """
 
     title: str
@@ -189,7 +189,7 @@ def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
     mains = {next(iter(cls.tested)) for cls in classes}
     for cls in classes:
         main = next(iter(cls.tested))
-        # What was tested along with it and has a module of its own is told there.
+        # A distribution with its own instrumentor is listed there, not here.
         versions = {
             there: (inspection.installed(there), tested)
             for name, tested in cls.tested.items()
@@ -206,7 +206,7 @@ def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
 
 
 def untimed_libraries(inspection: Inspection) -> dict[str, str]:
-    """Return known libraries without an instrumentor, installed and, if sources are known, imported, with versions."""
+    """Return the versions of known libraries without an instrumentor that are installed and, if sources are known, imported."""
     imported = inspection.sources.imported()
     return {
         name: version
@@ -220,17 +220,17 @@ def _is_pythons(library: str) -> bool:
 
 
 WIDTH = 80
-# Where a line must not be broken.
+# Non-breaking space.
 _NBSP = "\xa0"
 # ECMA-48, "Select graphic rendition".
 GREEN, YELLOW, RED, BOLD, DIM = "32", "33", "31", "1", "2"
 
 
 class ReportWriter:
-    """Lines for *out*.
+    """Writer of the report: styled and wrapped lines.
 
     Args:
-        out: Where they go.
+        out: Output stream.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -243,7 +243,7 @@ class ReportWriter:
         print(painted, file=self._out)
 
     def wrapped(self, text: str, lead: str = "") -> None:
-        """Write *text* wrapped to the width, the first line after *lead*; long words are not broken."""
+        """Write *text* wrapped to the width, with *lead* before the first line; long words are not broken."""
         indent = " " * len(lead)
         for part in textwrap.wrap(
             text, WIDTH, initial_indent=lead, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -310,7 +310,7 @@ def _write_libraries(page: ReportWriter, inspection: Inspection) -> None:
 
 def _versions(library: TimedLibrary) -> Iterator[str]:
     for name, (version, tested) in library.versions.items():
-        # +cpu and its like say how it was built.
+        # A suffix such as +cpu describes the build.
         differs = version.partition("+")[0] != tested
         yield f"{name}{_NBSP}{version}" + (f" (tested{_NBSP}with{_NBSP}{tested})" if differs else "")
 
@@ -321,5 +321,5 @@ def _write_findings(page: ReportWriter, title: str, found: Sequence[DoctorFindin
     for finding in found:
         page.wrapped(finding.text, "  - ")
         if finding.fix:
-            # To be copied: never broken.
+            # Fixes are copied, so their lines are not broken.
             page.line(f"      {finding.fix}", BOLD)

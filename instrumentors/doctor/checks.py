@@ -28,9 +28,9 @@ from ..export.http_post import HttpResponse, post
 from .inspection import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, DoctorFinding, Inspection, Interpreter
 
 CGROUP = Path("/sys/fs/cgroup")
-# What NVIDIA's driver makes, and its container runtime hands on.
+# Device file that the NVIDIA driver creates and its container runtime exposes.
 DRIVER = Path("/dev/nvidiactl")
-# What a process grew by beside its buffer (README, "What it costs").
+# Memory of the agent in a process, apart from its buffer (README, "What it costs").
 OURS_BYTES = 4 * 1024**2
 
 
@@ -80,13 +80,13 @@ def check_gpus(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def memory_left(cgroup: Path) -> int | None:
-    """Return how many bytes of memory the container that *cgroup* is of has left; None where it has no limit."""
+    """Return the free memory of the container of *cgroup* in bytes; None without a limit."""
     try:
         limit, used = (cgroup / "memory.max").read_text().strip(), (cgroup / "memory.current").read_text()
         reclaimable = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    # The page cache goes when it must.
+    # The page cache is reclaimable.
     return None if limit == "max" else int(limit) - int(used) + int(reclaimable.get("file", 0))
 
 
@@ -130,12 +130,12 @@ def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that Stagelens is loaded before the program, by a real test."""
+    """Check that Stagelens is loaded before the program, from a test run of the interpreter."""
     found = inspection.interpreter
     if found is None or tuple(found.version[:2]) < OLDEST_PYTHON:
         return
     ours, error = found.stagelens, str(found.stagelens.get("error", ""))
-    # Of -E, -I, -S, an environment that is replaced, another sitecustomize.
+    # Reasons: -E, -I, -S, a replaced environment, another sitecustomize.
     reason, fix = _reason_not_loaded(inspection, found)
     if not ours["loaded"] and reason:
         yield DoctorFinding(f"{reason}: nothing is timed.", fix)
@@ -194,9 +194,9 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 
 HTTP_PORT = 4318
-# A person waits; a collector answers at once.
+# A user waits for the report, and a collector normally responds immediately.
 MAX_TIMEOUT_SECONDS = 5.0
-# Beyond it requests stand in another minute than the one they were served in.
+# With a larger skew requests appear in a different minute than the one in which they were served.
 MAX_SKEW_SECONDS = 60.0
 
 
@@ -226,13 +226,13 @@ def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
         )
     if inspection.kept_here or not config.enabled:
         return
-    # Of two addresses of one collector one tells.
+    # One test per collector, even if it has two URLs.
     addresses = {origin(url): url for url in (config.traces_url, config.metrics_url)}
     yield from filter(None, (_try_export(config, url) for url in addresses.values()))
 
 
 def _read_config(inspection: Inspection) -> tuple[AgentConfig, list[str]]:
-    """Return the agent's settings and the lines that it would log about them."""
+    """Return the agent's settings and the lines that the agent would log about invalid ones."""
     logger, handler = logging.getLogger("stagelens"), _LogLines()
     logger.addHandler(handler)
     propagates, logger.propagate = logger.propagate, False
@@ -253,7 +253,7 @@ class _LogLines(logging.Handler):
 
 
 def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
-    """Return the problem of an export to *url*; None if the export is accepted."""
+    """Send an empty export to *url* and return the problem; None if the export is accepted."""
     place = origin(url)
     try:
         answer = _post_empty_export(config, url)
@@ -285,7 +285,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
 
 def _post_empty_export(config: AgentConfig, url: str) -> HttpResponse:
     headers = {**config.headers, **OWN_HEADERS}
-    # An export of nothing is a message without a byte.
+    # An empty export is a message of zero bytes.
     headers.pop("Content-Encoding")
     timeout = min(config.timeout_seconds, MAX_TIMEOUT_SECONDS)
     return post(url, b"", headers, timeout, config.trust.context)

@@ -1,7 +1,7 @@
 """Checks of frameworks and servers: other tracers, gevent, frameworks that process requests elsewhere, and engine metrics.
 
-Frameworks that move a request to another task or process are those of docs/batches.md; one that has an instrumentor of ours is
-not mentioned. Engines are vLLM, SGLang and Triton, which can export more than they do by default.
+The frameworks that move a request to another task or process are those of docs/batches.md, except frameworks with an
+instrumentor. Engines are vLLM, SGLang and Triton, which can export more than they do by default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .inspection import DoctorFinding, Inspection, dotted_name, imported_names
 
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 _VLLM_SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
-# Where vLLM declares its options.
+# Files in which vLLM declares its options.
 _VLLM_OPTIONS = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
 _COMPLETIONS = ("completions.create", "acompletion", "completion")
 
@@ -102,7 +102,7 @@ def check_multiprocess_metrics(inspection: Inspection) -> Iterator[DoctorFinding
 
 
 def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that streamed completions ask for their usage, so that their tokens can be counted."""
+    """Check that streamed completions request usage statistics, so that their tokens can be counted."""
     for place, name, call in inspection.sources.calls():
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         streams = given.get("stream")
@@ -120,7 +120,7 @@ def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def _knows(inspection: Inspection, option: str) -> bool:
-    """Return whether the installed vLLM has *option*; where it cannot be read, it may."""
+    """Return whether the installed vLLM has *option*; True if its sources cannot be read."""
     home = inspection.interpreter.places.get("vllm") if inspection.interpreter else None
     texts = [
         file.read_text(errors="replace") for name in _VLLM_OPTIONS if home and (file := Path(home, name)).is_file()
@@ -129,14 +129,14 @@ def _knows(inspection: Inspection, option: str) -> bool:
 
 
 class Way(NamedTuple):
-    """A way in which a framework takes a request where we do not follow it.
+    """A case in which a framework moves a request to a task or process that is not instrumented.
 
     Args:
-        module: The framework's import name, or that of its part.
-        names: What in the sources takes it there, as people write it.
-        programs: The programs that do, whatever the sources say.
-        text: What follows from it.
-        fix: What to write.
+        module: Import name of the framework or of one of its packages.
+        names: Names in the sources that indicate the case.
+        programs: Programs that always have the case, regardless of the sources.
+        text: Consequence for the user.
+        fix: Code or setting that fixes it.
     """
 
     module: str
@@ -183,7 +183,7 @@ WAYS = (
         'with stagelens.request("predict"):    # in predict',
     ),
 )
-# Who calls one of these has read docs/batches.md.
+# A program that calls one of these functions already handles batches (docs/batches.md).
 _HANDLED_BY = frozenset({"stagelens.batch", "stagelens.request", "stagelens.ticket"})
 _OWN_APPLICATION = "serve.ingress"
 
@@ -193,7 +193,7 @@ def check_batching(inspection: Inspection) -> Iterator[DoctorFinding]:
     triggers = [library.trigger for library in LIBRARIES]
     known = {*triggers, *(trigger.partition(".")[0] for trigger in triggers)}
     places = _first_positions(inspection)
-    # A replica that serves an application of its own has requests of its own.
+    # A replica that serves its own ASGI application records its own requests.
     if not _HANDLED_BY.isdisjoint(places) or _OWN_APPLICATION in places or _in_process(inspection):
         return
     for way in WAYS:
@@ -207,7 +207,7 @@ def check_batching(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def _first_positions(inspection: Inspection) -> dict[str, str]:
-    """Return where each dotted name of the sources stands first."""
+    """Return the first position (`file:line`) of each dotted name in the sources."""
     found: dict[str, str] = {}
     for path, tree in inspection.sources.trees.items():
         for node in ast.walk(tree):
@@ -220,19 +220,19 @@ def _in_process(inspection: Inspection) -> bool:
     return inspection.target.name == "mlserver" and inspection.environment.get("MLSERVER_PARALLEL_WORKERS") == "0"
 
 
-# Others that wrap the same calls: name, what starts it (a wrapper, a variable, a call in the sources), how to be without it.
+# Other tracers of the same calls: name, wrapper command, calls in the sources that start it, setting that disables it.
 TRACERS = (
     ("ddtrace", "ddtrace-run", ("ddtrace.auto", "ddtrace.patch_all"), "DD_TRACE_ENABLED=false"),
     ("New Relic", "newrelic-admin", ("newrelic.agent.initialize",), "NEW_RELIC_ENABLED=false"),
     ("Elastic APM", "elasticapm-run", ("elasticapm.instrument", "ElasticAPM"), "ELASTIC_APM_ENABLED=false"),
     ("Sentry", "", ("sentry_sdk.init",), "sentry_sdk.init(traces_sample_rate=0)"),
 )
-# What holds sockets, locks or threads of its own once it is imported.
+# Modules that create sockets, locks or threads on import.
 BEFORE_GEVENT = frozenset({"aiohttp", "grpc", "httpx", "requests", "ssl", "torch", "urllib3"})
 
 
 def check_tracers(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check for another tracer of the same calls: both work, and both cost."""
+    """Check for another tracer of the same calls, because both work and add up their overhead."""
     called = {name for _, name, _ in inspection.sources.calls()}
     imported = {name for tree in inspection.sources.trees.values() for _, name in imported_names(tree)}
     for title, wrapper, starts, off in TRACERS:

@@ -29,7 +29,7 @@ from ..session import Session, Sink, pause
 from . import probe
 from .target import CommandTarget
 
-# Where we were tested; see pyproject's requires-python and dependencies.
+# Oldest tested versions, as in requires-python and dependencies of pyproject.toml.
 OLDEST_PYTHON = (3, 11)
 OLDEST_OPENTELEMETRY = (1, 30)
 
@@ -38,9 +38,9 @@ class DoctorFinding(NamedTuple):
     """One problem or hint.
 
     Args:
-        text: What is so, and what follows from it.
-        fix: What to write, as it is to be written; "" where nothing can be done.
-        hurts: Whether something is lost by it: not timed, not delivered, wrong. Else it is worth knowing.
+        text: The problem and its consequence.
+        fix: Command, setting or code to copy; "" if there is no fix.
+        hurts: Whether data is missing, lost or wrong because of the problem; False for a hint.
     """
 
     text: str
@@ -53,19 +53,19 @@ class Interpreter:
     """Facts about the command's interpreter, started as the command would start it.
 
     Args:
-        executable: Its path.
-        version: Its version.
-        implementation: `cpython` or another.
-        gil: Whether it has the lock.
-        ignores_environment: Whether it was started with `-E` or `-I`.
-        no_site: Whether it was started with `-S`.
-        no_user_site: Whether what is installed for the user only is left out.
-        sitecustomize: The file that ran as `sitecustomize`, "" for none.
-        stagelens: Whether ours is `loaded`, and the `error` of importing it; its `version` and `file` where there is none.
-        thread_error: Why it cannot start a thread, "" where it can.
-        distributions: What is installed, and in which version.
-        places: The folders of some packages.
-        environment: The variables checks ask for, as they arrive.
+        executable: Path of the interpreter.
+        version: Version of Python.
+        implementation: Name of the implementation, such as `cpython`.
+        gil: Whether the global interpreter lock is enabled.
+        ignores_environment: Whether the interpreter was started with `-E` or `-I`.
+        no_site: Whether the interpreter was started with `-S`.
+        no_user_site: Whether the user's site-packages are disabled.
+        sitecustomize: Path of the executed `sitecustomize`, "" for none.
+        stagelens: Whether Stagelens is `loaded`, and the `error` of its import, or its `version` and `file`.
+        thread_error: Error of starting a thread, "" for none.
+        distributions: Versions of the installed distributions by name.
+        places: Folders of some packages by name.
+        environment: Environment variables that the checks need, as seen by the interpreter.
     """
 
     executable: str
@@ -88,12 +88,12 @@ class Inspection:
     """The inspected command: its target, environment, interpreter and sources.
 
     Args:
-        command: The command as it was given.
+        command: The inspected command.
         target: The program that the command starts.
-        environment: Known part of its environment.
-        interpreter: Facts of its interpreter; None if the interpreter was not queried or did not respond.
-        silence: Why the interpreter did not respond, else "".
-        sources: Modules of the command that were found.
+        environment: Known part of the command's environment.
+        interpreter: Facts about the interpreter; None if the interpreter was not queried or did not respond.
+        silence: Reason why the interpreter did not respond, else "".
+        sources: Parsed modules of the command.
         kept_here: Whether `stagelens run` itself would save the run, so that no collector is needed.
         alone: Whether *kept_here* holds only because no collector responds and the command runs in a terminal.
     """
@@ -108,7 +108,7 @@ class Inspection:
     alone: bool = False
 
     def installed(self, distribution: str) -> str:
-        """Return the version of *distribution* in the command's environment, "" where it is not there or not known."""
+        """Return the version of *distribution* in the command's environment, "" if it is missing or unknown."""
         return self.interpreter.distributions.get(distribution, "") if self.interpreter else ""
 
     def option(self, *names: str) -> str | None:
@@ -119,7 +119,7 @@ class Inspection:
             if name in names:
                 following = words[place + 1] if place + 1 < len(words) else ""
                 return value if sign else "" if following.startswith("-") else following
-            # -w4 is -w 4.
+            # `-w4` means `-w 4`.
             if word[:2] in names and not word.startswith("--"):
                 return word[2:]
         return None
@@ -128,9 +128,9 @@ class Inspection:
 Check: TypeAlias = Callable[[Inspection], Iterator[DoctorFinding]]
 
 
-# A busy machine may take a second; an environment with thousands of packages on a network's disk many.
+# A start takes about a second on a busy machine, and longer with thousands of packages on a network disk.
 PATIENCE_SECONDS = 60.0
-# Nothing may be sent by what is started along with the interpreter, and no environment be changed.
+# Settings that keep wrappers of the interpreter from sending data or changing an environment.
 QUIET = {
     "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
     "DD_TRACE_ENABLED": "false",
@@ -165,9 +165,9 @@ def ask_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[Inte
 
 
 def _interpreter_output(command: list[str], env: Mapping[str, str]) -> tuple[str, str]:
-    """Return the output of *command*; end all processes that it has started."""
-    # A session of its own: what is typed in the terminal is not for it, and all of it can be ended together.
-    process = subprocess.Popen(  # noqa: S603 - the user's own
+    """Return the output of *command*; terminate all processes that it has started."""
+    # A session of its own: no input from the terminal, and all processes can be terminated together.
+    process = subprocess.Popen(  # noqa: S603 - the user's own command
         command,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -185,37 +185,37 @@ def _interpreter_output(command: list[str], env: Mapping[str, str]) -> tuple[str
             process.communicate()
 
 
-# Far more than a service has of its own; a look must take no time.
+# Far more files than a service has; limits the time of the inspection.
 MAX_FILES = 200
 MAX_BYTES = 1024**2
 _MODULE = re.compile(r"([A-Za-z_][\w.]*)(:[\w.]+)?(\(.*\))?")
-# Options that name the folder in which a server finds the application.
+# Options with the folder in which a server finds the application.
 _FOLDERS = ("--app-dir", "--chdir", "--pythonpath", "--working-dir")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Files that could be read.
+    """Parsed source files of a command.
 
     Args:
-        trees: Their syntax trees, by path, the program's first.
+        trees: Syntax trees by path, that of the program first.
     """
 
     trees: Mapping[Path, ast.Module]
 
     def imported(self) -> set[str]:
-        """Return the top names of all that is imported anywhere in them."""
+        """Return the top-level names of all imported modules."""
         return {name.partition(".")[0] for tree in self.trees.values() for _, name in imported_names(tree)}
 
     def calls(self) -> Iterator[tuple[str, str, ast.Call]]:
-        """Yield every call with its place, as people write it, and its dotted name."""
+        """Yield the position (`file:line`), the dotted name and the node of every call."""
         for path, tree in self.trees.items():
             for node in ast.walk(tree):
                 if isinstance(node, ast.Call):
                     yield f"{path}:{node.lineno}", dotted_name(node.func), node
 
     def defines(self, module: str, path: str) -> bool | None:
-        """Return whether *module* has a function or method *path*; None where the module is not among these."""
+        """Return whether *module* defines a function or method *path*; None if the module was not parsed."""
         endings = (Path(*module.split(".")).with_suffix(".py"), Path(*module.split("."), "__init__.py"))
         file = next((file for file in self.trees for ending in endings if str(file).endswith(str(ending))), None)
         if file is None:
@@ -224,7 +224,7 @@ class Sources:
         for name in tops:
             found = [node for body in bodies for node in body if getattr(node, "name", None) == name]
             bodies = [getattr(node, "body", []) for node in found]
-        # A name that is imported into the module, or assigned there, is one too.
+        # A name that is imported into the module or assigned in it is also defined.
         names = {
             alias.asname or alias.name
             for node in ast.walk(self.trees[file])
@@ -240,7 +240,7 @@ class Sources:
 
 
 def read_sources(program: str, words: Sequence[str], folder: Path) -> Sources:
-    """Return the modules that *program* with *words*, started in *folder*, has of its own."""
+    """Return the parsed local modules of *program* with the arguments *words*, started in *folder*."""
     folders = [folder, *(folder / value for value in _option_folders(words))]
     waiting = deque(path for word in (program, *words) for path in _named_modules(word, folders))
     trees: dict[Path, ast.Module] = {}
@@ -295,14 +295,14 @@ def _module_files(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     parts = name.split(".")
     for folder in folders:
         for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
-            # Not what was installed into a folder below this one.
+            # Installed packages in a folder below this one are not local modules.
             if _is_file(path) and "site-packages" not in path.parts:
                 yield _shortest_path(path)
                 return
 
 
 def _is_file(path: Path) -> bool:
-    # Its own method raises where a name is too long for a file.
+    # `Path.is_file` raises if a name is too long for a file.
     return os.path.isfile(path)  # noqa: PTH113
 
 
@@ -323,19 +323,19 @@ INSIDE = Path(__file__).parent / "inside"
 VARIABLE = "STAGELENS_DOCTOR"
 _PYTHON_PROGRAM = re.compile(r"(python|pypy)[0-9.]*t?")
 _SHOWN_CHARS = 60
-# Until an interpreter has loaded its sitecustomize, on a busy machine.
+# Time that an interpreter needs to load its sitecustomize on a busy machine.
 BEGIN_SECONDS = 2.0
 
 
 class LiveRun(NamedTuple):
-    """Observations of a command while it ran.
+    """Observations of a live run of a command.
 
     Args:
-        seconds: How long it ran. [seconds]
-        processes: How many processes of Python it had that we were in.
-        libraries: What they have imported that we time, by title, and in how many of them.
-        missed: The command lines of processes of Python that we were not in.
-        failure: What the command has written, where it ended by itself with an error; "" else.
+        seconds: Duration of the run. [seconds]
+        processes: Number of instrumented Python processes. [count]
+        libraries: Number of processes that imported an instrumented library, by its title. [count]
+        missed: Command lines of Python processes that were not instrumented.
+        failure: Output of the command if it exited with an error, else "".
     """
 
     seconds: float
@@ -346,10 +346,10 @@ class LiveRun(NamedTuple):
 
 
 def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> LiveRun:
-    """Run *command* in *env*, which is that of `stagelens run`, for *seconds* at most; it ends with all it has started.
+    """Run *command* for at most *seconds* in *env*, then terminate it with all processes that it has started.
 
     Raises:
-        StagelensError: It cannot be started.
+        StagelensError: The command cannot be started.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-doctor-")))
@@ -360,7 +360,7 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
             for process in session.processes():
                 if line := _python_command_line(process.pid):
                     first = since.setdefault(process.pid, time.monotonic())
-                    # Of one that has only begun it is not known yet.
+                    # A process that has just started may not be instrumented yet.
                     python |= {process.pid: line} if time.monotonic() - first > BEGIN_SECONDS else {}
             pause()
         took = time.monotonic() - begun
@@ -396,14 +396,14 @@ def _live_run_environment(env: Mapping[str, str], folder: Path, endpoint: str) -
         **kept,
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        # Ours is the first there, and runs the next one it finds.
+        # Our sitecustomize is the first on the path, and runs the next one.
         "PYTHONPATH": env["PYTHONPATH"].replace(str(AUTOLOAD), os.pathsep.join((str(AUTOLOAD), str(INSIDE))), 1),
         VARIABLE: str(folder),
     }
 
 
 def _python_command_line(pid: int) -> str:
-    """Return the command line of *pid* where it is a process of Python, "" else."""
+    """Return the command line of *pid* if it is a Python process, else ""."""
     try:
         if not _PYTHON_PROGRAM.fullmatch(Path(f"/proc/{pid}/exe").readlink().name):
             return ""

@@ -1,6 +1,6 @@
-"""Prints facts about the interpreter that runs it: `python -c` with this text, as the command would start it.
+"""Script that prints facts about its interpreter, run as `python -c` with the text of this file.
 
-Any interpreter may run it, even an old one: the syntax is plain. No module of the program is imported.
+The syntax is plain, because any interpreter may run the script, even an old one. No module of the program is imported.
 """
 
 # ruff: noqa: PLC0415, UP031, ANN - it must run in any interpreter
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-# Before the answer, so that what others print at the start is told apart.
+# Marker before the result, which separates it from other output at the start.
 MARK = "stagelens-doctor:"
 SHOWN = (
     "DD_",
@@ -30,7 +30,7 @@ SHOWN = (
 def _distributions():
     try:
         from importlib.metadata import distributions
-    except ImportError:  # before Python 3.8, which is too old all the same
+    except ImportError:  # before Python 3.8, which is not supported anyway
         return {}
     # The first one on the path is the one that is imported.
     found = {}
@@ -65,7 +65,7 @@ def _thread_error():
 
 
 def _stagelens():
-    # By our sitecustomize, or by one that loads us as it loads others.
+    # Loaded by our sitecustomize, or by one that loads entry points.
     loaded = "stagelens.instrumentors.instrumentor" in sys.modules
     try:
         from importlib import import_module

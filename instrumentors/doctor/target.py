@@ -1,4 +1,4 @@
-"""The interpreter and the program that a command line starts: through shells, wrappers and start scripts."""
+"""Target of a command line: the interpreter and program that it starts through shells, wrappers and start scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import run
 
-# Commands of a start script beside the program that it starts.
+# Shell commands in start scripts that are no program of the user.
 _NO_PROGRAMS = frozenset(
     (
         *("[", ":", ".", "}", "cd", "done", "echo", "elif", "else", "esac", "exit", "export", "fi", "if", "mkdir"),
@@ -24,11 +24,11 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
 
 def last_program(text: str, arguments: list[str]) -> list[str] | None:
-    """Return the words of the exec, else of the last program, in *text*; None if only the shell can parse it.
+    """Return the words of the `exec` command, else of the last program, in *text*; None if only a shell can parse *text*.
 
     Args:
-        text: The commands.
-        arguments: What it is given: `$0` and what `$@` stands for.
+        text: Shell commands.
+        arguments: Arguments of the shell: `$0`, then those of `$@`.
 
     >>> last_program("set -e; exec nice $@", ["sh", "python", "serve.py"])
     ['exec', 'nice', 'python', 'serve.py']
@@ -45,10 +45,10 @@ def last_program(text: str, arguments: list[str]) -> list[str] | None:
 
 
 def _commands(line: str) -> list[list[str]]:
-    """Return the commands of a *line*, each as its words.
+    """Return the commands of a *line*, each as a list of words.
 
     Raises:
-        ValueError: A quote in it is not closed.
+        ValueError: A quote in *line* is not closed.
     """
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -62,11 +62,11 @@ def _commands(line: str) -> list[list[str]]:
 
 
 def _expand_variables(word: str) -> str:
-    """Return *word* with the variables of this environment; of one that is not set, its default or nothing."""
+    """Return *word* with its variables expanded; an unset variable becomes its default or ""."""
     return _VARIABLE.sub(lambda match: os.environ.get(match[1] or match[3]) or match[2] or "", word)
 
 
-# Wrappers that only start what follows: by name their options that take a value, and how many words come before it.
+# Wrappers that only start the command after them: options with a value, number of words before the command, by name.
 WRAPPERS: dict[str, tuple[frozenset[str], int]] = {
     "catchsegv": (frozenset(), 0),
     "chrt": (frozenset({"-T", "-P", "-D"}), 1),
@@ -85,7 +85,7 @@ WRAPPERS: dict[str, tuple[frozenset[str], int]] = {
     "timeout": (frozenset({"-s", "-k", "--signal", "--kill-after"}), 1),
     "tini": (frozenset({"-p", "-e"}), 0),
 }
-# Wrappers that choose the interpreter or how it starts, so that it is asked through them; how many words are their own.
+# Wrappers that select the interpreter or change its start, so that the interpreter is queried through them: number of words.
 STARTERS: dict[str, int] = {
     "conda": 2,
     "ddtrace-run": 1,
@@ -101,7 +101,7 @@ STARTERS: dict[str, int] = {
     "poetry": 2,
     "uv": 2,
 }
-# Those of them with options that take a value of their own word.
+# Options of these wrappers with a value in a separate word.
 _STARTER_VALUES = frozenset(
     (
         *("-u", "--unset", "-C", "--chdir", "-n", "--name", "--prefix"),
@@ -126,15 +126,15 @@ class CommandTarget:
     """The program that a command line starts.
 
     Args:
-        prefix: Words to start its interpreter through, because they may choose it or how it starts.
-        interpreter: The interpreter as it is called; "" where the program is none of Python, or cannot be found.
+        prefix: Words before the interpreter that may select it or change its start.
+        interpreter: Interpreter as written in the command; "" if the program is not a Python program or was not found.
         flags: Options of the interpreter, such as `-I`.
-        program: The name of what runs: `uvicorn`, `serve.py`, `tritonserver`.
-        words: The words after the program.
+        program: Name of the program: `uvicorn`, `serve.py`, `tritonserver`.
+        words: Arguments of the program.
         outer: All words before the interpreter or the program.
-        inner: All others.
-        lost: Why it is not known what runs; "" where it is.
-        seen: The names of what stands before.
+        inner: All other words.
+        lost: Reason why the program is unknown, "" for none.
+        seen: Names of the wrappers and shells before the program.
     """
 
     prefix: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget
     """Return the target of *command* in *env*.
 
     Raises:
-        ConfigError: A `stagelens run` in it has an option that is not written as it must be.
+        ConfigError: A `stagelens run` in the command has an invalid option.
 
     >>> find_target(["nice", "-n", "5", "python", "-I", "-m", "uvicorn", "serve:app"], {}).flags
     ('-I',)
@@ -176,7 +176,7 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget
 def _next_word(
     found: CommandTarget, words: list[str], env: Mapping[str, str]
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
-    """Return what the command comes to, or what is known after its first word, and the words that are left."""
+    """Return the target of the command, or the facts known after its first word with the remaining words."""
     name = Path(words[0]).name
     if _ASSIGNMENT.fullmatch(words[0]):
         return _skip_wrapper(found, words, 1, ("env", words[0]))
@@ -206,7 +206,7 @@ def _skip_wrapper(
 
 
 def _after_options(words: list[str], begin: int, values: frozenset[str]) -> int:
-    """Return where the options that begin at *begin* are over."""
+    """Return the index after the options that start at index *begin*."""
     place = begin
     while place < len(words) and words[place].startswith("-"):
         if words[place] == "--":
@@ -242,7 +242,7 @@ def _inspect_python(found: CommandTarget, words: list[str]) -> CommandTarget:
 def _inspect_shell(
     found: CommandTarget, words: list[str], env: Mapping[str, str]
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
-    """Inspect the one command that `sh -c` or a start script ends in."""
+    """Inspect the command that `sh -c` or a start script finally starts."""
     place = _after_options(words, 1, frozenset({"-o", "+o"}))
     options = [word for word in words[1:place] if not word.startswith("--")]
     if place >= len(words):
@@ -275,13 +275,13 @@ def _inspect_commands(
 def _inspect_program(
     found: CommandTarget, words: list[str], env: Mapping[str, str]
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
-    """Inspect a program that is neither Python nor a shell by its name."""
+    """Inspect a program whose name is neither that of Python nor of a shell."""
     named = replace(found, program=words[0], words=tuple(words[1:]), inner=tuple(words))
     if named.name in ELSEWHERE:
         return replace(named, lost=f"{named.name} starts it somewhere else")
     path = shutil.which(words[0], path=env.get("PATH"))
     if path is None:
-        # Behind `uv run` and its like it may be on a path that only they know; what asks will find out.
+        # After `uv run` and similar, the program may be on a path known only to them; the query of the interpreter will find it.
         behind = set(found.seen) & (STARTERS.keys() - {"env"})
         return replace(
             named, interpreter="python", lost="" if behind else run.explain_start_failure(words[0], FileNotFoundError())
@@ -299,12 +299,12 @@ def _inspect_program(
 
 
 def _read_shebang(first: str, second: str) -> list[str]:
-    """Return the interpreter that the first two lines of a program name, and its flags; nothing where they name none.
+    """Return the interpreter and flags from the first two lines of a program; an empty list without a shebang.
 
     >>> _read_shebang("#!/usr/bin/env python3", ""), _read_shebang("ELF", "")
     (['python3'], [])
     """
-    # What pip writes where the path of the interpreter is too long for a first line.
+    # Form that pip writes if the path of the interpreter is too long for a shebang.
     if hidden := re.match(r"'''exec' \"?([^\" ]+)", second):
         return [hidden[1]]
     words = first[2:].split() if first.startswith("#!") else []

@@ -34,13 +34,13 @@ from .otlp import parse_fields
 
 @dataclass(frozen=True, slots=True)
 class ExportBatch:
-    """One export; its bytes are the same at every attempt.
+    """One export request. Its bytes are the same at every attempt.
 
     Args:
-        name: The value of the batch header.
-        url: Where it goes.
-        body: Gzipped protobuf.
-        requests: How many requests are uncounted if it is never delivered.
+        name: Value of the batch header.
+        url: URL of the collector.
+        body: Protobuf message, gzipped.
+        requests: Number of requests that are lost if the batch is never delivered. [count]
     """
 
     name: str
@@ -50,7 +50,7 @@ class ExportBatch:
 
 
 class Outbox:
-    """Batches that wait for delivery, oldest first; at most *limit_bytes* with those in flight."""
+    """Bounded queue of batches that wait for delivery, oldest first; *limit_bytes* includes batches in flight."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -62,7 +62,7 @@ class Outbox:
     def put(self, batch: ExportBatch) -> list[ExportBatch]:
         """Add *batch*; return the evicted batches, or *batch* itself if it alone is too large.
 
-        Counts outlast what only shows examples of them: traces go first, and the oldest first among their like.
+        Traces are evicted before metrics, because they are only examples; within each kind the oldest batch is evicted first.
         """
         if len(batch.body) > self._limit_bytes:
             return [batch]
@@ -80,36 +80,36 @@ class Outbox:
             return evicted
 
     def take(self) -> ExportBatch | None:
-        """Return the oldest batch, which is under way until `done` or `give_back`."""
+        """Return the oldest batch, which is in flight until `done` or `give_back`; None if no batch waits."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
     def done(self, batch: ExportBatch) -> None:
-        """Forget *batch*."""
+        """Remove *batch*, which was delivered or dropped."""
         with self._lock:
             self._size_bytes -= len(batch.body)
             self._requests -= batch.requests
 
     def give_back(self, batch: ExportBatch) -> None:
-        """Put *batch* back to the front: it was not delivered."""
+        """Return the undelivered *batch* to the front of the queue."""
         with self._lock:
             self._waiting.appendleft(batch)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits or is under way."""
+        """Whether no batch waits or is in flight."""
         return self._size_bytes == 0
 
     @property
     def requests(self) -> int:
-        """Number of requests that are lost if no waiting batch is ever delivered."""
+        """Number of requests in the undelivered batches."""
         with self._lock:
             return self._requests
 
 
 logger = logging.getLogger("stagelens")
 
-# The first connection would import it, and a fork just then would leave the child with half a module.
+# Otherwise the first connection would import the module, and a concurrent fork would leave a half-imported module in the child.
 _PRELOADED = (encodings.idna,)
 
 OK_STATUSES = range(200, 300)
@@ -121,9 +121,9 @@ OWN_HEADERS = {
     "User-Agent": f"stagelens/{__version__}",
 }
 BACKOFF_BASE_SECONDS, BACKOFF_CAP_SECONDS = 1.0, 30.0
-# A server that asks for more is misconfigured; by then the outbox has long dropped what it could not hold.
+# A server that requests a longer delay is misconfigured; by then the outbox has already evicted batches.
 MAX_RETRY_AFTER_SECONDS = 600.0
-# A collector that takes some batches and not others would fill the host's log, a line for each.
+# Without this pause a collector that accepts only some batches would fill the log of the host.
 QUIET_SECONDS = 300.0
 MAX_SHOWN_CHARS = 300
 
@@ -139,15 +139,15 @@ _DENIED = (
 
 
 class Exporter:
-    """Sends batches, one after the other.
+    """Exporter that sends batches to the collector one after the other, with retries.
 
     Args:
-        headers: Sent with every post.
-        trust: Files for TLS.
-        timeout_seconds: How long one post may take. [seconds]
-        buffer_bytes: How much may wait. [bytes]
-        lost: Told how many requests are uncounted for good, and why.
-        rng: Spreads the retries of many processes.
+        headers: HTTP headers of every post.
+        trust: TLS files.
+        timeout_seconds: Timeout of one post. [seconds]
+        buffer_bytes: Limit of the outbox. [bytes]
+        lost: Called with the reason and number of requests that are finally lost.
+        rng: Random generator of the jitter, which spreads the retries of many processes.
     """
 
     def __init__(
@@ -168,14 +168,14 @@ class Exporter:
         self._pid = os.getpid()
         self._outbox = Outbox(buffer_bytes)
         self._context: ssl.SSLContext | None = None
-        # What the host was told, and when that was, by `time.monotonic`.
+        # Times of the logged warnings, by kind. [seconds of `time.monotonic`]
         self._logged: dict[str, float] = {}
         self._thread: threading.Thread | None = None
         self._cpu_ns = 0
         self._wake = threading.Event()
-        # How long the thread waits before the next attempt, None while nothing has failed. [seconds]
+        # Delay before the next attempt, None without a failure. [seconds]
         self._delay: float | None = None
-        # In a row, and ever.
+        # Number of consecutive failures, and of all failures.
         self._failures = self._attempts_failed = 0
         self._attempt = threading.Condition()
         self._leaving = False
@@ -196,17 +196,17 @@ class Exporter:
 
     @property
     def retry_in_seconds(self) -> float | None:
-        """How long the thread waits after a failure, None while nothing has failed."""
+        """Delay before the next attempt after a failure in seconds, None without a failure."""
         return self._delay
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Have everything sent now, also after a failure; wait until it is, or an attempt fails, or the time is over.
+        """Send all batches now, also after a failure; wait until all are sent, an attempt fails or the time is over.
 
         Args:
-            timeout_seconds: How long to wait at most. [seconds]
+            timeout_seconds: Maximum waiting time. [seconds]
 
         Returns:
-            Whether nothing is left.
+            Whether the outbox is empty.
         """
         self._leaving = True
         with self._attempt:
@@ -214,7 +214,7 @@ class Exporter:
         try:
             self._start()
         except RuntimeError:
-            # Python 3.12 and later start no thread at exit: what is left is sent by this one.
+            # Python 3.12 and later start no thread at exit: this thread sends the remaining batches.
             self._timeout_seconds = min(self._timeout_seconds, timeout_seconds)
             self._send_waiting()
         else:
@@ -222,7 +222,7 @@ class Exporter:
             with self._attempt:
                 self._attempt.wait_for(lambda: self._outbox.empty or self._attempts_failed != failed, timeout_seconds)
         self._leaving = False
-        # Who was told that they are sent later must hear that there may be no later.
+        # An earlier warning announced a later delivery, which may not happen any more.
         if "unreachable" in self._logged and (left := self._outbox.requests):
             self._warn("left", f"requests that are still not delivered: {left}; they are lost if the process ends now")
         return self._outbox.empty
@@ -241,7 +241,7 @@ class Exporter:
             self._note_cpu()
 
     def cpu_ns(self) -> int:
-        """Return the CPU time of the sending thread; 0 where greenlets of the host's share it, in nanoseconds."""
+        """Return the CPU time of the sending thread in nanoseconds; 0 if greenlets of the host share the thread."""
         return self._cpu_ns
 
     def _note_cpu(self) -> None:
@@ -249,25 +249,25 @@ class Exporter:
             self._cpu_ns = max(self._cpu_ns, time.thread_time_ns())
 
     def _send_waiting(self) -> None:
-        """Send until nothing waits or an attempt fails."""
+        """Send batches until none waits or an attempt fails."""
         self._delay = None
         while self._delay is None and (batch := self._outbox.take()) is not None:
             self._send(batch)
             park_if_inherited(self._pid)
 
     def _send(self, batch: ExportBatch) -> None:
-        """Make one attempt with *batch*; where it fails, set how long to wait before the next one."""
+        """Make one attempt to deliver *batch*; on failure set the delay before the next attempt."""
         try:
             answer = self._post(batch)
             if answer.status in RETRY_STATUSES:
                 reason = f"HTTP {answer.status} {explanation(answer.body)}"
-                # Somebody is there, and says what is wrong.
+                # A collector responded with an explanation, so no fix is suggested.
                 self._failed(batch, reason, _retry_after(answer.headers.get("Retry-After"), time.time()), fix="")
             else:
                 self._settle(batch, answer)
         except Exception as error:
-            # Unreachable, not HTTP, not what this code foresaw: the thread must live and the batch must not be lost.
-            self._context = None  # its files may be new by the next attempt: certificates are short-lived
+            # Unreachable, not HTTP, or unexpected: the thread must continue and the batch must not be lost.
+            self._context = None  # reload the files: certificates are short-lived
             fix = _TLS_FIX if isinstance(error, ssl.SSLError) else _UNREACHABLE_FIX
             self._failed(batch, f"{error}" or type(error).__name__, None, fix)
 
@@ -287,7 +287,7 @@ class Exporter:
 
     def _failed(self, batch: ExportBatch, reason: str, retry_after_seconds: float | None, fix: str) -> None:
         self._outbox.give_back(batch)
-        # Jitter spreads the retries of many processes. The floor applies to any Retry-After: with clock skew its date may be in the past.
+        # Jitter spreads the retries of many processes. It also limits Retry-After from below: with clock skew its date may be past.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
         delay = max(self._rng.uniform(limit / 2, limit), retry_after_seconds or 0.0)
         if not self._leaving:
@@ -296,7 +296,7 @@ class Exporter:
                 f"{origin(batch.url)} does not accept data ({_printable_text(reason)}); data is buffered and sent later. {fix}".rstrip(),
             )
         with self._attempt:
-            # Whoever woke the thread during the attempt must not cut the wait short.
+            # A wake-up during the attempt must not shorten the delay.
             self._wake.clear()
             self._delay = delay
             self._failures += 1
@@ -328,26 +328,26 @@ class Exporter:
             self._lost(reason, batch.requests)
 
     def _warn(self, kind: str, message: str) -> None:
-        # Once for each kind: a service must not drown in what its telemetry has to say.
+        # One warning per kind: telemetry must not flood the log of a service.
         if kind not in self._logged:
             self._logged[kind] = time.monotonic()
             logger.warning("stagelens: %s", message)
 
     def _over(self, *kinds: str) -> None:
-        """Allow a new warning of *kinds* after the quiet time, because their cause has ended."""
+        """Allow new warnings of *kinds* after the quiet time, because their cause has ended."""
         for kind in kinds:
             if time.monotonic() - self._logged.get(kind, math.inf) >= QUIET_SECONDS:
                 del self._logged[kind]
 
 
 def origin(url: str) -> str:
-    """Return where *url* leads to, without user, password and query, which may be secrets."""
+    """Return scheme, host and port of *url*, without user, password and query, which may be secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
 
 def _retry_after(text: str | None, now: float) -> float | None:
-    """Read `Retry-After`, seconds or a date, as seconds from *now*; None where it is missing or makes no sense."""
+    """Parse `Retry-After` (seconds or a date) into seconds from *now*; None if it is missing or invalid."""
     if text is None:
         return None
     try:
@@ -370,7 +370,7 @@ def _refused(body: bytes) -> str:
 
 def explanation(body: bytes) -> str:
     """Return the explanation in an error body: the message of a `google.rpc.Status`, or the text itself."""
-    # No text is taken for a status: it has no control characters, and the message's field begins with one.
+    # A plain text is never mistaken for a status: it has no control characters, but the message field starts with one.
     return _printable_text(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
 
 

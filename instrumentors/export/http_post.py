@@ -99,16 +99,16 @@ def limit_connection(
     end = time.monotonic() + seconds
 
     def response(sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
-        return http.client.HTTPResponse(_Until(sock, end, max_bytes), *args, **kwargs)  # type: ignore[arg-type] - the part of a socket it uses
+        return http.client.HTTPResponse(_Until(sock, end, max_bytes), *args, **kwargs)  # type: ignore[arg-type] - has the used part of a socket
 
-    connection.response_class = response  # type: ignore[assignment] - it is only called
+    connection.response_class = response  # type: ignore[assignment] - only ever called
     connection.timeout = seconds
     connection.connect()
     connection.sock.settimeout(_seconds_left(end))
 
 
 class _Until:
-    """The part of the socket interface that `HTTPResponse` uses, with a deadline."""
+    """Part of the socket interface that `HTTPResponse` uses, with a deadline."""
 
     def __init__(self, sock: socket.socket, end: float, max_bytes: int) -> None:
         self._sock, self._end, self._max_bytes = sock, end, max_bytes
@@ -118,7 +118,7 @@ class _Until:
 
 
 class _Reader(io.RawIOBase):
-    """Reads a socket until *end* (`time.monotonic`) and up to *max_bytes*."""
+    """Reader of a socket until *end* (`time.monotonic`) and up to *max_bytes*."""
 
     def __init__(self, sock: socket.socket, end: float, max_bytes: int) -> None:
         self._sock, self._end, self._max_bytes = sock, end, max_bytes

@@ -1,6 +1,6 @@
 """OTLP protobuf bodies of metrics and retained traces; `docs/architecture.md` describes them under "On the wire".
 
-Written series by series with a real pause in between: encoding a hundred series at once would hold the interpreter lock for as
+Series are encoded one by one with a pause in between: encoding a hundred series at once would hold the interpreter lock for as
 long as a slow request takes. Field numbers are those of https://github.com/open-telemetry/opentelemetry-proto; fields are
 written in the order of their message.
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 DROP_REASON = "reason"
 
-# What one post carries: a few hundred kB before compression.
+# Limits of one post: a few hundred kB before compression.
 SERIES_A_BODY = 50
 TRACES_A_BODY = 100
 
@@ -48,10 +48,10 @@ class ExportInterval:
 
 
 class Encoder:
-    """Writes bodies for one process.
+    """Encoder of the OTLP bodies of one process.
 
     Args:
-        resource: Resource attributes, the instance id among them.
+        resource: Resource attributes, including the instance id.
         pause: Called between two pieces of work that each take about a millisecond.
     """
 
@@ -69,10 +69,10 @@ class Encoder:
         """Return the body of the metrics of *deltas*, gzipped.
 
         Args:
-            interval: What time they stand for.
-            deltas: What each series counted.
+            interval: Time interval of the data.
+            deltas: Data of each series.
             dropped: Requests that could not be counted, by reason.
-            readings: What the machine did.
+            readings: Hardware metrics.
         """
         points: defaultdict[str, list[bytes]] = defaultdict(list)
         for dimensions, delta in deltas.items():
@@ -89,8 +89,8 @@ class Encoder:
         """Return the body of the spans of *traces*, gzipped.
 
         Args:
-            traces: What was kept.
-            anchor_ns: What to add to the recorder's clock for Unix time. [nanoseconds]
+            traces: Retained traces.
+            anchor_ns: Difference between Unix time and the recorder's clock. [nanoseconds]
         """
         spans: list[bytes] = []
         for some in chunks(traces, 8):
@@ -100,14 +100,14 @@ class Encoder:
         return self._body(spans)
 
     def _body(self, items: Iterable[bytes]) -> bytes:
-        """Return the body of an export of metrics or of spans: both have the same outer messages."""
+        """Return the gzipped body of an export of metrics or spans, which have the same outer messages."""
         scope = message_field(1, text_field(1, names.SCOPE)) + b"".join(message_field(2, item) for item in items)
-        # Level 1: a third of the time of the default for a tenth more bytes.
+        # Level 1 takes a third of the time of the default level, for 10 % more bytes.
         return gzip.compress(message_field(1, self._resource + message_field(2, scope)), compresslevel=1, mtime=0)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Return *items* in lists of at most *size*.
+    """Yield *items* in lists of at most *size*.
 
     >>> list(chunks("abc", 2))
     [['a', 'b'], ['c']]
@@ -118,7 +118,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def _series_points(interval: ExportInterval, dimensions: Dimensions, delta: Delta) -> Iterator[tuple[str, bytes]]:
-    """Yield metric and ExponentialHistogramDataPoint."""
+    """Yield the metric name and the encoded ExponentialHistogramDataPoint of each histogram."""
     series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
     for metric, key, histogram in delta.counts.histograms():
         own = _attribute_fields(1, {names.METRICS[metric]: key})
@@ -130,7 +130,7 @@ def _histogram_fields(histogram: Histogram, *, summed: bool) -> bytes:
     return b"".join(
         (
             fixed64_field(4, histogram.zero + sum(counts)),
-            # A sum of microseconds over buckets of seconds would be no sum of what the point counts.
+            # The sum of a time histogram is in another unit than its buckets, so it is left out.
             double_field(5, histogram.sum) if summed else b"",
             signed_field(6, histogram.scale),
             fixed64_field(7, histogram.zero),
@@ -141,7 +141,7 @@ def _histogram_fields(histogram: Histogram, *, summed: bool) -> bytes:
 
 
 def _histogram_metric(name: str, points: Iterable[bytes]) -> bytes:
-    """Return a Metric that is an ExponentialHistogram."""
+    """Return an encoded Metric of type ExponentialHistogram."""
     return (
         text_field(1, name)
         + text_field(3, names.UNITS.get(name, "s"))
@@ -150,7 +150,7 @@ def _histogram_metric(name: str, points: Iterable[bytes]) -> bytes:
 
 
 def _dropped_metric(interval: ExportInterval, dropped: Mapping[str, int]) -> bytes:
-    """Return a Metric that is a monotonic Sum."""
+    """Return the encoded metric of dropped requests, a monotonic Sum."""
     points = b"".join(
         message_field(
             1, _interval_fields(interval) + fixed64_field(6, count) + _attribute_fields(7, {DROP_REASON: reason})
@@ -162,7 +162,7 @@ def _dropped_metric(interval: ExportInterval, dropped: Mapping[str, int]) -> byt
 
 
 def _machine_metrics(interval: ExportInterval, readings: Iterable[Reading]) -> Iterator[bytes]:
-    """Yield a Metric for each that is read of the machine: a Gauge, or a Sum."""
+    """Yield an encoded Metric, a Gauge or a Sum, for each hardware metric."""
     points: defaultdict[tuple[str, str, Kind], list[bytes]] = defaultdict(list)
     for measure, value, device in readings:
         seconds = (interval.end_ns - interval.start_ns) / 1e9 if measure.kind == "rate" else 1.0
@@ -192,7 +192,7 @@ def _device_attributes(measure: Measure, device: str) -> dict[str, str]:
 
 
 def _interval_fields(interval: ExportInterval) -> bytes:
-    """Return the two times of a data point."""
+    """Return the fields of the start and end time of a data point."""
     return fixed64_field(2, interval.start_ns) + fixed64_field(3, interval.end_ns)
 
 
@@ -213,7 +213,7 @@ def _span_fields(trace_id: bytes, span: Span, anchor_ns: int) -> bytes:
 
 
 def _attribute_fields(number: int, values: Mapping[str, str | int]) -> bytes:
-    """Return *values* as field *number*, one KeyValue each."""
+    """Return *values* as repeated field *number*, one KeyValue per item."""
     return b"".join(
         message_field(
             number,
@@ -224,12 +224,12 @@ def _attribute_fields(number: int, values: Mapping[str, str | int]) -> bytes:
     )
 
 
-# The kind of a field, in the lowest three bits before its value.
+# Wire types: the lowest three bits of a field's tag.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _FIXED64 = struct.Struct("<BQ")
 _DOUBLE = struct.Struct("<Bd")
-# A varint has seven bits a byte, and at most 64 in all; the numbers of OTLP's fields fit into four bits.
+# A varint has seven bits per byte, and at most 64 in total; the field numbers of OTLP fit into four bits.
 _MORE = 0x80
 _64_BITS = 2**64 - 1
 _MAX_VARINT_BYTES = 10
@@ -237,7 +237,7 @@ _BROKEN = "not a protobuf message"
 
 
 def varint(value: int) -> bytes:
-    """Return *value*, from 0 up: seven bits a byte, the lowest first.
+    """Return the varint encoding of *value* (at least 0): seven bits per byte, the lowest first.
 
     >>> varint(300).hex()
     'ac02'
@@ -275,7 +275,7 @@ def integer_field(number: int, value: int) -> bytes:
 
 
 def signed_field(number: int, value: int) -> bytes:
-    """Return *value* as a field of type sint32, which is short for small numbers below zero too.
+    """Return *value* as a field of type sint32, which is also short for small negative numbers.
 
     >>> signed_field(1, -1).hex()
     '0801'
@@ -284,7 +284,7 @@ def signed_field(number: int, value: int) -> bytes:
 
 
 def fixed64_field(number: int, value: int) -> bytes:
-    """Return *value*, from 0 up, as a field of type fixed64, or sfixed64."""
+    """Return *value* (at least 0) as a field of type fixed64 or sfixed64."""
     return _FIXED64.pack(number << 3 | FIXED64, value)
 
 
@@ -294,22 +294,22 @@ def double_field(number: int, value: float) -> bytes:
 
 
 def packed_field(number: int, values: Sequence[int]) -> bytes:
-    """Return *values*, from 0 up, as a repeated field of type uint64.
+    """Return *values* (at least 0) as a packed repeated field of type uint64.
 
     >>> packed_field(2, [3, 0, 300]).hex()
     '12040300ac02'
     """
     if max(values, default=0) < _MORE:
         return message_field(number, bytes(values))
-    # Most are small: each call saved is time.
+    # Most values are small: each saved call is time.
     return message_field(number, b"".join([_SMALL[value] if value < _MORE else varint(value) for value in values]))
 
 
 def parse_fields(content: bytes) -> dict[int, int | bytes]:
-    """Return the fields of a message by their number, the last of each: varints as numbers, everything else as bytes.
+    """Return the last value of each field of a message by field number: varints as numbers, everything else as bytes.
 
     Raises:
-        ValueError: *content* is no message.
+        ValueError: *content* is not a valid message.
 
     >>> parse_fields(integer_field(1, 300) + text_field(2, "ab"))
     {1: 300, 2: b'ab'}
@@ -331,7 +331,7 @@ def parse_fields(content: bytes) -> dict[int, int | bytes]:
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return the varint at *at*, and where it ends."""
+    """Return the varint at index *at*, and the index after it."""
     value = 0
     for place, byte in enumerate(content[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * place

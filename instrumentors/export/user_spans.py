@@ -18,22 +18,22 @@ from ...core.names import KEPT_SCOPE
 from ..agent.spans import Span, Trace
 from ..instrumentor import log_failure
 
-# Of one export. A BatchSpanProcessor holds 2048 unless told otherwise.
+# Limit per export. A BatchSpanProcessor holds 2048 spans by default.
 MAX_SPANS = 1024
-# For at most so long spans are handed over one after the other: nothing is folded meanwhile.
+# Time limit for passing spans to the SDK, because no requests are aggregated meanwhile.
 MAX_SECONDS = 0.5
 
 
 def export_spans(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
-    """Hand *traces* to the SDK, if the program has set one up; never raises.
+    """Pass *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises.
 
     Args:
-        traces: What was kept.
-        anchor_ns: What to add to the recorder's clock for Unix time. [nanoseconds]
-        room: How many spans it may be.
+        traces: Retained traces.
+        anchor_ns: Difference between Unix time and the recorder's clock. [nanoseconds]
+        room: Maximum number of spans. [count]
 
     Returns:
-        How many more it may be; 0 as soon as a trace did not fit.
+        Remaining number of spans; 0 as soon as a trace did not fit. [count]
     """
     if "opentelemetry.sdk.trace" not in sys.modules or not room:
         return room
@@ -45,13 +45,13 @@ def export_spans(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS)
 
 
 def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
-    from opentelemetry import trace as api  # noqa: PLC0415 - nothing is loaded that the program has not loaded
+    from opentelemetry import trace as api  # noqa: PLC0415 - only if the program has loaded it
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
 
     provider = api.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
         return room
-    # There is no public way to hand over a span that is finished.
+    # The SDK has no public API that accepts a finished span.
     processor: Any = vars(provider)["_active_span_processor"]
     until = time.monotonic() + MAX_SECONDS
     for trace in traces:
@@ -69,7 +69,7 @@ def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
 
 
 def _is_wanted(provider: Any, root: Any) -> bool:
-    """Ask the sampler, as if the request were a span of the user's that now begins."""
+    """Return the decision of the user's sampler, as if the request were a new span of the user."""
     from opentelemetry import trace as api  # noqa: PLC0415 - as above
     from opentelemetry.context import Context  # noqa: PLC0415 - as above
 
@@ -97,7 +97,7 @@ def _readable(provider: Any, trace_id: str, span: Span, anchor_ns: int) -> Any:
         resource=provider.resource,
         attributes=span.attributes,
         kind=api.SpanKind.SERVER if span.kind == "server" else api.SpanKind.INTERNAL,
-        # Not the scope of what we post ourselves: a collector of ours behind the SDK must not take a trace twice.
+        # Not the scope of our own exports: a Stagelens collector behind the SDK must not ingest a trace twice.
         instrumentation_scope=InstrumentationScope(KEPT_SCOPE),
         status=api.Status(api.StatusCode.ERROR if span.failed else api.StatusCode.UNSET),
         start_time=anchor_ns + span.start,

@@ -17,7 +17,7 @@ _BEFORE = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "autoload")
 
 
 def _run_the_next():
-    """Load the sitecustomize that both hide, under its own name and with its own errors."""
+    """Load the user's `sitecustomize` that our two files shadow; its errors propagate as usual."""
     others = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) not in (_HERE, _BEFORE)]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
@@ -28,7 +28,7 @@ def _run_the_next():
 
 
 def _write(line: str):
-    # A forked child writes into a file of its own.
+    # A forked child writes its own file.
     with open(os.path.join(os.environ["STAGELENS_DOCTOR"], str(os.getpid())), "a") as file:
         file.write(line + "\n")
 
@@ -39,7 +39,7 @@ def _watch():
     _write("begun")
     os.register_at_fork(after_in_child=lambda: _write("begun"))
     for library in bootstrap.LIBRARIES:
-        # Registered after the library's own hook: what that could patch is patched.
+        # Registered after the hook of the instrumentor, so that the patches are already applied.
         instrumentor.when_imported(library.trigger, functools.partial(_imported, library.module))
 
 
