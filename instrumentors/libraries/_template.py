@@ -15,7 +15,7 @@ from ..records import MAX_MARKS, clock, current
 
 
 class TemplateInstrumentor(Instrumentor):
-    """`tinymodel.Model` and its functions."""
+    """Instrumentor of `tinymodel.Model` and its functions."""
 
     library = "tinymodel"  # the import name
     title = "Tiny Model"  # the name in the documentation
@@ -25,11 +25,11 @@ class TemplateInstrumentor(Instrumentor):
     tested = MappingProxyType({"tinymodel": "1.0"})  # distribution and version of the tests
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the function that patches each module, by import name; it runs when the module is imported."""
+        """Return the patch function of each module by import name; it runs when the module is imported."""
         return {"tinymodel": self._patch}
 
     def _patch(self, module: ModuleType) -> None:
-        # `timed` makes each call of a plain function a stage; a missing attribute (another version) is left alone.
+        # `timed` makes each call of a plain function a stage; a missing attribute (in another version) is skipped.
         self.replace(module, "prepare", timed("preprocess"))
         self.replace(module.Model, "predict", _predict)
 

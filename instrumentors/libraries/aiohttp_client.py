@@ -17,12 +17,12 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, LineStream, attach_call, call_of, record_read, record_wait, with_traceparent
 
-# Where a response keeps the lines of its body, and its connection a reference to them.
+# Attribute with which a response refers to its `LineStream`, and its connection weakly to the same.
 LINES: Final = "_stagelens_lines"
 
 
 class AiohttpClientInstrumentor(Instrumentor):
-    """`aiohttp.ClientSession` and the bodies it receives."""
+    """Instrumentor of `aiohttp.ClientSession` and of the bodies of its responses."""
 
     library = "aiohttp"
     title = "aiohttp (client)"
@@ -61,7 +61,7 @@ def _request(original: Any, headers_class: Any) -> Any:
             return response
         finally:
             record_wait(marks, begun)
-            # After a redirect the server only tells of the last one.
+            # After a redirect the server reports only the last call.
             if response is not None and not getattr(response, "history", ()):
                 attach_call(response, response, marks, begun)
                 _watch(response)
@@ -70,25 +70,25 @@ def _request(original: Any, headers_class: Any) -> Any:
 
 
 def _watch(response: Any) -> None:
-    """Have the connection, from which the lines come, know the stream they are of, as long as *response* does."""
+    """Let the connection of *response* refer to the stream of its lines for as long as *response* exists."""
     try:
         call = call_of(response)
         if call is not None:
             stream = LineStream(call)
             setattr(response, LINES, stream)
-            setattr(response.content._protocol, LINES, weakref.ref(stream))  # noqa: SLF001 - has no public name
+            setattr(response.content._protocol, LINES, weakref.ref(stream))  # noqa: SLF001 - there is no public name for it
     except Exception:
         log_failure("reading the lines of a response")
 
 
 def _no_stream() -> None:
-    """Stand in for a reference to no stream."""
+    """Return None, like a dead weak reference."""
 
 
 def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks: Marks) -> None:
     try:
         if TRACEPARENT not in session.headers:
-            # A copy, also of an iterable that can be read but once.
+            # A copy, because an iterable may be readable only once.
             options["headers"] = with_traceparent(headers_class(options.get("headers") or ()), marks)
     except Exception:
         log_failure("propagating a trace")
@@ -109,7 +109,7 @@ def _read(original: Any) -> Any:
 def _readuntil(original: Any) -> Any:
     async def readuntil(self: Any, *args: Any, **options: Any) -> Any:
         line = await original(self, *args, **options)
-        # Of a server's own bodies there is none.
+        # Request bodies of the server have no such stream.
         stream = getattr(self._protocol, LINES, _no_stream)()
         if stream is not None:
             if line:

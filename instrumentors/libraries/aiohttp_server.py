@@ -27,12 +27,12 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class AiohttpExchange:
-    """State of one request; finishes its record exactly once.
+    """State of one aiohttp request; finishes its record exactly once.
 
     Args:
-        request: It.
-        handler: What aiohttp calls with it.
-        marks: Its record.
+        request: The aiohttp request.
+        handler: Handler that aiohttp calls with the request.
+        marks: Marks of the request.
     """
 
     __slots__ = ("_ended", "_error_type", "_handler", "_request", "_start", "_stream", "_streamed", "marks")
@@ -55,7 +55,7 @@ class AiohttpExchange:
         )
 
     async def handle(self, request: Any) -> Any:
-        """Call the handler; aiohttp responds for one that raises."""
+        """Call the handler and note its exception, for which aiohttp sends the response."""
         try:
             return await self._handler(request)
         except BaseException as error:
@@ -63,11 +63,11 @@ class AiohttpExchange:
             raise
 
     def reads(self, stream: Any) -> bool:
-        """Return whether *stream* is the body of this request, and not of one that the handler sends."""
+        """Return whether *stream* is the body of this request, not that of an outgoing request of the handler."""
         return stream is self._request.content
 
     def hand_over(self, response: Any, size: int) -> None:
-        """Note that *response* is sending a chunk of *size* bytes."""
+        """Record that *response* sends a chunk of *size* bytes."""
         self._streamed = response
         if not size:
             return
@@ -82,12 +82,12 @@ class AiohttpExchange:
             self.marks.extend(("network", begun, ended))
 
     def last_byte(self, begun: int) -> None:
-        """Note the end of the response; *begun* is the start of its last write."""
+        """Record the end of the response; *begun* is the start of its last write."""
         self._ended = clock()
         self.mark_network(begun, self._ended)
 
     def finish(self, response: Any) -> None:
-        """Finish the record: *response* was sent, or, if None, none to its end."""
+        """Finish the record of the request after *response* was sent; None if no response was sent completely."""
         ended = self._ended or clock()
         route, error_type, status = UNMATCHED, self._error_type, FAILED
         try:
@@ -101,12 +101,12 @@ class AiohttpExchange:
 
     def _outcome(self, response: Any) -> tuple[str, int]:
         if response is not None:
-            # A handler may raise its answer, such as "not found".
+            # A handler may raise its response, such as "not found".
             return self._error_type if response.status >= FAILED else "", response.status
         cancelled = self._error_type == "CancelledError"
         status = 0 if self._streamed is None else self._streamed.status
         if self._request.transport is None:
-            # The client has gone: nothing failed here.
+            # The client disconnected, which is no failure of the service.
             return self._error_type if cancelled else "", status
         return self._error_type, status or FAILED
 
@@ -117,7 +117,7 @@ class AiohttpExchange:
 
 
 class AioHttpServerInstrumentor(Instrumentor):
-    """`aiohttp.web`, standalone or inside gunicorn."""
+    """Instrumentor of `aiohttp.web`, standalone or inside gunicorn."""
 
     library = "aiohttp"
     title = "aiohttp (server)"
@@ -133,7 +133,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patches by module; `web` comes last, because it imports names of the others."""
+        """Return the patch functions by module; `web` is last, because it imports names of the other modules."""
         return {
             "aiohttp.web_protocol": self._protocol,
             "aiohttp.web_request": self._request,
@@ -168,13 +168,13 @@ class AioHttpServerInstrumentor(Instrumentor):
         self.replace(module.StreamReader, "_wait", _wait)
 
     def _web(self, module: ModuleType) -> None:
-        # Ours already where it was imported after us.
+        # The module has our wrapper already if it was imported after the patch.
         present = sys.modules["aiohttp.web_response"].json_response
         if module.json_response is not present:
             self.replace(module, "json_response", lambda _: present)
 
 
-# The exchange that the running task belongs to: responses do not know their request before they are sent.
+# Exchange of the running task, because a response has no reference to its request before it is sent.
 _exchange: ContextVar[AiohttpExchange | None] = ContextVar("stagelens_aiohttp_exchange", default=None)
 
 
@@ -193,7 +193,7 @@ def _handle_request(original: Any) -> Any:
         finally:
             exchange.finish(response)
             end(token)
-            # Not in the context of a task that was never finished, whose coroutine the garbage collector closes.
+            # Not in another context: the garbage collector may close the coroutine of an unfinished task.
             with contextlib.suppress(ValueError):
                 _exchange.reset(serving)
 
@@ -203,7 +203,7 @@ def _handle_request(original: Any) -> Any:
 def _open(connection: Any, request: Any, handler: Handler) -> tuple[AiohttpExchange, Token[Marks | None]] | None:
     token = None
     try:
-        # What is no valid HTTP is answered by another handler than the application's.
+        # aiohttp handles invalid HTTP with a handler other than that of the application.
         if handler is not connection._request_handler or request.headers.get("Upgrade", "").lower() == "websocket":  # noqa: SLF001 - there is no public name for it
             return None
         opened = begin()
@@ -248,7 +248,7 @@ def _write(original: Any) -> Any:
 
 
 def _write_eof(original: Any) -> Any:
-    # A `Response` writes its whole body here.
+    # A `Response` writes its complete body here.
     async def write_eof(self: Any, data: bytes = b"") -> None:
         exchange = _exchange.get()
         if exchange is None:
@@ -264,7 +264,7 @@ def _write_eof(original: Any) -> Any:
 
 
 def _wait(original: Any) -> Any:
-    # Called only where data has yet to come; clients read through the same class.
+    # Called only if data is not yet available; clients read through the same class.
     async def _wait(self: Any, func_name: str) -> None:
         exchange = _exchange.get()
         if exchange is None or not exchange.reads(self):

@@ -32,24 +32,24 @@ from .server_reports import TOTAL
 SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
 _SERVER_TIMING: Final = b"server-timing"
 
-# Whether the response gets a `Server-Timing` header with the stages so far. Off by default, because it tells every caller
-# how long each stage took. Our client instrumentation and browsers read it. https://www.w3.org/TR/server-timing/
+# Whether the response gets a `Server-Timing` header with the stages so far. Off by default, because the header
+# reveals the stage times to every caller. Our client instrumentation and browsers read it. https://www.w3.org/TR/server-timing/
 sends_server_timing = os.environ.get(SERVER_TIMING_VARIABLE, "").strip().lower() == "true"
 
 
 def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
-    """Return the start of a response with the header, or *message* itself where it has stages of another server; never raises.
+    """Return *message* with a `Server-Timing` header, or unchanged if it has timings of another server; never raises.
 
     Args:
-        message: ASGI's; it is not changed.
-        marks: The request's.
-        start: When the request started, by the recorder's clock. [nanoseconds]
-        now: By the same. [nanoseconds]
+        message: ASGI message that starts the response; not modified.
+        marks: Marks of the request.
+        start: Start of the request. [nanoseconds of the recorder's clock]
+        now: Current time. [nanoseconds of the recorder's clock]
     """
     try:
         headers = list(message.get("headers", ()))
         present = b", ".join(value for name, value in headers if name.lower() == _SERVER_TIMING)
-        # A gateway hands on what it was told: nobody could tell which stages are whose.
+        # A gateway forwards the header of the server behind it; with two reports the stages would be ambiguous.
         if parse_server_timing(present.decode("latin-1")):
             return message
         return {**message, "headers": [*headers, (_SERVER_TIMING, format_server_timing(marks, start, now).encode())]}
@@ -59,7 +59,7 @@ def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
 
 
 def format_server_timing(marks: Marks, start: int, now: int) -> str:
-    """Return the header: the time of each stage until *now*, cut off to whole microseconds, and all of it.
+    """Return the `Server-Timing` value: each stage and the total until *now*, truncated to whole microseconds.
 
     >>> format_server_timing(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
     'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
@@ -76,18 +76,18 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 def flushing_at_shutdown(send: Send) -> Send:
-    """Return *send* with our last report in front of the end of the shutdown.
+    """Return a *send* that flushes all records before it reports the end of the shutdown.
 
-    After it uvicorn raises the signal that stopped it once more, with the default handler: no exit handler runs.
+    After the shutdown uvicorn raises its stop signal again with the default handler, so that no exit handler runs.
     """
 
     async def report_and_send(message: Message) -> None:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             try:
-                # Starlette stands on it; who serves nothing shall not load it.
+                # A dependency of Starlette; not loaded by processes that serve nothing.
                 from anyio import CapacityLimiter, to_thread  # noqa: PLC0415
 
-                # A limiter of its own: while all threads of the pool are held by requests, the shutdown would hang.
+                # A separate limiter: the shutdown would hang while requests occupy all threads of the pool.
                 await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
             except Exception:
                 log_failure("the last requests before the shutdown")
@@ -98,10 +98,10 @@ def flushing_at_shutdown(send: Send) -> Send:
 
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
 
-# Where the exchange lies in the scope, for those who learn the route.
+# Key of the exchange in the ASGI scope, through which wrappers set the route.
 KEY = "stagelens"
 
-# `pathsend` has the server send a file as the whole body.
+# `pathsend` makes the server send a file as the complete body.
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
@@ -113,9 +113,9 @@ class AsgiExchange:
 
     Args:
         scope: The ASGI scope.
-        receive: The server's.
-        send: The server's.
-        marks: The request's record.
+        receive: Receive function of the server.
+        send: Send function of the server.
+        marks: Marks of the request.
     """
 
     __slots__ = (
@@ -146,18 +146,18 @@ class AsgiExchange:
         self._headers: Iterable[tuple[bytes, bytes]] = ()
         self._stream: ResponseStream | None = None
         self._body_read = self._disconnected = self._finished = False
-        # The class of an exception that the framework has answered itself.
+        # Class of an exception for which the framework has sent the response.
         self.error_type = ""
         self.mounts = ""
         self.route = ""
         self._start = self._read_head()
 
     def name(self, template: str) -> None:
-        """Set the route to the mounts and the *template* below them."""
+        """Set the route to the prefixes of the mounts followed by *template*."""
         self.route = self.mounts + template
 
     async def receive(self) -> Message:
-        """Receive for the application; waiting for the body is `network`, waiting for the client to leave is not."""
+        """Receive a message for the application; the wait for the body is `network`, the wait for a disconnect is not."""
         begun = clock()
         try:
             message = await self._receive()
@@ -172,7 +172,7 @@ class AsgiExchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send for the application, as `network`; the last part of the body ends the request."""
+        """Send a message for the application as `network`; the last part of the body ends the request."""
         begun = clock()
         if sends_server_timing and message["type"] == "http.response.start":
             message = with_timing(message, self._marks, self._start, begun)
@@ -187,11 +187,11 @@ class AsgiExchange:
             log_failure("timing a response")
 
     def close(self, error_type: str) -> None:
-        """Finish the record if no last byte did: the application has returned, raised or was cancelled."""
+        """Finish the record if the last byte was never sent, because the application returned, raised or was cancelled."""
         if self._finished:
             return
         if not self._status and not self._disconnected:
-            # The server answers for an application that does not.
+            # The server sends an error response for an application that sends none.
             self._status = 500
         self._finish(error_type)
 
@@ -222,7 +222,7 @@ class AsgiExchange:
 
     def _last_byte(self) -> None:
         self._ended = clock()
-        # A 500 may be the answer to an exception, whose name `close` will know.
+        # A 500 may be the response to an exception, whose class is known later, in `close`.
         if self._status < FAILED:
             self._finish("")
 
@@ -251,7 +251,7 @@ class AsgiExchange:
     def _template(self) -> str:
         if self.route:
             return self.route
-        # A route class of the user's own, or a mounted application that is no router.
+        # A custom route class, or a mounted application that is not a router.
         template = getattr(self._scope.get("route"), "path", None)
         return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
 
@@ -269,12 +269,12 @@ class AsgiExchange:
 
 
 async def serve(application: Application, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run `application(app, scope, receive, send)`; one HTTP request is recorded, anything else only runs.
+    """Run `application(app, scope, receive, send)` and record it if it is an HTTP request.
 
-    Anything else is a websocket, a lifespan, and the inner applications of a request that is already recorded.
+    Not recorded are websockets, lifespans, and inner applications of a request that is already recorded.
     """
     if scope["type"] == "lifespan" and KEY not in scope:
-        # FastAPI hands it on to Starlette, and both come through here.
+        # FastAPI passes the call on to Starlette, and both are wrapped.
         scope[KEY] = None
         watch_loop()
         await application(app, scope, receive, flushing_at_shutdown(send))
@@ -293,7 +293,7 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
         exchange.close("")
     finally:
         end(token)
-        # The scope and the exchange hold each other: left to the garbage collector, each request would be its work.
+        # Break the reference cycle of scope and exchange, which the garbage collector would have to free for each request.
         scope.pop(KEY, None)
 
 
@@ -313,12 +313,12 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Tok
     return exchange, token
 
 
-# A stream from the thread pool comes back for each chunk: of a long one the room is left to its stages.
+# A stream that runs in the thread pool queues for each chunk; a long one must not use up the marks of the request.
 MAX_WAYS_BACK = MAX_MARKS // 4
 
 
 class AsgiInstrumentor(Instrumentor):
-    """Starlette, and FastAPI on top of it."""
+    """Instrumentor of Starlette and FastAPI."""
 
     library = "starlette"
     title = "Starlette and FastAPI"
@@ -344,9 +344,9 @@ class AsgiInstrumentor(Instrumentor):
             "fastapi.applications": self._fastapi_application,
             "fastapi.routing": self._fastapi_routing,
             "fastapi.dependencies.utils": self._fastapi_dependencies,
-            # Looked up by name at every call, so that it does not matter who has imported run_in_threadpool before.
+            # Looked up by name at every call, so that earlier imports of run_in_threadpool are covered.
             "anyio.to_thread": self._anyio,
-            # And if it was loaded past our import hook, as pytest does to rewrite assertions.
+            # Also if anyio was loaded without our import hook, as pytest does to rewrite assertions.
             "starlette.concurrency": lambda module: self._anyio(module.anyio.to_thread),
         }
 
@@ -362,7 +362,7 @@ class AsgiInstrumentor(Instrumentor):
         self.replace(module.Request, "_get_form", timed_async("serialize"))
 
     def _starlette_responses(self, module: ModuleType) -> None:
-        # Renders the body, whatever class overrides `render`; streaming responses do not come through here.
+        # Renders the body in all subclasses; streaming responses do not call it.
         self.replace(module.Response, "__init__", timed("serialize"))
 
     def _fastapi_application(self, module: ModuleType) -> None:
@@ -380,7 +380,7 @@ class AsgiInstrumentor(Instrumentor):
 
 
 def _application(original: Any) -> Any:
-    # An `async def`: servers look at it to tell ASGI 3 from ASGI 2.
+    # An `async def`, by which servers distinguish ASGI 3 from ASGI 2.
     async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
         await serve(original, self, scope, receive, send)
 
@@ -414,7 +414,7 @@ def _mount(original: Any) -> Any:
 
 
 def _template(route: Any, scope: Scope) -> str:
-    """Return the path *route* was declared with; FastAPI keeps the prefix of an included router in the scope."""
+    """Return the declared path of *route*; FastAPI stores the prefix of an included router in the scope."""
     included = scope.get("fastapi", {}).get("effective_route_context")
     if included is not None and included.original_route is route:
         return included.path
@@ -443,7 +443,7 @@ def _run_sync(original: Any) -> Any:
         try:
             return await original(started, *args, **options)
         finally:
-            # Cancelled before a thread was free: it has waited all the same.
+            # Cancelled before a thread was free: the wait still counts.
             if waiting and len(marks) < MAX_MARKS:
                 marks.extend(("queue", submitted, clock()))
             elif done and len(marks) < MAX_WAYS_BACK:

@@ -19,7 +19,7 @@ from ..tickets import BatchScope, Ticket, ticket
 
 
 class BentoMLInstrumentor(Instrumentor):
-    """The dispatcher of `bentoml.api(batchable=True)`."""
+    """Instrumentor of the dispatcher of `bentoml.api(batchable=True)`."""
 
     library = "bentoml"
     title = "BentoML"
@@ -43,7 +43,7 @@ class BentoMLInstrumentor(Instrumentor):
         self.replace(module.Job, "__init__", _job)
 
 
-# The ticket of the call that is being put into the queue; and of each in it, by its future.
+# Ticket of the call that is being queued; tickets of the queued calls by their future.
 _drawn: ContextVar[Ticket | None] = ContextVar("stagelens_bentoml", default=None)
 _waiting: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
 

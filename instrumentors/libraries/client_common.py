@@ -1,15 +1,15 @@
 """Shared by the HTTP and gRPC clients: recording of calls, propagation of the trace, server reports, and token streams.
 
 A call is one `dependency` from its start to the headers of the response. Reading the body is a `dependency` of its own,
-also if the call itself reads it. The time of the caller between two reads does not belong to the dependency.
+even if the call itself reads the body. The time of the caller between two reads does not belong to the dependency.
 
 Servers report their own times in headers or at the end of a body (`server_reports.py`). A body is parsed only if its
 end contains the known fields; only these numbers are read, and the parsed object is dropped.
 
-Of the streamed response of a model server the time to the first token, the gaps and the number of tokens are recorded.
+For a streamed response of a model server the time to first token, the gaps and the number of tokens are recorded.
 Content is only tested for presence.
 
-- `TokenStream` gets the chunks that the client of an OpenAI-compatible API returns. The first token is that of the first
+- `TokenStream` gets the chunks that the client of an OpenAI-compatible API returns. The first token arrives with the first
   chunk with content; before it there are chunks with nothing but a role. A chunk may hold several tokens, so the time per
   token needs the number of tokens, which the server only reports for `stream_options={"include_usage": True}`; without
   it no time per token is recorded.
@@ -31,7 +31,7 @@ from ..instrumentor import log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
 
-# Where an answer, or what its body comes from, keeps the call it answers.
+# Attribute of a response, or of the object that reads its body, which refers to the call.
 CALL: Final = "_stagelens_call"
 
 _KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
@@ -39,23 +39,23 @@ _FIELDS: Final = _KNOWN | {
     field.name for dialect in HEADERS if dialect is not SERVER_TIMING for field in dialect.fields
 }
 _KEYS: Final = frozenset(place[0] if place else dialect.known_by for dialect in BODIES for place in dialect.places)
-# Every dialect says it at the end of a body, after the text; a longer one is left alone, for to parse it takes milliseconds.
+# Every dialect has its numbers at the end of the body. Longer bodies are not read, because parsing takes milliseconds.
 _TAIL: Final = 2048
 _MAX_BODY: Final = 1 << 18
 _NUMBERS: Final = tuple({f'"{dialect.known_by}"' for dialect in BODIES})
-# https://www.w3.org/TR/server-timing/: commas part metrics, semicolons their parameters, and a description in quotes may
-# hold either.
+# https://www.w3.org/TR/server-timing/: commas separate metrics, semicolons their parameters, and a quoted description may
+# contain either.
 _METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class AnsweredCall:
-    """A call with its response headers.
+    """A call whose response headers have arrived.
 
     Args:
-        marks: Those of the request that waits for it.
-        begun: When it was made, by `clock`.
-        headers: A mapping of names, in any case, whose `items` yields every value.
+        marks: Marks of the request that waits for the response.
+        begun: Start of the call. [nanoseconds by `clock`]
+        headers: Case-insensitive mapping of the response headers; `items` yields every value.
     """
 
     __slots__ = ("_begun", "_headers", "_is_told", "ended", "marks")
@@ -63,19 +63,19 @@ class AnsweredCall:
     def __init__(self, marks: Marks, begun: int, headers: Any) -> None:
         self.marks = marks
         self._begun = begun
-        # Until when it was waited for: the headers, later the body.
+        # End of the wait: arrival of the headers, later of the body.
         self.ended = self._headers = clock()
         self._is_told = record_headers(headers, marks, Wait(begun, self.ended))
 
     def is_said_in(self, part: Any) -> bool:
-        """Return whether a *part* of a stream, a pydantic model, may hold a report that the headers did not have."""
+        """Return whether *part* of a stream, a pydantic model, may hold a report, and the headers held none."""
         if self._is_told:
             return False
         usage = getattr(part, "usage", None)
         return any(not _KEYS.isdisjoint(getattr(holder, "model_extra", None) or ()) for holder in (part, usage))
 
     def streamed(self, part: Any, first: int, ended: int) -> None:
-        """Record the report in the last *part* of a stream, whose tokens came from *first* to *ended*."""
+        """Record the report in the last *part* of a stream whose tokens arrived from *first* to *ended*."""
         if not self._is_told:
             self._is_told = record_report(
                 reports_in_body(part), self.marks, Wait(self._begun, ended or self.ended, first)
@@ -86,7 +86,7 @@ class AnsweredCall:
         try:
             if self._is_told or not body or self.marks[0] != OPEN or not has_report(body):
                 return
-            # However often it is read.
+            # Recorded once, even if the body is read again.
             self._is_told = True
             record_report(
                 reports_in_body(parse_object(body)), self.marks, Wait(self._begun, self.ended, headers=self._headers)
@@ -96,7 +96,7 @@ class AnsweredCall:
 
 
 def has_report(body: str | bytes) -> bool:
-    """Return whether *body* ends with numbers of a dialect."""
+    """Return whether *body* ends with the fields of a known report dialect."""
     if len(body) > _MAX_BODY:
         return False
     end = body[-_TAIL:]
@@ -105,7 +105,7 @@ def has_report(body: str | bytes) -> bool:
 
 
 def parse_object(body: str | bytes) -> dict[str, Any] | None:
-    """Return the object that *body* is, None where it is none."""
+    """Return *body* parsed as a JSON object, None if it is not one."""
     try:
         parsed: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -129,7 +129,7 @@ def call_of(holder: Any) -> AnsweredCall | None:
 def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
     """Record the server's report in *headers* and return whether there is one; never raises."""
     try:
-        # Nearly all answers end here.
+        # Nearly all responses return here.
         return not _KNOWN.isdisjoint(map(str.lower, headers)) and record_report(
             _reports_in_headers(headers), marks, wait
         )
@@ -164,7 +164,7 @@ def parse_server_timing(header: str) -> dict[str, str]:
         pairs = [(key.strip().lower(), value.strip()) for key, _, value in (each.partition("=") for each in parameters)]
         duration = next((value for key, value in pairs if key == "dur"), None)
         if name in known and duration is not None:
-            # Two servers, one behind the other, that both tell of theirs: nobody knows whose the stages are.
+            # Two chained servers that both report stages: their owner is ambiguous.
             found[name] = duration if name not in found else "twice"
     return found
 
@@ -181,18 +181,18 @@ def reports_in_body(body: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any
 
 
 def get_item(holder: Any, key: str) -> Any:
-    """Return the value of *key* in *holder*, a dictionary or a pydantic model; None for none."""
+    """Return the value of *key* in *holder*, a dictionary or a pydantic model; None if missing."""
     return holder.get(key) if isinstance(holder, dict) else getattr(holder, key, None)
 
 
 DEPENDENCY: Final = "dependency"
-# What came after the headers.
+# Mark of the response body, after the headers.
 BODY: Final = f"{DEPENDENCY}@{records.BODY}"
 
 # https://www.w3.org/TR/trace-context/#traceparent-header
 TRACEPARENT: Final = "traceparent"
 
-# Reads that follow each other sooner are one: a download of many small parts must not fill the list.
+# Reads with a shorter gap are merged, so that a download of many small parts does not fill the list.
 MAX_GAP_NS: Final = 50_000
 
 
@@ -205,21 +205,21 @@ def record_wait(marks: Marks, begun: int) -> None:
 def record_read(marks: Marks, begun: int) -> None:
     """Record the wait for a part of a body since *begun* by `clock`, whether or not it arrived."""
     ended = clock()
-    # A fixed place: whatever another thread appends meanwhile, it is not overwritten.
+    # A fixed index, so that concurrent appends of other threads are not overwritten.
     size = len(marks)
     try:
         if marks[size - 3] == BODY and marks[size - 2] <= begun < marks[size - 1] + MAX_GAP_NS:
             marks[size - 1] = ended
             return
     except IndexError:
-        # Another thread has made room in a full list meanwhile.
+        # Another thread has compacted a full list meanwhile.
         pass
     if size < MAX_MARKS:
         marks.extend((BODY, begun, ended))
 
 
 def traceparent(marks: Marks) -> str:
-    """Return the header for a call out of this request, "" for none; never raises."""
+    """Return the `traceparent` header for an outgoing call of the request, "" for none; never raises."""
     try:
         return trace_context.traceparent(marks)
     except Exception:
@@ -228,11 +228,11 @@ def traceparent(marks: Marks) -> str:
 
 
 def with_traceparent(headers: Any, marks: Marks) -> Any:
-    """Return a copy of *headers* with the request's `traceparent`, or the very same where they have one already.
+    """Return a copy of *headers* with the request's `traceparent`, or *headers* itself if it has one already.
 
     Args:
-        headers: A mapping from names to values that has `copy`; it is not changed.
-        marks: The request's.
+        headers: Mapping with a `copy` method; not modified.
+        marks: Marks of the request.
     """
     try:
         if any(name.lower() in {TRACEPARENT, b"traceparent"} for name in headers):
@@ -248,23 +248,23 @@ def with_traceparent(headers: Any, marks: Marks) -> Any:
     return carrier
 
 
-# Of a part of a chat, where its tokens may be; reasoning under the names that vLLM, DeepSeek and others have for it.
+# Fields with tokens in a part of a chat; reasoning under the names of vLLM, DeepSeek and others.
 _CONTENT: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
 _REASONING: Final = ("reasoning_content", "reasoning")
-# How many tokens there were, as a chat says it, the Responses API, and Ollama.
+# Fields with token counts: of a chat, of the Responses API, of Ollama.
 _TAKEN_IN: Final = ("prompt_tokens", "input_tokens", "prompt_eval_count")
 _PUT_OUT: Final = ("completion_tokens", "output_tokens", "eval_count")
 _DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
-# More than any model takes in.
+# More than the context of any model.
 _MAX_TOKENS: Final = 10**8
 
 
 class TokenStream:
-    """The parts of one response.
+    """Recorder of the parts of one streamed response.
 
     Args:
-        marks: Those of the request that waits for it.
-        call: The call it answers, None where that is not known.
+        marks: Marks of the request that waits for the response.
+        call: The call of the response, None if unknown.
     """
 
     __slots__ = ("_call", "_first", "_gap", "_item", "_last", "_marks", "_reasoned", "_saying", "_several", "_usage")
@@ -272,18 +272,18 @@ class TokenStream:
     def __init__(self, marks: Marks, call: AnsweredCall | None) -> None:
         self._marks = marks
         self._call = call
-        # When content came, by `clock`, and the longest time between two parts of it.
+        # Arrival of the first and last content by `clock`, and the longest gap between two parts.
         self._first = self._last = self._gap = 0
-        # Which item of a response it belonged to.
+        # Item of the response to which the last content belonged.
         self._item: Any = None
-        # Whether there was reasoning among it, and whether there was more than one answer.
+        # Whether the content had reasoning, and whether there were several choices.
         self._reasoned = self._several = False
-        # The last parts that tell of tokens and of times: some servers do it in every part.
+        # The last parts with token counts and with times: some servers report them in every part.
         self._usage: Any = None
         self._saying: Any = None
 
     def part(self, part: Any) -> None:
-        """Note a *part* that has just come: of a chat or a completion, or an event of the other APIs."""
+        """Record a *part* that has just arrived: of a chat or a completion, or an event of the other APIs."""
         now = clock()
         choices = getattr(part, "choices", None)
         if choices is not None:
@@ -297,7 +297,7 @@ class TokenStream:
             self._saying = part
 
     def end(self) -> None:
-        """Note that there is no more to come; calling it again changes nothing."""
+        """Record the end of the stream; repeated calls have no effect."""
         usage, saying, self._usage, self._saying = self._usage, self._saying, None, None
         if not self._has_room():
             return
@@ -314,12 +314,12 @@ class TokenStream:
         kind = getattr(event, "type", None) or getattr(event, "event", None)
         if not isinstance(kind, str) or not kind.endswith(".delta"):
             return False
-        # What is thought is told apart; of a summary of it nobody says how many tokens it is.
+        # Reasoning is distinguished; the number of tokens of a reasoning summary is unknown.
         if ".reasoning" in kind:
             self._reasoned = True
             self._several = self._several or "summary" in kind
         else:
-            # Between two of them a tool of the server's may have been at work.
+            # Between two items the server may have run a tool.
             place = getattr(event, "output_index", None)
             self._several = self._several or (self._item is not None and place != self._item)
             self._item = place
@@ -327,15 +327,15 @@ class TokenStream:
 
     def _has_content(self, choices: Any) -> bool:
         found = False
-        # The client hands on what is none as well.
+        # The client also passes on values that are not choices.
         for choice in choices if isinstance(choices, list) else ():
             self._several = self._several or bool(getattr(choice, "index", 0))
             delta = getattr(choice, "delta", None)
             if delta is None:
-                # A chat has deltas, a completion texts.
+                # A chat has deltas, a completion has texts.
                 found = found or bool(getattr(choice, "text", None))
                 continue
-            # Not as attributes: to find that one is missing takes pydantic a microsecond.
+            # Not by attribute: a missing attribute costs pydantic a microsecond.
             more = getattr(delta, "model_extra", None) or {}
             reasoning = any(more.get(name) for name in _REASONING)
             self._reasoned = self._reasoned or reasoning
@@ -348,7 +348,7 @@ class TokenStream:
             if not self._first:
                 self._marks.extend(("@first_token", now, BY_CLIENT_CONTENT))
             elif gap > self._gap:
-                # The longest counts: that there are shorter ones before it costs a few triples a stream.
+                # Only the longest gap counts; the shorter ones before it cost a few triples per stream.
                 self._gap = gap
                 self._marks.extend(("@gap", gap, BY_CLIENT_CONTENT))
         self._first = self._first or now
@@ -356,64 +356,64 @@ class TokenStream:
 
 
 def record_tokens(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True) -> None:
-    """Mark how many tokens there were, and how long one took after another.
+    """Record the numbers of tokens and the time per token.
 
     Args:
-        marks: The request's.
-        usage: What says how many, an object or a dictionary, under the names of any server.
-        spent: From the first to the last of them; 0 where nobody knows. [nanoseconds]
-        reasoned: Whether what was thought is in that time, too.
+        marks: Marks of the request.
+        usage: Object or dictionary with the token counts, under the names of any server.
+        spent: Time from the first to the last token; 0 for unknown. [nanoseconds]
+        reasoned: Whether *spent* includes the reasoning tokens.
     """
     put_out = _usage_count(usage, *_PUT_OUT)
     marks.extend(("@tokens_in", _usage_count(usage, *_TAKEN_IN), 0, "@tokens_out", put_out, 0))
     if not reasoned:
-        # It was thought before the first part came.
+        # The reasoning happened before the first part arrived.
         put_out -= max(_usage_count(get_item(usage, details), "reasoning_tokens") for details in _DETAILS)
     if put_out > 1 and spent > 0:
         marks.extend(("@per_token", spent, (put_out - 1, BY_CLIENT_CONTENT)))
 
 
 def _usage_count(holder: Any, *names: str) -> int:
-    """Return the first of them that is a number of tokens."""
+    """Return the first valid token count among the fields *names* of *holder*, 0 for none."""
     values = (get_item(holder, name) for name in names)
     return next((value for value in values if type(value) is int and 0 <= value <= _MAX_TOKENS), 0)
 
 
-# Ollama's `response`, `content` and `thinking` (https://docs.ollama.com/api/streaming), llama.cpp's `content`, and the deltas of a
-# chat of OpenAI's: a text that is not empty, or a call of a tool.
+# Ollama's `response`, `content` and `thinking` (https://docs.ollama.com/api/streaming), llama.cpp's `content`, and the deltas of
+# an OpenAI chat: a non-empty text, or a tool call.
 _REASONING_PATTERN: Final = re.compile(r'"(?:thinking|reasoning|reasoning_content)"\s*:\s*"[^"]')
 _CONTENT_PATTERN: Final = re.compile(
     rf'{_REASONING_PATTERN.pattern}|"(?:content|response|text)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{{'
 )
-# Of several choices at once, or calls of tools: whose the tokens are is not told.
+# Several choices or tool calls at once: the token counts cannot be attributed to one.
 _SEVERAL: Final = re.compile(r'"index"\s*:\s*[1-9]')
-# A line with more before its content is no part of an answer.
+# A line whose content starts later is not a part of a response.
 _HEAD: Final = 1024
 # https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 _EVENT: Final = "data:"
 
 
 class LineStream:
-    """The lines of one response; no method raises.
+    """Recorder of the lines of one response; no method raises.
 
     Args:
-        call: The call it answers.
+        call: The call of the response.
     """
 
     __slots__ = ("__weakref__", "_call", "_first", "_gap", "_last", "_reasoned", "_saying", "_several", "_told_at")
 
     def __init__(self, call: AnsweredCall) -> None:
         self._call = call
-        # When content came, by `clock`, and the longest time between two lines of it.
+        # Arrival of the first and last content by `clock`, and the longest gap between two lines.
         self._first = self._last = self._gap = 0
-        # Whether there was reasoning among it, and whether there was more than one answer.
+        # Whether the content had reasoning, and whether there were several choices.
         self._reasoned = self._several = False
-        # The last line with numbers of a dialect, and when it came: some servers have them in every line.
+        # The last line with a report and its arrival: some servers report in every line.
         self._saying: str | bytes = ""
         self._told_at = 0
 
     def line(self, line: str | bytes) -> None:
-        """Note a *line* that has just come."""
+        """Record a *line* that has just arrived."""
         try:
             now, head = clock(), _decode_line(line[:_HEAD])
             if _CONTENT_PATTERN.search(head):
@@ -429,7 +429,7 @@ class LineStream:
             log_failure("reading the lines of a response")
 
     def end(self) -> None:
-        """Note that there are no more; calling it again changes nothing."""
+        """Record the end of the response; repeated calls have no effect."""
         try:
             saying, self._saying = self._saying, ""
             part = parse_object(_decode_line(saying).removeprefix(_EVENT)) if saying else None
@@ -447,7 +447,7 @@ class LineStream:
         if self._gap:
             marks.extend(("@gap", self._gap, BY_CLIENT_CONTENT))
         spent = 0 if self._several else self._last - self._first
-        # Groq's stands where its times are.
+        # Groq reports the usage next to the times.
         usage = get_item(part, "usage") or get_item(get_item(part, "x_groq"), "usage") or part
         record_tokens(marks, usage, spent, reasoned=self._reasoned)
 
@@ -457,7 +457,7 @@ def _decode_line(line: str | bytes) -> str:
 
 
 def note_lines(lines: Iterator[Any], call: AnsweredCall) -> Iterator[Any]:
-    """Yield *lines*, each noted as it passes."""
+    """Yield *lines*, and record each of them."""
     stream = LineStream(call)
     try:
         for line in lines:
@@ -468,7 +468,7 @@ def note_lines(lines: Iterator[Any], call: AnsweredCall) -> Iterator[Any]:
 
 
 async def note_lines_async(lines: AsyncIterator[Any], call: AnsweredCall) -> AsyncGenerator[Any]:
-    """Yield the lines of an async client, each noted as it passes."""
+    """Yield the *lines* of an async client, and record each of them."""
     stream = LineStream(call)
     try:
         async for line in lines:

@@ -18,7 +18,7 @@ from .wsgi import Environ, StartResponse
 
 
 class DjangoInstrumentor(Instrumentor):
-    """Django's two handlers, and whatever derives from them."""
+    """Instrumentor of Django's two handlers and their subclasses."""
 
     library = "django"
     title = "Django"

@@ -20,7 +20,7 @@ from typing import Any
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current, untimed
 
-# Whose threads work for all requests, and know by themselves for which.
+# Modules whose threads are shared by requests and set the context of each request.
 SERVING_ALL = frozenset(
     {
         "anyio._backends._asyncio",
@@ -37,7 +37,7 @@ SERVING_ALL = frozenset(
 
 
 class ExecutorInstrumentor(Instrumentor):
-    """`concurrent.futures`, `threading` and the thread pool of `multiprocessing`."""
+    """Instrumentor of `concurrent.futures`, `threading` and the thread pool of `multiprocessing`."""
 
     library = "concurrent.futures"
     title = "Threads and executors"
@@ -62,15 +62,15 @@ class ExecutorInstrumentor(Instrumentor):
             "concurrent.futures._base": self._futures,
             "concurrent.futures.thread": self._executor,
             "multiprocessing.pool": self._pool,
-            # Has a `submit` of its own.
+            # This executor overrides `submit`.
             "gevent.threadpool": self._executor,
         }
 
     def _threading(self, module: ModuleType) -> None:
-        # Inherited where gevent has put a class of its own in the place of the original.
+        # The method is inherited if gevent has replaced the original class.
         for owner in module.Thread.__mro__:
             self.replace(owner, "start", _start)
-        # Has one of its own where somebody else has wrapped it.
+        # The instance has its own `run` if another library has wrapped it.
         self.replace(module.Timer, "start", _start)
 
     def _futures(self, module: ModuleType) -> None:
@@ -81,7 +81,7 @@ class ExecutorInstrumentor(Instrumentor):
         self.replace(module.ThreadPoolExecutor, "submit", _submit)
 
     def _pool(self, module: ModuleType) -> None:
-        # What `apply`, `map`, `starmap` and their asynchronous kin come through. A process pool has the same methods.
+        # `apply`, `map`, `starmap` and their asynchronous variants call these methods. A process pool has the same ones.
         for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
             self.replace(module.Pool, name, _pooled(module.ThreadPool))
 
@@ -97,7 +97,7 @@ def _start(original: Any) -> Any:
             if not serves_all(self):
                 attributes = vars(self)
                 before = attributes.get("run")
-                # On the instance, so that a `run` of any subclass is inside.
+                # Set on the instance, to wrap the `run` of any subclass.
                 attributes["run"] = _carried_run(self.run, attributes, before, marks)
         except Exception:
             log_failure("carrying a request to a thread")
@@ -115,7 +115,7 @@ def _carried_run(run: Callable[[], None], attributes: dict[str, Any], before: An
     carried = _carried(run, marks)
 
     def once() -> None:
-        # First of all: the thread and its `run` would hold each other.
+        # Removed first, because the thread and its `run` would form a reference cycle.
         _restore_run(attributes, before)
         carried()
 
@@ -130,7 +130,7 @@ def _restore_run(attributes: dict[str, Any], before: Any) -> None:
 
 
 def serves_all(thread: Thread) -> bool:
-    """Return whether *thread* belongs to a pool or a connection, which other requests use as well."""
+    """Return whether *thread* belongs to a pool or a connection that is shared by requests."""
     runs = getattr(thread, "_target", None) or type(thread)
     return getattr(runs, "__module__", None) in SERVING_ALL
 
@@ -144,7 +144,7 @@ def _add_done_callback(original: Any) -> Any:
 
 
 def _submit(original: Any) -> Any:
-    # gevent's takes the function by name as well, and then it is left alone.
+    # The `submit` of gevent also accepts the function by keyword; such a call is passed on unchanged.
     def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
         marks = current.get() or untimed.get()
         if marks is None or marks[0] != OPEN or not job_and_args:
@@ -152,7 +152,7 @@ def _submit(original: Any) -> Any:
         fn, *args = job_and_args
         waiting: list[Any] = [marks, clock()]
         job = _job(fn, waiting)
-        # The pool may start a thread for it, which is not the request's.
+        # The pool may start a thread for the job, which must not belong to the request.
         token = current.set(None)
         try:
             future = original(self, job, *args, **options)
@@ -170,7 +170,7 @@ def _submit(original: Any) -> Any:
 def _cancel(original: Any) -> Any:
     def cancel(self: Any) -> Any:
         cancelled = original(self)
-        # It has waited all the same.
+        # The wait of the cancelled job still counts.
         waiting = vars(self).pop("_stagelens", None) if cancelled else None
         if waiting:
             _record_queue(*waiting)
@@ -190,17 +190,17 @@ def _pooled(thread_pool: type) -> Callable[[Any], Any]:
 
 
 def as_job(function: Any) -> Any:
-    """Return *function* for a thread that serves all: it will run in the request that asks for this, if there is one."""
+    """Return *function* wrapped for a shared thread, so that it runs in the current request, if any."""
     marks = current.get() or untimed.get()
     return function if marks is None or marks[0] != OPEN else _job(function, [marks, clock()])
 
 
 def _carried(function: Any, marks: Marks | None) -> Any:
-    """Return *function* to be called once, in the request, if that still runs by then."""
+    """Return *function* wrapped to run in the request of *marks* on its first call, if the request is still running."""
 
     def call(*args: Any, **options: Any) -> Any:
         nonlocal marks
-        # A future that is kept keeps its callbacks, which must not keep the request.
+        # A retained future retains its callbacks, which must not retain the request.
         request, marks = marks, None
         if request is None or request[0] != OPEN:
             return function(*args, **options)
@@ -214,16 +214,16 @@ def _carried(function: Any, marks: Marks | None) -> Any:
 
 
 def _job(function: Any, waiting: list[Any]) -> Any:
-    """Return *function* to be called by a pool's thread, in the request if that still runs by then.
+    """Return *function* wrapped for a thread of a pool: it runs in the request, if the request is still running.
 
     Args:
         function: The job.
-        waiting: The request's marks, and since when the job waits. Empty once it has begun: a future that is kept must
-            not keep the request.
+        waiting: Marks of the request, and start of the wait. Cleared when the job starts, so that a retained future
+                does not retain the request.
     """
     marks, submitted = waiting
-    # When the last of the request's jobs ended, and a 0 for each that runs: in the first triple, where it is found at
-    # once and goes with the request. Appending and taking off are atomic.
+    # End of the request's last job, then a 0 for each running job. Stored in the first triple, which has a fixed position and
+    # is freed with the request. `append` and `pop` are atomic.
     jobs: list[int] = marks[2] or [0]
     marks[2] = jobs
 

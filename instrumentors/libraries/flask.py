@@ -17,7 +17,7 @@ from .wsgi import KEY, Environ, StartResponse, serve
 
 
 class FlaskInstrumentor(Instrumentor):
-    """`flask.Flask` and whatever derives from it, under any WSGI server."""
+    """Instrumentor of `flask.Flask` and its subclasses, under any WSGI server."""
 
     library = "flask"
     title = "Flask"
@@ -46,7 +46,7 @@ class FlaskInstrumentor(Instrumentor):
         }
 
     def _app(self, module: ModuleType) -> None:
-        # Whoever serves `app.wsgi_app` has left `__call__` out.
+        # A server that calls `app.wsgi_app` bypasses `__call__`.
         self.replace(module.Flask, "__call__", _application)
         self.replace(module.Flask, "wsgi_app", _application)
         self.replace(module.Flask, "full_dispatch_request", _dispatch)
@@ -54,7 +54,7 @@ class FlaskInstrumentor(Instrumentor):
         self.replace(module.Flask, "make_response", timed("serialize"))
 
     def _provider(self, module: ModuleType) -> None:
-        # A provider of the user's own may override either; `response` and `Request.get_json` lead to both.
+        # A custom provider may override either; `response` and `Request.get_json` call both.
         self.replace(module.DefaultJSONProvider, "loads", timed("serialize"))
         self.replace(module.DefaultJSONProvider, "dumps", timed("serialize"))
         for provider in (module.JSONProvider, module.DefaultJSONProvider):
@@ -73,7 +73,7 @@ def _application(original: Any) -> Any:
 
 
 def _dispatch(original: Any) -> Any:
-    # Later versions of Flask hand the request's context over as an argument.
+    # Later versions of Flask pass the request context as an argument.
     def full_dispatch_request(self: Any, *context: Any, **named: Any) -> Any:
         try:
             _name_route()
@@ -85,7 +85,7 @@ def _dispatch(original: Any) -> Any:
 
 
 def _handle_exception(original: Any) -> Any:
-    # The exception comes last in every version, and is named "e".
+    # The exception is the last argument in every version, and is named "e".
     def handle_exception(self: Any, *context_and_error: Any, **named: Any) -> Any:
         try:
             _name_error(named["e"] if "e" in named else context_and_error[-1])
@@ -99,7 +99,7 @@ def _handle_exception(original: Any) -> Any:
 def _get_json(original: Any) -> Any:
     def get_json(self: Any, force: bool = False, silent: bool = False, cache: bool = True) -> Any:
         marks = current.get()
-        # A view asks again and again, and is given what it was given before.
+        # Repeated calls of a view return the cached value.
         if marks is None or "_cached_json" in vars(self):
             return original(self, force, silent, cache)
         begun = clock()
@@ -113,7 +113,7 @@ def _get_json(original: Any) -> Any:
 
 
 def _name_route() -> None:
-    from flask import request  # noqa: PLC0415 - there by the time an application is called
+    from flask import request  # noqa: PLC0415 - imported by the time an application is called
 
     exchange = request.environ.get(KEY)
     if exchange is not None and request.url_rule is not None:

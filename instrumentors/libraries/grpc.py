@@ -15,12 +15,12 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, record_read, record_wait, traceparent
 
-# Behind the request and the timeout, in the signatures of all sync calls.
+# Index of the metadata, after the request and the timeout, in all sync calls.
 METADATA_POSITION = 2
 
 
 class GrpcInstrumentor(Instrumentor):
-    """The calls of `grpc.Channel` and `grpc.aio.Channel`."""
+    """Instrumentor of the calls of `grpc.Channel` and `grpc.aio.Channel`."""
 
     library = "grpc"
     title = "gRPC (client)"
@@ -43,13 +43,13 @@ class GrpcInstrumentor(Instrumentor):
             self.replace(owner, "with_call", _blocking)
             self.replace(owner, "future", _future)
         for name in ("_UnaryStream", "_SingleThreadedUnaryStream", "_StreamStream"):
-            # Returns at once; the answer is waited for message by message.
+            # Returns immediately; each message of the response is a wait of its own.
             self.replace(getattr(module, f"{name}MultiCallable"), "__call__", _blocking)
         for name in ("_MultiThreadedRendezvous", "_SingleThreadedRendezvous"):
             self.replace(getattr(module, name), "_next", _next)
 
     def _aio(self, module: ModuleType) -> None:
-        # One base class for all four kinds of calls; made where the call is, or in a task of the interceptors.
+        # Base class of all four kinds of calls; created by the caller or in a task of the interceptors.
         unary = module._UnaryResponseMixin  # noqa: SLF001 - there is no public name for it
         self.replace(module.Call, "__init__", lambda original: _init(original, unary))
         self.replace(module._StreamResponseMixin, "_read", _read)  # noqa: SLF001 - there is no public name for it
@@ -92,7 +92,7 @@ def _future(original: Any) -> Any:
 
 
 def _when_done(call: Any, done: Callable[[], None]) -> None:
-    # Not by `add_done_callback`, which keeps the future alive: one that nobody keeps is cancelled.
+    # Not by `add_done_callback`, which keeps the future alive: gRPC cancels an unreferenced call.
     state = call._state  # noqa: SLF001 - there is no public name for it
     with state.condition:
         if state.code is None:
@@ -149,7 +149,7 @@ def _read(original: Any) -> Any:
 
 
 def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) -> tuple[Any, ...]:
-    """Add the trace to the metadata in *options*, or in the returned *args*."""
+    """Return *args* with `traceparent` added to the metadata in *args* or *options*."""
     if len(args) <= METADATA_POSITION:
         options["metadata"] = _carrying(options.get("metadata"), marks)
         return args
@@ -158,9 +158,9 @@ def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) ->
 
 
 def _carrying(metadata: Any, marks: Marks) -> Any:
-    """Return *metadata* with the request's `traceparent`; the argument is not changed."""
+    """Return a copy of *metadata* with the request's `traceparent`."""
     try:
-        # A copy, also of an iterator that can be read but once.
+        # A copy, because an iterator can be read only once.
         pairs = tuple(metadata or ())
         if any(pair[0] == TRACEPARENT for pair in pairs):
             return pairs

@@ -14,12 +14,12 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import clock
 from .wsgi import waited_ns
 
-# When a connection was put into the queue: on the connection itself, which gunicorn makes and drops.
+# Attribute of a connection with the time when it was queued; freed together with the connection.
 ENQUEUED = "stagelens_enqueued"
 
 
 class GunicornInstrumentor(Instrumentor):
-    """`gunicorn.workers.gthread.ThreadWorker`."""
+    """Instrumentor of `gunicorn.workers.gthread.ThreadWorker`."""
 
     library = "gunicorn"
     title = "gunicorn"

@@ -28,7 +28,7 @@ from .client_common import (
 
 
 class HttpxInstrumentor(Instrumentor):
-    """`httpx.Client` and `httpx.AsyncClient`, also of httpx2."""
+    """Instrumentor of `httpx.Client` and `httpx.AsyncClient`, also of httpx2."""
 
     library = "httpx"
     title = "httpx"
@@ -99,12 +99,12 @@ def _send_single_request_async(original: Any) -> Any:
 
 
 def _with_trace(request: Any, marks: Marks) -> Any:
-    """Return a copy of *request* with our header: the user may send it again, or in two tasks at once."""
+    """Return a copy of *request* with `traceparent`, because the user may send *request* again or concurrently."""
     headers = with_traceparent(request.headers, marks)
     if headers is request.headers:
         return request
     try:
-        # Not copied: copying leaves out the body and what the transport is told.
+        # Not by `copy`, which omits the body and the extensions for the transport.
         twin: Any = object.__new__(type(request))
         vars(twin).update(vars(request))
         twin.headers = headers
@@ -115,7 +115,7 @@ def _with_trace(request: Any, marks: Marks) -> Any:
 
 
 def _give_back(outcome: Any, sent: Any, request: Any) -> None:
-    """Have the user's request be what sending made of it, such as read, and the response or the exception name it."""
+    """Copy the state of the *sent* copy to the user's *request*, and let *outcome* refer to *request*."""
     if sent is request:
         return
     try:
@@ -127,7 +127,7 @@ def _give_back(outcome: Any, sent: Any, request: Any) -> None:
 
 
 def _stream_of(response: Any) -> Any:
-    # Keeps the call; not the response itself, which can be pickled: what it kept of ours would go with it.
+    # The stream refers to the call, not the response, because pickling a response would include the call.
     return getattr(response, "stream", None)
 
 
@@ -186,7 +186,7 @@ def _aiter(original: Any) -> Any:
 
 
 class _Reads(Generator[bytes, None, None]):
-    """A body whose reads are recorded in the request of *marks*."""
+    """A response body whose reads are recorded in *marks*."""
 
     __slots__ = ("_call", "_marks", "_parts")
 
@@ -196,7 +196,7 @@ class _Reads(Generator[bytes, None, None]):
         self._call = call
 
     def send(self, value: Any) -> bytes:
-        """Return the next part."""
+        """Return the next part of the body and record the wait."""
         begun = clock()
         try:
             return self._parts.send(value)
@@ -206,16 +206,16 @@ class _Reads(Generator[bytes, None, None]):
                 self._call.ended = clock()
 
     def throw(self, *error: Any) -> bytes:
-        """Pass the exception on."""
+        """Raise the exception inside the body iterator."""
         return self._parts.throw(*error)
 
     def close(self) -> None:
-        """Close the body itself: the close that is inherited stumbles over one that has ended."""
+        """Close the body iterator directly, because the inherited method fails after its end."""
         self._parts.close()
 
 
 class _AsyncReads(AsyncGenerator[bytes, None]):
-    """A body like `_Reads` for an async client."""
+    """The counterpart of `_Reads` for an async client."""
 
     __slots__ = ("_call", "_marks", "_parts")
 
@@ -225,7 +225,7 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
         self._call = call
 
     async def asend(self, value: Any) -> bytes:
-        """Return the next part."""
+        """Return the next part of the body and record the wait."""
         begun = clock()
         try:
             return await self._parts.asend(value)
@@ -235,9 +235,9 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
                 self._call.ended = clock()
 
     async def athrow(self, *error: Any) -> bytes:
-        """Pass the exception on."""
+        """Raise the exception inside the body iterator."""
         return await self._parts.athrow(*error)
 
     async def aclose(self) -> None:
-        """Close the body itself: the close that is inherited stumbles over one that has ended."""
+        """Close the body iterator directly, because the inherited method fails after its end."""
         await self._parts.aclose()

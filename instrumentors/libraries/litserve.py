@@ -18,11 +18,11 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
 from ..tickets import BatchRun, TicketsById, ticket, with_run
 
-# `litserve.utils.LitAPIStatus`: the worker has taken a request; there is more to come.
+# `litserve.utils.LitAPIStatus`: the worker has started a request; more responses follow.
 START: Final = "START"
 OK: Final = "OK"
 STREAMING: Final = "STREAMING"
-# Its own events, of whichever loop.
+# Events of LitServe that are common to all loops.
 BEGINS: Final = {
     "on_before_decode_request": "preprocess",
     "on_before_predict": "forward",
@@ -32,7 +32,7 @@ ENDS: Final = {name.replace("before", "after"): stage for name, stage in BEGINS.
 
 
 class LitServeInstrumentor(Instrumentor):
-    """`litserve.LitServer` and its loops."""
+    """Instrumentor of `litserve.LitServer` and its loops."""
 
     library = "litserve"
     title = "LitServe"
@@ -67,14 +67,14 @@ class LitServeInstrumentor(Instrumentor):
     def _batches(self, module: ModuleType) -> None:
         base = sys.modules[module.collate_requests.__module__]
         self.replace(base, "collate_requests", _collate)
-        # Pickled by reference it is looked up where it was defined.
+        # Pickle looks it up by reference in the module that defines it.
         self.replace(module, "collate_requests", lambda _: base.collate_requests)
 
     def _transport(self, transport: type) -> None:
         self.replace(transport, "areceive", _receive)
 
 
-# In the HTTP process.
+# Tickets of waiting requests, in the HTTP process.
 _waiting = TicketsById("LitServe")
 
 
@@ -100,10 +100,10 @@ def _setup(original: Any) -> Any:
 
 
 class Queue:
-    """The queue of a spec, such as OpenAI's, which puts requests into it without LitServe.
+    """Wrapper of the queue of a spec, such as the OpenAI one, which queues requests without LitServe.
 
     Args:
-        queue: LitServe's.
+        queue: Queue of LitServe.
     """
 
     def __init__(self, queue: Any) -> None:
@@ -113,16 +113,16 @@ class Queue:
         return getattr(self._queue, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle LitServe's queue: consumers need nothing else."""
+        """Pickle only the queue of LitServe, because consumers need nothing else."""
         return itemgetter(0), ((self._queue,),)
 
     def put(self, item: Any, *args: Any, **options: Any) -> Any:
-        """Put *item* in, with a ticket under its uid, which comes second."""
+        """Put *item* into the queue, and add a ticket under its uid (second element)."""
         _waiting.add(next(iter(item[1:2]), None), ticket())
         return self._queue.put(item, *args, **options)
 
     def put_nowait(self, item: Any) -> Any:
-        """Put *item* in now or never."""
+        """Put *item* into the queue without waiting."""
         return self.put(item, block=False)
 
 
@@ -137,7 +137,7 @@ def _receive(original: Any) -> Any:
 
 
 class _Work:
-    """Current work of the worker, and its requests."""
+    """Current work of the worker process and the requests that it serves."""
 
     def __init__(self, uids: Iterable[Any]) -> None:
         self.uids = frozenset(uids)
@@ -147,18 +147,18 @@ class _Work:
         _work.set(self)
 
     def begin(self, stage: str) -> None:
-        """Begin a stage, which ends with the next."""
+        """Begin *stage*, which ends when the next stage begins."""
         self.end_stage()
         self.stage = (stage, clock())
 
     def end_stage(self) -> None:
-        """Record the stage that was started, if any."""
+        """Record the current stage, if any."""
         stage, self.stage = self.stage, None
         if stage is not None and len(self.run.marks) < MAX_MARKS:
             self.run.marks.extend((*stage, clock()))
 
     def end(self) -> BatchRun:
-        """Return the waiting requests, at the first response."""
+        """End the run at the first response, and return it."""
         if not self.run.ended:
             self.end_stage()
             self.run.marks[0] = CLOSED
@@ -167,7 +167,7 @@ class _Work:
 
 
 _work: ContextVar[_Work | None] = ContextVar("stagelens_litserve", default=None)
-# In the worker: since when it has the requests that it has not answered. [nanoseconds]
+# In the worker: arrival of the requests without a response. [nanoseconds]
 _taken: dict[Any, int] = {}
 
 
@@ -186,7 +186,7 @@ def _collate(original: Any) -> Any:
 
 def _event(original: Any) -> Callable[..., Any]:
     def trigger_event(self: Any, event_name: Any, *args: Any, **options: Any) -> Any:
-        # The user's own callbacks are outside of the stage.
+        # Callbacks of the user are not part of the stage.
         work = _work.get() if event_name in BEGINS or event_name in ENDS else None
         if work is not None and event_name in ENDS:
             work.end_stage()
@@ -199,7 +199,7 @@ def _event(original: Any) -> Callable[..., Any]:
 
 
 def _put_response(original: Any) -> Any:
-    def put_response(  # noqa: PLR0917 - as it is called
+    def put_response(  # noqa: PLR0917 - signature of LitServe
         self: Any, transport: Any, response_queue_id: Any, uid: Any, response_data: Any, status: Any, response_type: Any
     ) -> Any:
         try:
@@ -220,5 +220,5 @@ def _with_run(uid: Any) -> Any:
     work = _work.get()
     if work is not None and uid in work.uids:
         return with_run(uid, work.end())
-    # Refused, or one of a loop of its own: that it was taken is all that is known.
+    # Rejected, or from a custom loop: only the start of the work is known.
     return uid if taken is None else with_run(uid, BatchRun([CLOSED, taken, 0], taken))

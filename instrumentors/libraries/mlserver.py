@@ -20,7 +20,7 @@ from ..tickets import BatchScope, Ticket, TicketsById, ticket, with_run
 
 
 class MLServerInstrumentor(Instrumentor):
-    """`mlserver.batching.adaptive` and `mlserver.parallel`."""
+    """Instrumentor of `mlserver.batching.adaptive` and `mlserver.parallel`."""
 
     library = "mlserver"
     title = "MLServer"
@@ -51,7 +51,7 @@ class MLServerInstrumentor(Instrumentor):
         self.replace(module.AdaptiveBatcher, "_queue_request", _queue)
         defined_in = sys.modules[module.schedule_with_callback.__module__]
         self.replace(defined_in, "schedule_with_callback", _schedule)
-        # Pickled by reference it is looked up where it was defined.
+        # Pickle looks it up by reference in the module that defines it.
         self.replace(module, "schedule_with_callback", lambda _: defined_in.schedule_with_callback)
 
     def _dispatching(self, module: ModuleType) -> None:
@@ -74,7 +74,7 @@ def _queue(original: Any) -> Any:
 
 def _schedule(original: Any) -> Any:
     def schedule_with_callback(coro: Any, cb: Any) -> Any:
-        # Of a batch the callback is a `partial` with what splits its answer; the batcher's own loop has none.
+        # The callback of a batch is a `partial` with the object that splits its response; the batcher's own loop has none.
         batched = next(iter(getattr(cb, "args", ())), None)
         requests = getattr(batched, "inference_requests", None)
         return original(_in_batch(coro, map(_waiting.get, requests)) if requests else coro, cb)

@@ -26,7 +26,7 @@ from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - oth
 
 
 class OnnxRuntimeInstrumentor(Instrumentor):
-    """`onnxruntime.InferenceSession` and whatever derives from it, `OrtValue` and `IOBinding`."""
+    """Instrumentor of `onnxruntime.InferenceSession` and its subclasses, `OrtValue` and `IOBinding`."""
 
     library = "onnxruntime"
     title = "ONNX Runtime"
@@ -81,7 +81,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
 
 
 def _creating(original: Any) -> Any:
-    """Wrap the code that reads a model and plans its execution."""
+    """Wrap the creation of a session, which reads a model and plans its execution."""
     inner = timed("load")(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
@@ -94,7 +94,7 @@ def _creating(original: Any) -> Any:
     return __init__
 
 
-# Each spells its parameters: `*args, **options` costs twice as much at every call.
+# Each function spells out its parameters: `*args, **options` would cost twice as much at every call.
 def _run(original: Any) -> Any:
     def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         marks = current.get()
@@ -139,24 +139,24 @@ def _run_with_ortvaluevector(original: Any) -> Any:
         rest = feed_names, feeds, fetch_names, fetches, fetch_devices
         if marks is None and known.warm:
             return original(self, run_options, *rest)
-        # Who uses it is after the microseconds that looking into the vector takes.
+        # Users of this method want to save the microseconds that reading the vector would take.
         return _time(marks, known, NOTHING, run_options, original, self, run_options, *rest)
 
     return run_with_ortvaluevector
 
 
 def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, original: Any, *args: Any) -> Any:
-    """Return `original(*args)`, which runs *feed*, as a stage of the request, if there is one."""
+    """Return `original(*args)`, a run with the inputs *feed*, timed as a stage of the request, if any."""
     unseen = None if known.warm else known.unseen(feed)
     stage = "forward" if unseen is None and run_options is None else known.stage(unseen, run_options)
     if marks is not None and marks[0] != OPEN:
-        # A task that outlives its request: the model it runs is not the request's.
+        # A task that outlives its request: its model runs do not count for the request.
         marks = None
     begun = clock()
     try:
         results = original(*args)
     except BaseException:
-        # What failed has warmed nothing up, and may have been fed anything.
+        # A failed run does not count as warm-up, and its inputs may be invalid.
         _mark(marks, stage, begun, known, NOTHING)
         raise
     _mark(marks, stage, begun, known, feed)
@@ -187,7 +187,7 @@ def _run_async(original: Any) -> Any:
 def _done(
     marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, callback: Callable[[Any, Any, Any], Any]
 ) -> Callable[[Any, Any, Any], None]:
-    """Return *callback* for ONNX Runtime to call, on a thread of its own, where no context variable reaches."""
+    """Return *callback* wrapped for a thread of ONNX Runtime, which does not have the context of the request."""
     unseen = known.unseen(feed)
     stage = known.stage(unseen, run_options)
     begun = clock()
@@ -205,8 +205,8 @@ def _done(
     return done
 
 
-# Which request was told which session and batch size last: one that runs a model a thousand times hears it once. A
-# request is known by the object that is its start, which no other has.
+# Request, session and batch size of the last recorded facts, which are recorded once even for a thousand runs. A request
+# is identified by the object of its start time.
 _told: list[tuple[Any, KnownSession | None, int]] = [(None, None, 0)]
 
 

@@ -1,4 +1,4 @@
-"""State of an ONNX Runtime session (model, device, batch dimension, known shapes), and explicit copies by `OrtValue` and `IOBinding`.
+"""State of ONNX Runtime sessions (model, device, batch dimension, shapes), and copies by `OrtValue` and `IOBinding`.
 
 A copy between the CPU and a device is `h2d` or `d2h`; a copy within the CPU or within a device is no stage.
 """
@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 from ..instrumentor import log_failure
 from ..records import MAX_MARKS, clock, current
 
-# What exporters and model repositories call every model and version, in the cache of Hugging Face too
+# Generic names that exporters and model repositories give to models and versions, also in the cache of Hugging Face
 # (models--org--name/snapshots/<revision>/onnx/model.onnx).
 GENERIC_NAME: Final = re.compile(r"model(_(quantized|optimized|fp16|int8|q4|uint8))?|onnx|snapshots|\d+|[0-9a-f]{40}")
-# A folder in one of these is a person's.
+# Folders in these are home folders of persons.
 HOMES: Final = ("home", "Users")
-# The device behind a provider (without ExecutionProvider), where it is not the provider's name in small letters.
+# Device by provider (without ExecutionProvider), unless it is the lower-case name of the provider.
 DEVICES: Final = {
     "ACL": "cpu",
     "ArmNN": "cpu",
@@ -32,22 +32,22 @@ DEVICES: Final = {
     "Tensorrt": "cuda",
     "Xnnpack": "cpu",
 }
-# A session that has seen as many has inputs of any shape: what a new one costs is its everyday, no cold start.
+# A session with this many shapes has variable inputs: the cost of a new shape is normal and no cold start.
 MAX_SHAPES: Final = 32
-# What exporters call a first dimension that counts no items, and one that does even where there is no other.
+# Names of a first dimension that is no batch dimension; names of one that is, even if it is the only dimension.
 NO_BATCH: Final = re.compile(r"seq|len|time|frame|token|height|width|chan", re.IGNORECASE)
 BATCH: Final = re.compile(r"batch|^n$", re.IGNORECASE)
-# ONNX Runtime's name for not waiting until the device is done.
+# Run option of ONNX Runtime that disables the wait for the device.
 ASYNCHRONOUS: Final = "disable_synchronize_execution_providers"
-# What is fed to a run that does not tell.
+# Inputs of a run with unknown inputs.
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class KnownSession:
     """Constant properties of one session, and the shapes it has run.
 
-    Kept apart from the session, which its owner may compare or pickle, and by the session in C++, which is another one
-    after `set_providers`.
+    Stored outside of the session, which the user may compare or pickle, by the id of its C++ session, which
+        `set_providers` replaces.
     """
 
     __slots__ = ("alive", "batched", "device", "facts", "seen", "warm")
@@ -61,24 +61,24 @@ class KnownSession:
         self.warm = False
 
     def unseen(self, feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return the value to `learn` after a run of *feed*, None if it is known."""
+        """Return the shapes of *feed* for `learn` if no run had them yet, else None."""
         if self.warm:
             return None
         try:
-            # Of a list: a generator takes twice as long.
+            # `tuple` of a list, because a generator takes twice as long.
             shapes = () if self.device == "cpu" else tuple([tuple(shape_of(value)) for value in feed.values()])
         except Exception:
-            # Nothing that ONNX Runtime would run.
+            # Invalid inputs, which ONNX Runtime will reject.
             return None
         return None if shapes in self.seen else shapes
 
     def learn(self, shapes: tuple[Any, ...]) -> None:
-        """Remember that *shapes* were run."""
+        """Record that a run had the input *shapes*."""
         self.seen.add(shapes)
         self.warm = self.device == "cpu" or len(self.seen) >= MAX_SHAPES
 
     def stage(self, unseen: tuple[Any, ...] | None, run_options: Any) -> str:
-        """Return the stage of a run: where it is not to wait for the device, only the launch is timed."""
+        """Return the stage of a run; for an asynchronous run only the launch is timed."""
         if unseen is not None:
             return "load"
         if run_options is None or self.device == "cpu":
@@ -86,11 +86,11 @@ class KnownSession:
         try:
             return "forward@launch" if run_options.get_run_config_entry(ASYNCHRONOUS) == "1" else "forward"
         except Exception:
-            # It raises for what was not set.
+            # ONNX Runtime raises for an entry that is not set.
             return "forward"
 
     def batch(self, feed: Mapping[str, Any]) -> int:
-        """Return how many items *feed* holds, 0 when that is not known."""
+        """Return the batch size of *feed*, 0 for unknown."""
         shape = shape_of(feed.get(self.batched)) if self.batched else ()
         return shape[0] if shape else 0
 
@@ -102,7 +102,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
         return _nesting(value)
     if type(shape) is tuple or not callable(shape):
         return shape
-    # An OrtValue's.
+    # The method of an OrtValue.
     lengths: Any = shape()
     return tuple(lengths)
 
@@ -115,12 +115,12 @@ def _nesting(value: Any) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-# By the id of the session in C++.
+# Known sessions by the id of the C++ session.
 sessions: dict[int, KnownSession] = {}
 
 
 def known_of(session: Any) -> KnownSession:
-    """Return the properties of *session*, an `onnxruntime.InferenceSession`; never raises."""
+    """Return the known properties of *session*, an `onnxruntime.InferenceSession`; never raises."""
     inner = getattr(session, "_sess", None)
     return sessions.get(id(inner)) or _register_session(session, inner)
 
@@ -128,10 +128,10 @@ def known_of(session: Any) -> KnownSession:
 def _register_session(session: Any, inner: Any) -> KnownSession:
     known = KnownSession()
     if inner is None:
-        # Not created, or closed: ONNX Runtime will say so.
+        # Not created or closed; ONNX Runtime will raise.
         return known
     try:
-        # Takes the entry out before the id can be another's; `pop` takes the dead reference for its default.
+        # Removes the entry before the id can be reused; the dead reference is the default argument of `pop`.
         known.alive = weakref.ref(inner, functools.partial(sessions.pop, id(inner)))
         known.facts, known.device, known.batched = describe(session)
     except Exception:
@@ -140,7 +140,7 @@ def _register_session(session: Any, inner: Any) -> KnownSession:
 
 
 def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:
-    """Return facts, device, and the name of the input with the batch dimension ("" for none) of *session*."""
+    """Return the facts, the device, and the name of the batched input ("" for none) of *session*."""
     path = session._model_path  # noqa: SLF001 - there is no public name for it
     model = model_name(path) if path else session.get_modelmeta().graph_name
     provider = session.get_providers()[0]
@@ -150,9 +150,9 @@ def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:
 
 @lru_cache(maxsize=256)
 def model_name(path: str) -> str:
-    """Return the file name without suffix, or, if it is generic (resnet/1/model.onnx), the folder's name."""
+    """Return the model name of a path: the file name without suffix, or a folder if that is generic (resnet/1/model.onnx)."""
     folder, file = os.path.split(path)
-    stem = name = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host
+    stem = name = os.path.splitext(file)[0]  # noqa: PTH122 - importing pathlib would cost the host time
     while GENERIC_NAME.fullmatch(name):
         here = folder
         folder, name = os.path.split(here)
@@ -171,7 +171,7 @@ def path_name(path: Any) -> str:
 
 
 def device_of(provider: str) -> str:
-    """Return the device behind *provider*.
+    """Return the kind of device of an execution *provider*.
 
     >>> device_of("TensorrtExecutionProvider"), device_of("CPUExecutionProvider")
     ('cuda', 'cpu')
@@ -181,13 +181,13 @@ def device_of(provider: str) -> str:
 
 
 def device_of_inner(inner: Any) -> str:
-    """Return the device of *inner*, the session in C++, which is all that an `IOBinding` has of it."""
+    """Return the device of *inner*, a C++ session, to which an `IOBinding` refers."""
     known = sessions.get(id(inner))
     return known.device if known is not None else device_of(inner.get_providers()[0])
 
 
 def batched_input(session: Any) -> str:
-    """Return the name of the first input when its first dimension is free and counts items, otherwise ""."""
+    """Return the name of the first input if its first dimension is a dynamic batch dimension, else ""."""
     inputs = session.get_inputs()
     shape: Sequence[Any] = inputs[0].shape if inputs else ()
     if not shape or isinstance(shape[0], int):
@@ -197,18 +197,18 @@ def batched_input(session: Any) -> str:
     return inputs[0].name if counts else ""
 
 
-# Where an IOBinding keeps what it was given, by name of the input: ONNX Runtime does not tell.
+# Attribute of an IOBinding with the shapes of its inputs by name, which ONNX Runtime does not expose.
 INPUTS: Final = "_stagelens_inputs"
 
 
 class Bound(NamedTuple):
-    """The shape of a value that was bound to an input."""
+    """Shape of a value that was bound to an input."""
 
     shape: tuple[int, ...]
 
 
 def between(source: str, target: str) -> str:
-    """Return the stage of a copy from device *source* to *target*, "" when it is none.
+    """Return the stage of a copy from device *source* to *target*, "" for none.
 
     >>> between("cpu", "cuda"), between("cuda", "cpu"), between("cpu", "cpu"), between("cuda", "cuda")
     ('h2d', 'd2h', '', '')
@@ -219,7 +219,7 @@ def between(source: str, target: str) -> str:
 
 
 def copying(stage_of: Callable[..., str]) -> Callable[[Any], Any]:
-    """Return a wrapper that records a call as the stage that *stage_of* returns for its arguments, none for ""."""
+    """Return a wrapper that records a call as the stage `stage_of(*args)`; "" records nothing."""
 
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
@@ -243,37 +243,37 @@ def _copy_stage(stage_of: Callable[..., str], args: tuple[Any, ...], options: di
     try:
         return stage_of(*args, **options)
     except TypeError:
-        # The call is wrong, and will say so.
+        # The arguments are invalid, and the call will raise.
         return ""
     except Exception:
         log_failure("naming the devices of a copy of onnxruntime")
         return ""
 
 
-# Each takes what the method does that it is named after.
+# Each function has the name and the arguments of a method, and returns the stage of its copy.
 def update_inplace(value: Any, data: Any) -> str:
-    """Copy an array, or another value, into a value."""
+    """Return the stage of `update_inplace`, which copies an array or another value into *value*."""
     source = data.device_name() if hasattr(data, "device_name") else "cpu"
     return between(source, value.device_name())
 
 
 def numpy(value: Any) -> str:
-    """Copy a value to the CPU."""
+    """Return the stage of `numpy`, which copies *value* to the CPU."""
     return between(value.device_name(), "cpu")
 
 
 def synchronize_inputs(binding: Any) -> str:
-    """Wait for copies of inputs."""
+    """Return the stage of `synchronize_inputs`, which waits for copies of inputs."""
     return between("cpu", _device(binding))
 
 
 def synchronize_outputs(binding: Any) -> str:
-    """Wrap the wait for the device, which includes asynchronous runs and the copies after them."""
+    """Return the stage of `synchronize_outputs`, which waits for asynchronous runs and their copies."""
     return "" if _device(binding) == "cpu" else "forward"
 
 
 def copy_outputs_to_cpu(binding: Any) -> str:
-    """Copy all outputs to the CPU."""
+    """Return the stage of `copy_outputs_to_cpu`."""
     return between(_device(binding), "cpu")
 
 
@@ -282,16 +282,16 @@ def _device(binding: Any) -> str:
 
 
 def ortvalue_from_numpy(original: Any) -> Any:
-    """Wrap the class method that makes a value on a device of an array."""
+    """Wrap the class method that copies an array to a device."""
 
-    def stage_of(_: Any, numpy_obj: Any, /, device_type: str = "cpu", *__: Any, **___: Any) -> str:  # noqa: ARG001 - its signature
+    def stage_of(_: Any, numpy_obj: Any, /, device_type: str = "cpu", *__: Any, **___: Any) -> str:  # noqa: ARG001 - signature of the wrapped method
         return between("cpu", device_type.lower())
 
     return copying(stage_of)(original)
 
 
 def bind_cpu_input(original: Any) -> Any:
-    """Wrap the method that binds an array; for a session on a device that copies it."""
+    """Wrap the method that binds an array, and copies it if the session runs on a device."""
     bind = copying(lambda binding, _, __: between("cpu", _device(binding)))(original)
 
     def call(self: Any, name: Any, arr_on_cpu: Any) -> Any:
@@ -302,7 +302,7 @@ def bind_cpu_input(original: Any) -> Any:
 
 
 def bind_ortvalue_input(original: Any) -> Any:
-    """Wrap the method that binds a value; one on the CPU is copied for a session on a device."""
+    """Wrap the method that binds a value, and copies it from the CPU if the session runs on a device."""
     bind = copying(lambda binding, _, value: between(value.device_name(), _device(binding)))(original)
 
     def call(self: Any, name: Any, ortvalue: Any) -> Any:
@@ -313,7 +313,7 @@ def bind_ortvalue_input(original: Any) -> Any:
 
 
 def bind_input(original: Any) -> Any:
-    """Wrap the method that binds memory, such as a tensor's of torch."""
+    """Wrap the method that binds memory, such as that of a torch tensor."""
     bind = copying(lambda binding, _, device_type, *__: between(device_type.lower(), _device(binding)))(original)
 
     def call(  # noqa: PLR0917 - ONNX Runtime's signature

@@ -21,7 +21,7 @@ from .client_common import TokenStream, call_of
 
 
 class OpenAIInstrumentor(Instrumentor):
-    """`openai.Stream` and `openai.AsyncStream`."""
+    """Instrumentor of `openai.Stream` and `openai.AsyncStream`."""
 
     library = "openai"
     title = "OpenAI (client)"
@@ -46,7 +46,7 @@ class OpenAIInstrumentor(Instrumentor):
         return {"openai._streaming": self._streaming}
 
     def _streaming(self, module: ModuleType) -> None:
-        # Called once, by the constructor, which is where the call was made.
+        # Called once by the constructor, in the context of the call.
         self.replace(module.Stream, "__stream__", lambda original: _parts(original, _Parts))
         self.replace(module.AsyncStream, "__stream__", lambda original: _parts(original, _AsyncParts))
 
@@ -78,7 +78,7 @@ def _end(stream: TokenStream) -> None:
 
 
 class _Parts(Generator[Any, Any, Any]):
-    """The parts of a stream, each noted as it passes."""
+    """A stream whose parts are recorded when they pass."""
 
     __slots__ = ("_parts", "_stream")
 
@@ -87,7 +87,7 @@ class _Parts(Generator[Any, Any, Any]):
         self._stream = stream
 
     def send(self, value: Any) -> Any:
-        """Return the next part."""
+        """Return the next part and record it."""
         try:
             part = self._parts.send(value)
         except BaseException:
@@ -97,17 +97,17 @@ class _Parts(Generator[Any, Any, Any]):
         return part
 
     def throw(self, *error: Any) -> Any:
-        """Pass the exception on."""
+        """Raise the exception inside the stream."""
         return self._parts.throw(*error)
 
     def close(self) -> None:
-        """Close the stream itself: the close that is inherited stumbles over one that has ended."""
+        """Close the stream directly, because the inherited method fails after its end."""
         _end(self._stream)
         self._parts.close()
 
 
 class _AsyncParts(AsyncGenerator[Any, Any]):
-    """Chunks like `_Parts` for an async client."""
+    """The counterpart of `_Parts` for an async client."""
 
     __slots__ = ("_parts", "_stream")
 
@@ -116,7 +116,7 @@ class _AsyncParts(AsyncGenerator[Any, Any]):
         self._stream = stream
 
     async def asend(self, value: Any) -> Any:
-        """Return the next part."""
+        """Return the next part and record it."""
         try:
             part = await self._parts.asend(value)
         except BaseException:
@@ -126,10 +126,10 @@ class _AsyncParts(AsyncGenerator[Any, Any]):
         return part
 
     async def athrow(self, *error: Any) -> Any:
-        """Pass the exception on."""
+        """Raise the exception inside the stream."""
         return await self._parts.athrow(*error)
 
     async def aclose(self) -> None:
-        """Close the stream itself: the close that is inherited stumbles over one that has ended."""
+        """Close the stream directly, because the inherited method fails after its end."""
         _end(self._stream)
         await self._parts.aclose()

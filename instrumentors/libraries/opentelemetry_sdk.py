@@ -22,7 +22,7 @@ from ..trace_context import Parent
 
 
 class OpenTelemetrySdkInstrumentor(Instrumentor):
-    """`opentelemetry.sdk.trace.Span`."""
+    """Instrumentor of `opentelemetry.sdk.trace.Span`."""
 
     library = "opentelemetry.sdk"
     title = "OpenTelemetry SDK"
@@ -34,7 +34,7 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
         return {"opentelemetry.sdk.trace": self._trace}
 
     def uninstrument(self, **options: Any) -> None:
-        """Put everything back."""
+        """Restore the originals."""
         trace_context.span_of_theirs = None
         super().uninstrument(**options)
 
@@ -60,19 +60,19 @@ def _start(original: Any) -> Any:
 
 
 def _around(span: Any) -> Parent:
-    """Return *span* as what is around the request it started in; the span id is "" for one that is inside instead."""
+    """Return the parent of the request in which *span* started; without a span id if *span* is inside the request."""
     parent = _parent(span.get_span_context())
     return parent if span.kind.name in {"SERVER", "CONSUMER"} else parent._replace(span_id="")
 
 
 def _current() -> Parent | None:
-    from opentelemetry.trace import get_current_span  # noqa: PLC0415 - the SDK that we wait for has loaded it
+    from opentelemetry.trace import get_current_span  # noqa: PLC0415 - already loaded by the SDK
 
     span = get_current_span()
     context = span.get_span_context()
     marks = current.get() or untimed.get()
     if (marks is None or marks[0] != OPEN) and span.is_recording():
-        # A request begins in it; later it is asked for again, for calls out of the request.
+        # A request starts inside this span. Later calls of this function are for outgoing calls of the request.
         span.set_attribute(COUNTED, True)
     return _parent(context) if context.is_valid else None
 

@@ -19,13 +19,13 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import OPEN, Marks, clock, current
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
-# Where an exception carries what was recorded before it.
+# Attribute of an exception with the run that was recorded before it.
 ATTRIBUTE: Final = "_stagelens_run"
 RECEIVE: Final = "process_result_item"
 
 
 class ProcessPoolInstrumentor(Instrumentor):
-    """`concurrent.futures.ProcessPoolExecutor`."""
+    """Instrumentor of `concurrent.futures.ProcessPoolExecutor`."""
 
     library = "concurrent.futures.process"
     title = "Process pools"
@@ -47,7 +47,7 @@ class ProcessPoolInstrumentor(Instrumentor):
         return {"concurrent.futures.process": self._processes}
 
     def _processes(self, module: ModuleType) -> None:
-        # Of Python 3.9 to 3.14; another that has it elsewhere is left alone.
+        # Location in Python 3.9 to 3.14; skipped in a version without it.
         manager = getattr(module, "_ExecutorManagerThread", None)
         if hasattr(manager, RECEIVE):
             self.replace(manager, RECEIVE, _receive)
@@ -60,7 +60,7 @@ class ProcessPoolInstrumentor(Instrumentor):
         super().uninstrument(**options)
 
 
-# The jobs that have been sent with ours around them.
+# Wrapped jobs that have been sent.
 _under_way: set[Ticket] = set()
 
 
@@ -70,7 +70,7 @@ def _submit(original: Any) -> Any:
         if marks is None or marks[0] != OPEN or not job_and_args or not _same_python(self):
             return original(self, *job_and_args, **options)
         drawn = ticket()
-        # The ticket stays here with the arguments, where `_receive` finds it; what arrives is a copy that knows nobody.
+        # The ticket stays in this process with the arguments, where `_receive` finds it; the worker gets a copy without requests.
         future = original(self, work, drawn, trace_context.traceparent(marks), *job_and_args, **options)
         _under_way.add(drawn)
         future.add_done_callback(lambda over: _is_over(drawn, clock() if over.cancelled() else 0))
@@ -96,11 +96,11 @@ def _same_python(pool: Any) -> bool:
 
 
 class Returned(NamedTuple):
-    """Result of a job together with its record.
+    """Result of a job together with its run.
 
     Args:
-        value: The job's.
-        run: What was recorded meanwhile.
+        value: Return value of the job.
+        run: Record of the job.
     """
 
     value: Any
@@ -108,13 +108,13 @@ class Returned(NamedTuple):
 
 
 def work(_: Ticket, traceparent: str, function: Callable[..., Any], /, *args: Any, **options: Any) -> Returned:
-    """Run a job in the process, and return its result with its record.
+    """Run a job in the worker process, and return its result together with its run.
 
     Args:
-        traceparent: The header for calls out of the job, "" for none.
-        function: The job.
-        args: Its arguments.
-        options: Its arguments by name.
+        traceparent: Header for outgoing calls of the job, "" for none.
+        function: Function of the job.
+        args: Positional arguments.
+        options: Keyword arguments.
     """
     scope = BatchScope((), _facts(traceparent))
     run = scope.__enter__()

@@ -31,12 +31,12 @@ from .client_common import DEPENDENCY, record_wait, traceparent
 from .server_common import proxy_wait_ns
 
 ARRIVED: Final = b"x-request-start"
-# Of the metadata that goes with a call, pickled as it is: the caller's `traceparent`, and when it was sent.
+# Attributes of the pickled metadata of a call: `traceparent` of the caller, and time of sending.
 SENT: Final = "_stagelens"
 
 
 class RayServeInstrumentor(Instrumentor):
-    """`ray.serve`: its proxy, its handles, its replicas and `@serve.batch`."""
+    """Instrumentor of `ray.serve`: its proxy, handles, replicas and `@serve.batch`."""
 
     library = "ray.serve"
     title = "Ray Serve"
@@ -126,7 +126,7 @@ def _answer(original: Any) -> Any:
 def _call(original: Any) -> Any:
     def _wrap_request(self: Any, request_metadata: Any, *args: Any, **options: Any) -> Any:
         wrapped = original(self, request_metadata, *args, **options)
-        # That of HTTP is counted where its messages pass.
+        # HTTP requests are counted elsewhere, with their messages.
         return wrapped if request_metadata.is_http_request else _counted(wrapped, self, request_metadata)
 
     return _wrap_request
@@ -147,7 +147,7 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
         start -= proxy_wait_ns(f"{sent:.6f}")
         marks.extend(("@traceparent", caller, 0, "queue", start, marks[1]))
         method = metadata.call_method
-        route = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - no public name
+        route = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - there is no public name for it
     except Exception:
         log_failure("describing a call of a deployment")
     try:
@@ -168,11 +168,11 @@ def _http(original: Any) -> Any:
 
         async def deployment(_: Any, scope: Scope, __: Receive, send: Send) -> None:
             _record_route(scope)
-            # Ray's own `receive`: it has more to it than to be called.
+            # The `receive` object of Ray has further attributes, so it is not wrapped.
             await original(self, user_method_info, scope, receive, send)
 
         served = serve(deployment, None, scope, receive, send)
-        # The original gives a future where the user's code has a thread of its own.
+        # The original returns a future if the user's code runs on a separate thread.
         return asyncio.ensure_future(served) if getattr(self, "_run_user_code_in_separate_thread", True) else served
 
     return _call_http_entrypoint
@@ -189,13 +189,13 @@ def _record_route(scope: Scope) -> None:
 def _shutdown(original: Any) -> Any:
     async def perform_graceful_shutdown(self: Any) -> None:
         await original(self)
-        # The process is killed next.
+        # Flushed now, because the process is killed next.
         await asyncio.to_thread(recorder.flush)
 
     return perform_graceful_shutdown
 
 
-# The ticket of each call that waits for its batch, by its future.
+# Tickets of the calls that wait for their batch, by future.
 _waiting: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
 
 
@@ -220,7 +220,7 @@ def _batch(original: Any) -> Any:
 
 def _tickets(batch: Any) -> list[Ticket | None]:
     try:
-        # Ray leaves out those that were cancelled, too.
+        # Cancelled calls are left out, as in Ray.
         return [_waiting.get(job.future) for job in batch if not job.future.cancelled()]
     except Exception:
         log_failure("beginning a batch of Ray Serve")

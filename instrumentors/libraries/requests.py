@@ -16,7 +16,7 @@ from .client_common import DEPENDENCY, call_of, note_lines
 
 
 class RequestsInstrumentor(Instrumentor):
-    """`requests.Session`."""
+    """Instrumentor of `requests.Session`."""
 
     library = "requests"
     title = "requests"
@@ -33,7 +33,7 @@ class RequestsInstrumentor(Instrumentor):
         return {"requests.sessions": self._sessions, "requests.models": self._models}
 
     def _sessions(self, module: ModuleType) -> None:
-        # `resolve_redirects` calls it for each further hop: intervals inside this one.
+        # `resolve_redirects` calls this method for each further hop: those intervals lie inside this one.
         self.replace(module.Session, "send", timed(DEPENDENCY))
 
     def _models(self, module: ModuleType) -> None:

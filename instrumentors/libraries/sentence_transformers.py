@@ -16,7 +16,7 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
 from . import transformers
 
-# Where the classes are: since version 5.4, and before it.
+# Modules of the classes: since version 5.4, and before it.
 MODULES = (
     "sentence_transformers.base.model",
     "sentence_transformers.sentence_transformer.model",
@@ -31,7 +31,7 @@ CLASSES = ("BaseModel", "SentenceTransformer", "SparseEncoder", "CrossEncoder", 
 
 
 class SentenceTransformersInstrumentor(Instrumentor):
-    """`SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` and `CrossEncoder`."""
+    """Instrumentor of `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` and `CrossEncoder`."""
 
     library = "sentence_transformers"
     title = "Sentence Transformers"
@@ -62,7 +62,7 @@ class SentenceTransformersInstrumentor(Instrumentor):
 
 
 class _Thread(threading.local):
-    """Whether this thread is inside `encode` and inside a preparation, and when the first one ended; 0 before it."""
+    """State of a thread: whether it is inside `encode` or a preparation, and the end of the first preparation (0 before it)."""
 
     inside = preparing = False
     prepared = 0
@@ -124,13 +124,13 @@ def _describe(marks: Marks, model: Any, args: Any, options: dict[str, Any]) -> N
 
 
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:
-    """Return the facts about *model*: the transformer in it gives it the name."""
+    """Return the facts about *model*, with the name of its inner transformer."""
     inner = getattr(model, "transformers_model", None) or getattr(model, "model", None)
     return transformers.describe(model if inner is None else inner)
 
 
 def _count(model: Any, inputs: Any) -> int:
-    """Return how many texts there are: one may come without a list."""
+    """Return the number of texts in *inputs*, which may also be a single text."""
     is_single = getattr(model, "is_singular_input", None)
     single = isinstance(inputs, str) if is_single is None else is_single(inputs)
     return 1 if single else len(inputs)

@@ -1,13 +1,13 @@
 """Shared by the web servers: the headers of a request that are read, and the timing of a streamed response.
 
-Of a request the method and three headers are read:
+The method and three headers of a request are read:
 
 - `traceparent`: the trace of the request.
 - `X-Request-Start`: its arrival at a proxy. It moves the start of the request back; the wait is `queue`.
 - `X-Force-Trace`: forces the retention of its trace, if configured.
 
-Of a streamed response the first chunk and the longest gap between two chunks are recorded, because its duration depends
-on its length. A body with a declared length is no stream, however many chunks it is sent in.
+For a streamed response the first chunk and the longest gap between two chunks are recorded, because its duration depends
+on its length. A body with a declared length is not a stream, regardless of the number of chunks.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from ...core.names import BY_FIRST_CHUNK
 from ..records import Marks
 from ..trace_context import is_forced
 
-# Chunks that go straight to the socket's buffer take less; to mark each would fill the list for nothing.
+# Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
 MIN_CHUNK_NS = 50_000
 
 
 class ResponseStream:
-    """The chunks of one body; a chunk without bytes is none.
+    """Times of the chunks of one streamed body; empty chunks do not count.
 
     Args:
-        at: When the first was handed to the server, by `clock`. [nanoseconds]
+        at: Time when the first chunk was passed to the server. [nanoseconds by `clock`]
     """
 
     __slots__ = ("_first", "_last", "_longest")
 
     def __init__(self, at: int) -> None:
         self._first = self._last = at
-        # Negative until there is a second chunk: one alone is no stream, such as an answer that a middleware passed on.
+        # Negative before the second chunk: a single chunk, such as a response passed on by a middleware, is no stream.
         self._longest = -1
 
     def add(self, at: int) -> None:
-        """Note a further chunk, handed to the server *at* that time of `clock`."""
+        """Record a further chunk, passed to the server at the time *at* of `clock`."""
         self._longest = max(self._longest, at - self._last)
         self._last = at
 
@@ -51,15 +51,15 @@ class ResponseStream:
 
 # The route of a request that matched none: never its path.
 UNMATCHED = "__unmatched__"
-# From this status on it was the service that failed.
+# First HTTP status that is a failure of the service.
 FAILED = 500
 # The methods of RFC 9110 and RFC 5789; a client may send any other word.
 METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 OTHER_METHOD = "_OTHER"
 
-# Longer than any proxy waits: the header is wrong, or its clock is.
+# Longer than any proxy waits: the header or the clock of the proxy is wrong.
 MAX_PROXY_WAIT_NS = 600 * 10**9
-# From which number on a time since 1970 is in that unit, and the unit. 10**11 s is the year 5138, 10**11 ms is 1973.
+# Smallest number of each unit for a time since 1970, and the unit. 10**11 s is the year 5138, 10**11 ms is 1973.
 _UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
 _SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
 
@@ -68,14 +68,14 @@ def record_request_head(marks: Marks, method: str, traceparent: str, forced: str
     """Record the method and headers of a request, and return its start.
 
     Args:
-        marks: The request's record; it says when the request reached us.
-        method: As the client wrote it.
-        traceparent: The header's value, "" without one.
-        forced: The value of `X-Force-Trace`, "" without one.
-        waited_ns: How long the request had been waiting when it reached us. [nanoseconds]
+        marks: Marks of the request, which hold its arrival.
+        method: HTTP method as sent by the client.
+        traceparent: Value of the header, "" for none.
+        forced: Value of `X-Force-Trace`, "" for none.
+        waited_ns: Wait of the request before its arrival. [nanoseconds]
 
     Returns:
-        When it started, by `clock`. [nanoseconds]
+        Start of the request. [nanoseconds by `clock`]
     """
     arrived: int = marks[1]
     marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))
@@ -89,17 +89,17 @@ def record_request_head(marks: Marks, method: str, traceparent: str, forced: str
 
 
 def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
-    """Return how long a request had been under way when it arrived, by its `X-Request-Start`.
+    """Return the time from `X-Request-Start`, set by a proxy, to the arrival of the request, in nanoseconds.
 
     Proxies write seconds (nginx: `t=1700000000.123`), milliseconds (Heroku), microseconds (Apache: `t=%t`) or
-    nanoseconds since 1970; the size of the number tells which. Of several values, each of one proxy, the first counts.
+    nanoseconds since 1970; the size of the number shows the unit. With several proxies and values the first one counts.
 
     Args:
-        header: The header's value.
-        now_ns: The time of arrival, 0 for now. [nanoseconds since 1970]
+        header: Value of the header.
+        now_ns: Time of arrival, 0 for now. [nanoseconds since 1970]
 
     Returns:
-        0 for a header that makes no sense: unreadable, from the future, or longer ago than `MAX_PROXY_WAIT_NS`. [ns]
+        The wait, or 0 for an invalid header: unreadable, in the future, or more than `MAX_PROXY_WAIT_NS` ago. [nanoseconds]
 
     >>> proxy_wait_ns("t=1700000000.250", 1_700_000_000_750_000_000)
     500000000
@@ -109,6 +109,6 @@ def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
         return 0
     number = float(match[1])
     unit_ns = next(unit for floor, unit in _UNITS_NS if number >= floor)
-    # A float holds seconds since 1970 to a quarter of a microsecond.
+    # A float has a resolution of a quarter of a microsecond for seconds since 1970.
     waited = (now_ns or time.time_ns()) - round(number * unit_ns / 1000) * 1000
     return waited if 0 <= waited <= MAX_PROXY_WAIT_NS else 0

@@ -1,10 +1,10 @@
 """Times that servers report about a call: the known formats as data, their validation, and their conversion to stages.
 
-A field of a `ReportDialect` is a header or a number in the body, and holds the duration of one stage, or of all of them. The
-unit of each is fixed. Sources as of November 2026.
+A field of a `ReportDialect` is a header or a number in the body, and holds the duration of one stage or the total. The unit of
+each field is fixed. Sources as of November 2026.
 
-A call of one `dependency` becomes the stages of the server and `network`, if the report is possible. Impossible are:
-values that are no number or negative; stages that are longer than their total or than the call; a model that was a
+A call of one `dependency` becomes the stages of the server and `network`, if the report is plausible. Not plausible are
+values that are negative or no number, stages that are longer than their total or than the call, and a model that is a
 thousand times too fast, which means a wrong unit. Such a call stays a `dependency`, and the request gets the fact
 `@suspect`.
 """
@@ -21,22 +21,22 @@ S: Final = 10**9
 MS: Final = 10**6
 NS: Final = 1
 
-# What a field says that is no stage: all that the server took, and what it took until it had the first token.
+# Values of a field other than a stage: total time of the server, and its time to the first token.
 TOTAL: Final = "total"
 TO_FIRST: Final = "first"
 
-# No model is loaded sooner: starting the process that runs it takes as long.
+# No model loads faster: starting its process takes this long.
 BRIEF_NS: Final = 500 * MS
 
 
 class Field(NamedTuple):
-    """One number of a dialect.
+    """One number in the reports of a dialect.
 
     Args:
-        name: The header, in lower case, or the key in the body.
-        unit_ns: What 1 of it is. [nanoseconds]
-        stage: The stage it is the length of, or `TOTAL` or `TO_FIRST`.
-        brief: The stage it is where it is shorter than `BRIEF_NS`, if that is another.
+        name: Header in lower case, or key in the body.
+        unit_ns: Unit of the number. [nanoseconds]
+        stage: Stage whose duration the number is, or `TOTAL` or `TO_FIRST`.
+        brief: Stage for durations below `BRIEF_NS`, "" for the same stage.
     """
 
     name: str
@@ -49,13 +49,13 @@ class ReportDialect(NamedTuple):
     """Report format of one kind of server.
 
     Args:
-        name: What it is called in attributes and counts.
-        title: What its server is called.
-        known_by: The field without which it is not this dialect.
-        fields: In the order in which the stages follow each other.
-        places: Of a body: each a way of keys to an object that may hold the fields. Headers have none.
-        generates: Whether a model generates meanwhile: it takes more than a thousandth of the wait, or the unit is wrong.
-        rounding_ns: By how much a true value may be too large. [nanoseconds]
+        name: Name in attributes and metrics.
+        title: Display name of the server.
+        known_by: Field that identifies the dialect.
+        fields: Fields in the order of their stages.
+        places: For a body, the key paths to objects that may hold the fields; empty for headers.
+        generates: Whether the stages include a model, which takes more than a thousandth of the wait unless the unit is wrong.
+        rounding_ns: Maximum rounding error of a valid value. [nanoseconds]
     """
 
     name: str
@@ -67,8 +67,8 @@ class ReportDialect(NamedTuple):
     rounding_ns: int = 0
 
 
-# https://github.com/huggingface/text-generation-inference, router/src/server.rs: whole milliseconds, cut off. What it calls
-# inference is prefill and decode in one. `x-compute-time` is milliseconds or seconds, by version, and is not read.
+# https://github.com/huggingface/text-generation-inference, router/src/server.rs: whole milliseconds, truncated. Its
+# inference time is prefill and decode together. `x-compute-time` is milliseconds or seconds, by version, and is not read.
 TGI: Final = ReportDialect(
     "tgi",
     "Text Generation Inference",
@@ -81,8 +81,8 @@ TGI: Final = ReportDialect(
     ),
 )
 
-# https://docs.fireworks.ai/api-reference/post-completions, `perf_metrics_in_response`. Seconds, as what its answers hold shows:
-# 0.044 where the call took 0.65 s. Only dedicated deployments tell of their stages; a stream has no total in its headers.
+# https://docs.fireworks.ai/api-reference/post-completions, `perf_metrics_in_response`. Seconds, as its responses show:
+# 0.044 for a call of 0.65 s. Only dedicated deployments report stages; a stream has no total in its headers.
 _FIREWORKS: Final = (
     Field("tokenizer-queue-duration", S, "queue"),
     Field("tokenizer-duration", S, "tokenize"),
@@ -100,8 +100,8 @@ FIREWORKS: Final = ReportDialect(
     tuple(field._replace(name=f"fireworks-{field.name}") for field in _FIREWORKS),
 )
 
-# https://www.w3.org/TR/server-timing/#the-server-timing-header-field: `dur` is in milliseconds. Names are anybody's: those
-# of our stages are read, as our own ASGI module writes them, and `total`.
+# https://www.w3.org/TR/server-timing/#the-server-timing-header-field: `dur` is in milliseconds. Names are free: those of our
+# stages, as written by our ASGI instrumentation, and `total` are read.
 SERVER_TIMING: Final = ReportDialect(
     "server-timing",
     "any server, `Server-Timing`",
@@ -141,7 +141,7 @@ OPENAI: Final = ReportDialect(
 )
 
 # https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-upstream-service-time:
-# what the server behind the proxy took, with the way from the proxy to it.
+# time of the server behind the proxy, including the network between both.
 ENVOY: Final = ReportDialect(
     "envoy",
     "Envoy, Istio",
@@ -151,11 +151,11 @@ ENVOY: Final = ReportDialect(
     rounding_ns=MS,
 )
 
-# Who says most comes first: an answer may hold several, such as a server's own and that of the proxy before it.
+# The most detailed dialect comes first: a response may hold several, for example of a server and of its proxy.
 HEADERS: Final = (TGI, FIREWORKS, SERVER_TIMING, OPENAI, ENVOY)
 
 # https://docs.vllm.ai/en/stable/features/per_request_metrics/, with `--enable-per-request-metrics`; of a stream in its last
-# chunk. Its first token counts from when it was scheduled: that is prefill alone.
+# chunk. Its time to first token starts at the scheduling: that is prefill alone.
 VLLM: Final = ReportDialect(
     "vllm",
     "vLLM",
@@ -209,8 +209,8 @@ FIREWORKS_BODY: Final = ReportDialect(
     (("perf_metrics",),),
 )
 
-# https://docs.ollama.com/api/usage: nanoseconds. What it loads is the model, which it may have dropped since the last call; one that
-# is there is waited for all the same (server/sched.go), and that call is not a cold one.
+# https://docs.ollama.com/api/usage: nanoseconds. `load` is the loading of a model that was unloaded since
+# the last call; a loaded model also causes a short wait (server/sched.go), which is not a cold start.
 OLLAMA: Final = ReportDialect(
     "ollama",
     "Ollama",
@@ -229,28 +229,28 @@ BODIES: Final = (VLLM, LLAMA_CPP, GROQ, CEREBRAS, FIREWORKS_BODY, OLLAMA)
 
 _logger = logging.getLogger("stagelens")
 
-# What the server did, in order: stage, nanoseconds.
+# Stages of the server in order: stage, nanoseconds.
 Parts: TypeAlias = list[tuple[str, int]]
 
 DEPENDENCY: Final = "dependency"
-# What the server does not take.
+# Stage of the time outside of the server.
 _REST: Final = f"network@{REST}"
-# From the first token on.
+# Stage after the first token.
 _AFTER: Final = "decode"
-# What is longer is no time that anybody waits for; also what a float cannot hold.
+# Limit of a valid time: one day; excludes infinity.
 _MAX_NS: Final = 86_400 * 10**9
-# A model that took less than its unit allows, but would have taken most of the call in the next larger one.
+# Factor to the next larger unit, in which an implausibly short time would be most of the call.
 _NEXT_UNIT: Final = 1000
 
 
 class Wait(NamedTuple):
-    """The wait for a response.
+    """Times of the wait for a response.
 
     Args:
-        begun: When it was asked for. [nanoseconds]
-        ended: When all that is told of was there. [nanoseconds]
-        first: When the first token was there; 0 for an answer that came as a whole. [nanoseconds]
-        headers: When its headers were there, if that was earlier: who answers as a whole has done all by then. [nanoseconds]
+        begun: Start of the call. [nanoseconds]
+        ended: Arrival of the last data that the report covers. [nanoseconds]
+        first: Arrival of the first token; 0 for a response that is not streamed. [nanoseconds]
+        headers: Arrival of the headers, if earlier: a server that does not stream has finished by then. [nanoseconds]
     """
 
     begun: int
@@ -260,7 +260,7 @@ class Wait(NamedTuple):
 
 
 def record_report(said: Iterable[tuple[ReportDialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
-    """Record the first plausible report in *said*, and each implausible one before it as suspect."""
+    """Record the first plausible report in *said*, and each implausible one before it as suspect; return whether one is plausible."""
     for dialect, values in said:
         parts = parse_stages(dialect, values)
         if parts is not None and is_plausible(dialect, parts, wait.ended - wait.begun):
@@ -288,7 +288,7 @@ _warned: set[ReportDialect] = set()
 
 
 def parse_stages(dialect: ReportDialect, values: Mapping[str, Any]) -> Parts | None:
-    """Return the stages of the server in order, the rest as `dependency`; None if they cannot be true."""
+    """Return the stages of the server in order, the rest as `dependency`; None if the report is not plausible."""
     parts: Parts = []
     whole: dict[str, int] = {}
     for field in dialect.fields:
@@ -306,7 +306,7 @@ def parse_stages(dialect: ReportDialect, values: Mapping[str, Any]) -> Parts | N
 
 
 def _filled(parts: Parts, whole: dict[str, int], rounding_ns: int) -> Parts | None:
-    """Add the rest of the total to *parts*, before or after the first token."""
+    """Return *parts* with the rest of the total, before or after the first token; None if they exceed the total."""
     before = sum(spent for stage, spent in parts if stage != _AFTER)
     after = sum(spent for _, spent in parts) - before
     total = whole.get(TOTAL, whole.get(TO_FIRST))
@@ -317,7 +317,7 @@ def _filled(parts: Parts, whole: dict[str, int], rounding_ns: int) -> Parts | No
     first = whole.get(TO_FIRST)
     if first is None or after or TOTAL not in whole:
         return [*parts, (DEPENDENCY, max(0, total - before - after))]
-    # What came before the first token is not split any further, what came after it is known.
+    # The time before the first token is not split further; the time after it is known.
     return [*parts, (DEPENDENCY, first - before), (_AFTER, total - first)] if before <= first <= total else None
 
 
@@ -326,12 +326,12 @@ def _nanoseconds(value: Any, unit_ns: int) -> int | None:
         spent = float(value) * unit_ns
     except (TypeError, ValueError, OverflowError):
         return None
-    # False of what is no number, too.
+    # Also false for NaN.
     return round(spent) if 0 <= spent <= _MAX_NS and not isinstance(value, bool) else None
 
 
 def is_plausible(dialect: ReportDialect, parts: Parts, wall_ns: int) -> bool:
-    """Return whether a call of *wall_ns* can have held *parts*."""
+    """Return whether *parts* fit into a call with the duration *wall_ns*."""
     total = sum(spent for _, spent in parts)
     if total > wall_ns + dialect.rounding_ns:
         return False
@@ -339,9 +339,9 @@ def is_plausible(dialect: ReportDialect, parts: Parts, wall_ns: int) -> bool:
 
 
 def divide_wait(parts: Parts, wait: Wait) -> Marks:
-    """Return *parts* as marks, and the rest of the *wait* as `network`, half of it on each side.
+    """Return *parts* as marks in the middle of the *wait*, and the rest as `network`, half on each side.
 
-    For a stream only the wait for the first token counts as wire time: later waits may come from its reader.
+    For a stream only the wait for the first token counts as `network`: later waits may be caused by its reader.
 
     >>> divide_wait([("queue", 20), ("prefill", 40)], Wait(100, 200))
     ['network@rest', 100, 120, 'queue@reported', 120, 140, 'prefill@reported', 140, 180, 'network@rest', 180, 200]
@@ -351,7 +351,7 @@ def divide_wait(parts: Parts, wait: Wait) -> Marks:
     if total <= headers - begun:
         ended = headers
     if total > ended - begun:
-        # By no more than was rounded up.
+        # Exceeds the wait by at most the rounding error.
         parts = [(stage, spent * (ended - begun) // total) for stage, spent in parts]
         total = sum(spent for _, spent in parts)
     lead = sum(spent for stage, spent in parts if stage != _AFTER) if first else total

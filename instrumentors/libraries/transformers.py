@@ -38,17 +38,17 @@ def suppress() -> Token[Marks | None]:
     return current.set(None)
 
 
-# How the cache of the hub calls the folder of a repository: models--meta-llama--Llama-3.1-8B.
+# Prefix of a repository folder in the cache of the hub: models--meta-llama--Llama-3.1-8B.
 CACHED = "models--"
-# What `model_name` answers where no folder may be named, and what a path relative to the program says.
+# Names without information: the fallback of `model_name`, and those of relative paths.
 NAMELESS = ("model", "", ".", "..")
 
 
 def wrap_stage(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that makes every call of a plain function one *stage*, without the stages inside it.
+    """Return a wrapper that records every call of a plain function as one *stage*, without nested stages.
 
-    Loading a model is not the wait of its five hundred tensors for a thread, and a tokenizer that calls itself is called
-    once. A call inside a module or inside `generate`, whose streamer decodes at every token, is part of that.
+    The loading of a model is one `load` without the waits of its tensors for a thread, and a recursive tokenizer call
+        counts once. A call inside a module or inside `generate`, whose streamer decodes every token, belongs to the outer call.
     """
 
     def make(original: Any) -> Any:
@@ -71,7 +71,7 @@ def wrap_stage(stage: str) -> Callable[[Any], Any]:
 
 
 def wrap_load(original: Any) -> Any:
-    """Wrap a function that loads from a repository or folder: stage `load`, and noted as a load outside of requests too."""
+    """Wrap a function that loads from a repository or folder as `load`; also recorded as a load outside of requests."""
     inner = wrap_stage("load")(original)
 
     def call(*args: Any, **options: Any) -> Any:
@@ -94,13 +94,13 @@ def _requested_model(args: Any) -> str:
 
 
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:
-    """Return the facts about *model*: a `PreTrainedModel`, or whatever stands in its place."""
+    """Return the facts about *model*, a `PreTrainedModel` or a compatible object."""
     return "@model", name_of(model), 0, "@device", str(getattr(model, "device", "")).partition(":")[0], 0
 
 
 def name_of(model: Any) -> str:
-    """Return the last part of the repository or folder *model* came from, never the folders above; else its class name."""
-    # There is no public name for it.
+    """Return the last part of the repository or folder of *model*, without parent folders; else its class name."""
+    # There is no public name for the path.
     path = getattr(getattr(model, "config", None), "_name_or_path", "")
     return (path and repository_name(path)) or type(model).__name__
 
@@ -114,14 +114,14 @@ def repository_name(path: str) -> str:
     >>> repository_name("/home/me/.cache/huggingface/hub/models--org--tiny/snapshots/0123456789012345678901234567890123456789")
     'tiny'
     """
-    name = model_name(os.path.join(path.rstrip("/"), "model"))  # noqa: PTH118 - pathlib is not loaded by every host
+    name = model_name(os.path.join(path.rstrip("/"), "model"))  # noqa: PTH118 - importing pathlib would cost the host time
     if name.startswith(CACHED):
         name = name.rpartition("--")[2]
     return "" if name in NAMELESS else name
 
 
 class _ItemState(threading.local):
-    """The item that this thread works on, and when its last `forward` began and ended, by `clock`; 0 before it."""
+    """State of a thread: its current item, and start and end of the last `forward` by `clock` (0 before it)."""
 
     inside_item = inside_forward = False
     begun = ended = 0
@@ -131,7 +131,7 @@ _item_state = _ItemState()
 
 
 def wrap_item(original: Any) -> Any:
-    """Wrap a method that takes one item all the way: `run_single` of a pipeline, `__next__` of its outermost iterator."""
+    """Wrap a method that processes one item completely: `run_single` of a pipeline, `__next__` of its outermost iterator."""
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -139,7 +139,7 @@ def wrap_item(original: Any) -> Any:
             return original(self, *args, **options)
         _item_state.inside_item = True
         _item_state.begun = _item_state.ended = 0
-        # What follows if no forward comes: all was in vain before it, or all was done before the item.
+        # Stage of an item without a `forward`: `preprocess` if it failed before, `postprocess` if the batch was already done.
         alone = "preprocess"
         begun = clock()
         try:
@@ -157,7 +157,7 @@ def wrap_item(original: Any) -> Any:
 
 
 def wrap_forward(original: Any) -> Any:
-    """Wrap `Pipeline.forward`, which takes the tensors to the device and back around the pipeline's own `_forward`."""
+    """Wrap `Pipeline.forward`, which moves the tensors to the device and back around the pipeline's own `_forward`."""
 
     def forward(self: Any, model_inputs: Any, **options: Any) -> Any:
         marks = current.get()
@@ -178,7 +178,7 @@ def wrap_forward(original: Any) -> Any:
 
 
 def wrap_get_iterator(original: Any) -> Any:
-    """Wrap `Pipeline.get_iterator`, which is given a list for the items of a request."""
+    """Wrap `Pipeline.get_iterator`, whose list of inputs gives the batch size."""
 
     def get_iterator(self: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -206,29 +206,29 @@ def _describe_pipeline(marks: Marks, pipeline: Any) -> None:
 
 
 # Every decoding loop of the library (greedy, sampling, beams, assisted) calls `_has_unfinished_sequences` once before its first
-# step and once after each step. Its steps are counted there: nothing is added to the arguments of the user, and nothing is done
+# step and once after each step. The steps are counted there, without changes of the user's arguments and without cost
 # per layer. The library has waited for the device when it makes this call, so the times hold on a GPU too. Modules, copies and
-# tokenizers inside belong to it, which keeps the list of marks short even for a long answer; compiling inside is still `load`,
+# tokenizers inside belong to it, which keeps the list of marks short even for a long response; compiling inside is still `load`,
 # and so is the first `generate` of a model up to its first token.
 #
 # A `custom_generate` loop that never makes this call is `decode` as a whole, without a first token. The steps of an assistant
-# belong to the step that they help. Tokens are counted by shapes, padding included: no value is read.
+# belong to the step of the main model. Tokens are counted by shapes, including padding: no value is read.
 
 
 class GenerateCall:
-    """One call of `generate`: how far it is and when its steps ended, by `clock`."""
+    """State of one call of `generate`: number of steps and their end times by `clock`."""
 
     __slots__ = ("first", "gap", "last", "prompt", "steps")
 
     def __init__(self) -> None:
-        # How often the loop has asked whether to go on: the first time is before the first step.
+        # Number of finished steps; the call before the first step raises it from -1 to 0.
         self.steps = -1
         self.first = self.last = self.gap = 0
-        # How long what the loop started from was. [tokens of a row]
+        # Length of the prompt. [tokens per row]
         self.prompt = -1
 
     def step(self) -> None:
-        """Note that a step has ended."""
+        """Record the end of a step."""
         self.steps += 1
         if self.steps < 1:
             return
@@ -248,7 +248,7 @@ _generate_state = _GenerateState()
 
 
 def wrap_generate(original: Any) -> Any:
-    """Wrap `GenerationMixin.generate`."""
+    """Wrap `GenerationMixin.generate`, which records `load` or `prefill`, `decode` and the tokens."""
 
     def generate(self: Any, *args: Any, **options: Any) -> Any:
         marks, outer = current.get(), _generate_state.run
@@ -283,13 +283,13 @@ def wrap_generate(original: Any) -> Any:
 
 
 def wrap_has_unfinished_sequences(original: Any) -> Any:
-    """Wrap `GenerationMixin._has_unfinished_sequences`, which every loop asks before each step and after the last."""
+    """Wrap `GenerationMixin._has_unfinished_sequences`, which every loop calls before the first step and after each."""
 
     def _has_unfinished_sequences(self: Any, *args: Any, **options: Any) -> Any:
         run = _generate_state.run
         if run is None:
             return original(self, *args, **options)
-        # The answer may be on the device: only then has the step ended.
+        # The result may be on the device: the step ends when it arrives.
         answer = original(self, *args, **options)
         run.step()
         return answer
@@ -311,7 +311,7 @@ def wrap_validate_generated_length(original: Any) -> Any:
 
 
 def _generate_inside(original: Any, run: GenerateCall, model: Any, args: Any, options: Any) -> Any:
-    """GenerateCall a `generate` inside another one: an assistant's, or the one that the other hands all its work to."""
+    """Run a nested `generate`: that of an assistant model, or one to which the outer call delegates completely."""
     if run.steps < 0:
         return original(model, *args, **options)
     _generate_state.run = GenerateCall()
@@ -322,9 +322,9 @@ def _generate_inside(original: Any, run: GenerateCall, model: Any, args: Any, op
 
 
 def _first_stage(model: Any, result: Any) -> str:
-    """Return the stage up to the first token: `load` for the first call of a model, which warms it up."""
+    """Return the stage up to the first token: `load` for the first call of a model, which warms it up, else `prefill`."""
     if not hasattr(model, "_parameters"):
-        # One of another engine, that only looks like a model of transformers.
+        # A model of another engine with the same interface.
         return "prefill"
     known = known_models.get(id(model)) or register_model(model)
     if known.cold <= 0:
@@ -357,7 +357,7 @@ def _count_tokens(marks: Marks, run: GenerateCall, options: Any, result: Any) ->
     if run.gap and options.get("streamer") is not None:
         marks.extend(("@gap", run.gap, 0))
     sequences = getattr(result, "sequences", result)
-    # What a loop of the user's own returns may be anything.
+    # A custom loop may return any object.
     if run.steps < 1 or run.prompt < 0 or len(getattr(sequences, "shape", ())) != 2:  # noqa: PLR2004 - a matrix
         return
     rows, length = sequences.shape
@@ -368,18 +368,18 @@ def _count_tokens(marks: Marks, run: GenerateCall, options: Any, result: Any) ->
 
 
 def _prompt_shape(args: Any, options: Any) -> tuple[int, int] | None:
-    """Return rows and length of the prompt; None for audio and images, which are no tokens."""
+    """Return the number of rows and the length of the prompt; None for audio and images, which have no tokens."""
     ids = args[0] if args else options.get("inputs")
     if ids is None:
         ids = options.get("input_ids")
     if ids is not None:
-        # Speech is a matrix too, of numbers with a fraction.
+        # Speech is also a matrix, but of floating-point numbers.
         return tuple(ids.shape) if len(ids.shape) == 2 and not ids.is_floating_point() else None  # noqa: PLR2004 - a matrix
     embeddings = options.get("inputs_embeds")
     return None if embeddings is None else tuple(embeddings.shape[:2])
 
 
-# Where `from_pretrained` is written: module, class.
+# Modules and classes that define `from_pretrained`.
 LOADERS = MappingProxyType(
     {
         "transformers.configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
@@ -400,7 +400,7 @@ DECODERS = ("decode", "batch_decode")
 
 
 class TransformersInstrumentor(Instrumentor):
-    """`Pipeline`, `GenerationMixin`, `PreTrainedTokenizerBase` and every `from_pretrained`."""
+    """Instrumentor of `Pipeline`, `GenerationMixin`, `PreTrainedTokenizerBase` and every `from_pretrained`."""
 
     library = "transformers"
     title = "Transformers"
@@ -464,7 +464,7 @@ class TransformersInstrumentor(Instrumentor):
         self._tokenizer(module.PreTrainedTokenizerBase)
 
     def _mistral(self, module: ModuleType) -> None:
-        # The tokenizers of mistral_common, with methods of their own.
+        # The tokenizers of mistral_common override these methods.
         for owner in vars(module).values():
             if isinstance(owner, type) and owner.__module__ == module.__name__:
                 self.replace(owner, "from_pretrained", wrap_load)
@@ -487,7 +487,7 @@ class TransformersInstrumentor(Instrumentor):
                 self.replace(owner, "from_pretrained", wrap_load)
 
     def _auto_models(self, module: ModuleType) -> None:
-        # Each of them is given a copy of the method, with its own text.
+        # Each class has its own copy of the method.
         for owner in list(vars(module).values()):
             if isinstance(owner, type) and owner.__module__ == module.__name__:
                 self.replace(owner, "from_pretrained", wrap_load)

@@ -19,7 +19,7 @@ from .client_common import attach_call, call_of, record_read, record_wait, with_
 
 
 class Urllib3Instrumentor(Instrumentor):
-    """`urllib3.HTTPConnectionPool` and `urllib3.HTTPResponse`."""
+    """Instrumentor of `urllib3.HTTPConnectionPool` and `urllib3.HTTPResponse`."""
 
     library = "urllib3"
     title = "urllib3"
@@ -46,7 +46,7 @@ class Urllib3Instrumentor(Instrumentor):
         self.replace(module.HTTPResponse, "data", _data)
 
 
-# Whether this context is inside a call already. No thread local: greenlets of one thread would share it.
+# Whether this context is already inside a call. Not a thread local, which greenlets of a thread would share.
 _inside: ContextVar[bool] = ContextVar("stagelens_urllib3", default=False)
 
 
@@ -74,7 +74,7 @@ def _urlopen(original: Any) -> Any:
 
 
 def _is_repeated(response: Any) -> bool:
-    """Return whether there were retries or redirects: the server only reports the last one."""
+    """Return whether there were retries or redirects, because the server reports only the last attempt."""
     return bool(getattr(getattr(response, "retries", None), "history", ()))
 
 

@@ -18,7 +18,7 @@ from ..stalls import watch_loop
 
 
 class UvicornInstrumentor(Instrumentor):
-    """`uvicorn.Server`, alone, as one of several workers, under a reloader, and inside gunicorn."""
+    """Instrumentor of `uvicorn.Server`: alone, as one of several workers, under a reloader, and inside gunicorn."""
 
     library = "uvicorn"
     title = "uvicorn"
@@ -54,7 +54,7 @@ def _shutdown(original: Any) -> Any:
 
 async def _flush() -> None:
     try:
-        # A thread of its own: those of the loop's pool may all be held by requests that never end.
+        # A separate thread: endless requests may occupy all threads of the loop's pool.
         with ThreadPoolExecutor(1, "stagelens-shutdown") as pool:
             await asyncio.get_running_loop().run_in_executor(pool, recorder.flush)
     except Exception:

@@ -1,4 +1,4 @@
-"""One HTTP request of any WSGI application: from the call to the last part of the body.
+"""Recording of the HTTP requests of any WSGI application, from the call to the last part of the body.
 
 WSGI has no hook for sending: the time between two parts of the body is the server writing the first one to the client,
 and is `network`. Reading the body through `wsgi.input` is `network` too. Both are passed on unread, and so are headers
@@ -23,17 +23,17 @@ from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, prox
 Environ: TypeAlias = MutableMapping[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 
-# How long the request that comes next in this context has waited for its thread, where the server tells. [nanoseconds]
+# Wait for a thread of the next request in this context, if the server reports it. [nanoseconds]
 waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
 
 
 class WsgiExchange:
-    """State of one request; finishes its record exactly once.
+    """State of one WSGI request; finishes its record exactly once.
 
     Args:
         environ: The WSGI environment.
-        start_response: The server's.
-        marks: The request's record.
+        start_response: Function of the server.
+        marks: Marks of the request.
     """
 
     __slots__ = (
@@ -53,20 +53,20 @@ class WsgiExchange:
         self.marks = marks
         self.finished = False
         self.route = UNMATCHED
-        # The class of an exception that the framework has answered itself.
+        # Class of an exception for which the framework has sent the response.
         self.error_type = ""
         self._start_response = start_response
         self._status = 0
         self._headers: Iterable[tuple[str, str]] = ()
         self._stream: ResponseStream | None = None
-        # Since when the server has been writing, 0 while it is not.
+        # Start of the current write of the server, 0 for none.
         self._written = 0
         self._start = record_request_head(
             marks,
             environ.get("REQUEST_METHOD", ""),
             environ.get("HTTP_TRACEPARENT", ""),
             environ.get("HTTP_X_FORCE_TRACE", ""),
-            # The proxy's clock runs on while the server lets the request wait.
+            # The wait since the proxy includes the wait for a thread of the server.
             max(proxy_wait_ns(environ.get("HTTP_X_REQUEST_START", "")), _waited_here()),
         )
 
@@ -83,13 +83,13 @@ class WsgiExchange:
         return self._start_response(status, headers, *exc_info)
 
     def wrote(self, now: int) -> None:
-        """Note that the server has finished writing the previous part."""
+        """Record that the server has finished writing the previous part."""
         begun, self._written = self._written, 0
         if begun and now - begun > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", begun, now))
 
     def hand_over(self, size: int) -> None:
-        """Note that the server was given a part of *size* bytes."""
+        """Record that a part of *size* bytes was passed to the server."""
         self._written = now = clock()
         if not size:
             return
@@ -99,7 +99,7 @@ class WsgiExchange:
             self._stream.add(now)
 
     def finish(self, error_type: str) -> None:
-        """Finish the record, if it is not yet."""
+        """Finish the record of the request; repeated calls have no effect."""
         if self.finished:
             return
         self.finished = True
@@ -109,7 +109,7 @@ class WsgiExchange:
             self.marks.extend(self._stream_facts())
         except Exception:
             log_failure("describing a request")
-        # The server answers for an application that does not.
+        # The server sends an error response for an application that sends none.
         status = self._status or FAILED
         finish(self.marks, self._start, ended, self.route, error_type or self._answered(status), status)
 
@@ -125,25 +125,25 @@ class WsgiExchange:
 def _waited_here() -> int:
     waited = waited_ns.get()
     if waited:
-        # Not the next request's, which shares the connection and its thread.
+        # Reset, because the next request shares the connection and its thread.
         waited_ns.set(0)
     return waited
 
 
 Application: TypeAlias = Callable[[Any, Environ, StartResponse], Iterable[bytes]]
 
-# Where the exchange lies in the environment, for those who learn the route; with a dot, as what is no CGI variable.
+# Key of the exchange in the environment, through which wrappers set the route; the dot marks it as no CGI variable.
 KEY = "stagelens.exchange"
 
 READS = frozenset({"read", "read1", "readinto", "readinto1", "readline", "readlines"})
 
 
 class Body:
-    """The body of a response, part by part inside its request; all else about it is the application's own.
+    """Response body whose parts are produced inside the request; all other attributes are those of the application's body.
 
     Args:
-        body: What the application returned.
-        exchange: Its request.
+        body: Return value of the application.
+        exchange: State of the request.
     """
 
     __slots__ = ("_body", "_exchange", "_parts")
@@ -182,7 +182,7 @@ class Body:
         return part
 
     def close(self) -> None:
-        """Close the application's body; one that was not read to its end belongs to the request until here."""
+        """Close the application's body; this ends the request if the body was not read to its end."""
         close = getattr(self._body, "close", None)
         exchange = self._exchange
         if exchange.finished:
@@ -203,7 +203,7 @@ class Body:
 
 
 class SizedBody(Body):
-    """A body with a known number of parts: for one part servers announce its length."""
+    """A body with a known number of parts, because servers send a Content-Length for a single part."""
 
     __slots__ = ()
 
@@ -212,11 +212,11 @@ class SizedBody(Body):
 
 
 class Input:
-    """`wsgi.input`; reading it is `network`.
+    """Wrapper of `wsgi.input` that records reads as `network`.
 
     Args:
-        stream: The server's.
-        marks: The request's record.
+        stream: Input stream of the server.
+        marks: Marks of the request.
     """
 
     __slots__ = ("_marks", "_stream")
@@ -249,9 +249,9 @@ def _read(marks: Marks, read: Callable[..., Any], *arguments: Any, **options: An
 
 
 def serve(application: Application, app: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """Run `application(app, environ, start_response)`; a request is recorded, anything else only runs.
+    """Run `application(app, environ, start_response)` and record it if it is a new request.
 
-    Anything else is a websocket, and the inner applications of a request that is already recorded.
+    Not recorded are websockets, and inner applications of a request that is already recorded.
     """
     opened = _open(environ, start_response)
     if opened is None:
@@ -264,7 +264,7 @@ def serve(application: Application, app: Any, environ: Environ, start_response: 
         raise
     finally:
         end(token)
-        # Servers keep the environment in what `start_response` belongs to: a circle, left to the garbage collector.
+        # Break the reference cycle of the environment and the object of `start_response`, which only the garbage collector would free.
         environ.pop(KEY, None)
     try:
         return _wrapped(body, environ, exchange)
@@ -300,12 +300,12 @@ def _wrapped(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
 
 
 def _file(body: Any, exchange: WsgiExchange) -> Any:
-    """Return the server's own file wrapper, which it sends without iterating it; closing it ends the request."""
+    """Return the file wrapper of the server, which is sent without iteration; closing it ends the request."""
     exchange.hand_over(0)
     try:
         body.close = functools.partial(_close, getattr(body, "close", None), exchange)
     except AttributeError:
-        # Of an extension type: how long it takes to send is not seen.
+        # An extension type: its sending time cannot be measured.
         exchange.finish("")
     return body
 

@@ -59,7 +59,7 @@ def skip_own_frames(eval_frame: ModuleType) -> None:
 
 
 def _codes_of(owner: Any) -> Iterator[CodeType]:
-    """Yield the code of every function that a module or class defines, and of those defined inside."""
+    """Yield the code of every function of a module or class, including nested functions."""
     for value in [*vars(owner).values()]:
         function = getattr(value, "__func__", value)
         function = getattr(function, "fget", function)
@@ -77,7 +77,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def compiling(original: Any) -> Any:
-    """Wrap the context that Dynamo compiles in."""
+    """Wrap the context in which Dynamo compiles: records `load`, and restores the original tensor methods."""
 
     @contextmanager
     def install_callbacks(*args: Any, **options: Any) -> Generator[None]:
@@ -101,7 +101,7 @@ def compiling(original: Any) -> Any:
 
 
 def with_originals(original: Any) -> Any:
-    """Wrap the cached function that lists the methods of tensors for Dynamo, cache included."""
+    """Wrap the cached function that lists the tensor methods for Dynamo, so that it lists the originals."""
 
     @functools.cache
     def get_tensor_method() -> Any:
@@ -112,16 +112,16 @@ def with_originals(original: Any) -> Any:
     return get_tensor_method
 
 
-# What `nn.Module.__call__` asks for and nothing else, in torch 2.1 to 2.13 at least.
+# The only names that `nn.Module.__call__` uses, at least in torch 2.1 to 2.13.
 DISPATCH = ("_compiled_call_impl", "_call_impl")
-# Up to here every forward says what model it was; later only a change is told, for a loop of thousands.
+# Up to this number of marks every forward records its model; later ones only a change, because of loops of thousands.
 TELL_ALWAYS = MAX_MARKS // 4
-# Of `nn.Module`.
+# Methods of `nn.Module` that may move it.
 MOVING = ("to", "cuda", "xpu", "cpu", "to_empty")
 
 
 class TorchInstrumentor(Instrumentor):
-    """`torch.nn.Module`, the copies of `torch.Tensor`, the loaders and the compiler."""
+    """Instrumentor of `torch.nn.Module`, the copies of `torch.Tensor`, the loaders and the compiler."""
 
     library = "torch"
     title = "PyTorch"
@@ -163,7 +163,7 @@ class TorchInstrumentor(Instrumentor):
         }
 
     def uninstrument(self, **options: Any) -> None:
-        """Put everything back."""
+        """Restore the originals."""
         super().uninstrument(**options)
         methods.remove()
 
@@ -174,7 +174,7 @@ class TorchInstrumentor(Instrumentor):
         self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
         self.replace(module, "load", _loading(LOAD_READ))
         self.replace(module.jit, "load", _loading(LOAD_READ))
-        # Pickled by reference they are looked up where they were defined.
+        # Pickle looks them up by reference in the modules that define them.
         self.replace(module.serialization, "load", lambda _: module.load)
         self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001 - there is no public name for it
         self.replace(module.nn.Module, "load_state_dict", _loading(LOAD_COPY))
@@ -183,10 +183,10 @@ class TorchInstrumentor(Instrumentor):
         methods.put(module.Tensor, copies.WRAPPERS, is_traced)
 
     def _dynamo(self, module: ModuleType) -> None:
-        # Not its callbacks: they are one for all threads, and gone after `torch._dynamo.reset`.
+        # Not by its callbacks, which are shared by all threads and removed by `torch._dynamo.reset`.
         self.replace(module.CompilationCallbackHandler, "install_callbacks", compiling)
         if not hasattr(module.CompilationCallbackHandler, "install_callbacks"):
-            # We would not know when it compiles.
+            # Without this method compilations cannot be noticed.
             methods.remove()
 
     def _dynamo_rules(self, module: ModuleType) -> None:
@@ -204,7 +204,7 @@ def _call(original: Any, is_traced: Callable[[], bool], is_compiling: Callable[[
         if is_traced():
             return original(self, *args, **options)
         if not _busy.inside:
-            # The whole process says so while one thread compiles, and while one exports.
+            # True in all threads while one thread compiles or exports.
             if is_compiling() and (_busy.compiling or not methods.compiling):
                 return original(self, *args, **options)
             return _outermost(original, self, args, options)
@@ -218,9 +218,9 @@ def _call(original: Any, is_traced: Callable[[], bool], is_compiling: Callable[[
 def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     marks = current.get()
     if marks is not None and marks[0] != OPEN:
-        # A task that outlives its request: the model it calls is not the request's.
+        # A task that outlives its request: its model calls do not count for the request.
         marks = None
-    # Also outside of a request: who warms up at the start has no cold request.
+    # Also outside of requests: a warm-up at the start avoids cold requests.
     model = known_models.get(id(module)) or register_model(module)
     work = None if marks is None else _begin(model, args, marks)
     if work is CAPTURING:
@@ -233,7 +233,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     begun = clock()
     try:
         result = original(module, *args, **options)
-        # Calls that began before the first has ended waited for it: they are cold too.
+        # Calls that started before the end of the first one waited for it, so they are cold too.
         if model.cold > 0:
             model.cold -= 1
         if unseen is not None:
@@ -261,7 +261,7 @@ def _begin(model: TorchModel, args: Any, marks: Marks) -> Begun:
         return devices.begin(model.at, marks)
     if model.device or not devices.in_use or not args:
         return None
-    # Frozen, it has no parameters: it runs where its input is.
+    # A frozen module has no parameters: it runs on the device of its input.
     device = copies.off_host(args[0])
     return None if device is None else devices.begin(device, marks)
 
@@ -282,12 +282,12 @@ def _record_model_facts(marks: Marks, model: TorchModel) -> None:
     if model.device:
         marks.extend(("@model", model.name, 0, "@device", model.device, 0))
     elif model.name and "@model" not in marks:
-        # An activation or a transform called by itself is no model: it does not take the name of one.
+        # An activation or a transform alone is no model and does not replace the name of one.
         marks.extend(("@model", model.name, 0))
 
 
 def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
-    """Return a wrapper for functions that load weights, including all their copies."""
+    """Return a wrapper for functions that load weights, which records them and their copies as one load."""
 
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
@@ -308,7 +308,7 @@ def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
 
 
 def _loaded(args: Any) -> str:
-    """Return the name of the loaded object: of the file, or of the module that gets the weights."""
+    """Return the name of the loaded file, or of the module that receives the weights."""
     first = args[0] if args else None
     return path_name(first) or (type(first).__name__ if isinstance(first, devices.torch.nn.Module) else "")
 
@@ -320,7 +320,7 @@ def _mark_load(begun: int) -> None:
 
 
 def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
-    """Wrap a method that may move a module to another device, or only change its type, or do nothing."""
+    """Wrap a method that may move a module to another device; other effects are not recorded."""
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         if is_traced() or _busy.inside:

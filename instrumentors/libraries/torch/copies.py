@@ -14,11 +14,11 @@ from ...records import MAX_MARKS, Marks, clock, current
 from .device import CAPTURING, devices
 from .models import Method, thread_state
 
-# Dynamo never traces these: while it compiles they are away. Exporting runs them, and must not see a thing.
+# Dynamo never traces these functions, because they are removed while it compiles. `torch.export` runs them, and must not notice.
 
 
 def to_host(original: Any) -> Method:
-    """Wrap a method with a result on the host: `cpu`, `item`, `numpy`, `tolist`."""
+    """Wrap a method that copies a tensor to the host: `cpu`, `item`, `numpy`, `tolist`."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -31,7 +31,7 @@ def to_host(original: Any) -> Method:
 
 
 def to_device(original: Any) -> Method:
-    """Wrap a method that brings a tensor to one kind of device: `cuda`, `xpu`."""
+    """Wrap a method that copies a tensor to one kind of device: `cuda`, `xpu`."""
     kind = original.__name__
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
@@ -45,7 +45,7 @@ def to_device(original: Any) -> Method:
 
 
 def to(original: Any) -> Method:
-    """Wrap `to`, which may bring a tensor anywhere, change its type, or do nothing."""
+    """Wrap `Tensor.to`, which may copy a tensor to any device, change its type, or do nothing."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -54,7 +54,7 @@ def to(original: Any) -> Method:
         if devices.in_use:
             stage, device = _crossing(self, _target(args, options))
             return _copy(original, stage, device, marks, (self, *args), options)
-        # No device was seen yet: there is none to record an event on, and to look afterwards costs less.
+        # No device was used yet, so no event can be recorded, and a check after the call is cheaper.
         begun = clock()
         out = original(self, *args, **options)
         if out is not self and not devices.in_use and not _alike(self, out):
@@ -66,7 +66,7 @@ def to(original: Any) -> Method:
 
 
 def copy_(original: Any) -> Method:
-    """Wrap `copy_`, which fills a tensor where it is, such as the input of a CUDA graph."""
+    """Wrap `copy_`, which fills a tensor in place, such as the input of a CUDA graph."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -84,14 +84,14 @@ def copy_(original: Any) -> Method:
 def _copy(  # noqa: PLR0917 - by position, because keywords cost the request path more
     original: Any, stage: str, device: Any, marks: Marks, args: Any, options: Any
 ) -> Any:
-    """Call *original*, which copies for *stage* unless that is "", on the current stream of *device*."""
+    """Call *original* and record *stage* with the times of *device*; "" records nothing."""
     if not stage or devices.torch.compiler.is_compiling():
         return original(*args, **options)
     work = devices.begin(device, marks)
     if work is CAPTURING:
         return original(*args, **options)
     begun = clock()
-    # A tensor subclass is handed the method, ours, and calls it once more.
+    # A tensor subclass receives our method and calls it again.
     thread_state.inside = True
     try:
         out = original(*args, **options)
@@ -109,11 +109,11 @@ def _mark(marks: Marks, stage: str, begun: int) -> None:
         marks.extend((f"{stage}@launch", begun, clock()))
 
 
-# A tensor subclass may run code of its own where it is asked where it is: it may fail.
+# A tensor subclass may run its own code when its device is read, and that code may fail.
 
 
 def off_host(tensor: Any) -> Any:
-    """Return the device that *tensor* is on, None when that is the host."""
+    """Return the device of *tensor*, None for the host."""
     try:
         return None if tensor.is_cpu else tensor.device
     except Exception:
@@ -137,7 +137,7 @@ def _alike(tensor: Any, other: Any) -> bool:
 
 
 def _crossing(tensor: Any, target: Any) -> tuple[str, Any]:
-    """Return the stage of copying *tensor* to device *target*, "" when it does not cross, and which device takes part."""
+    """Return the stage of a copy of *tensor* to *target* and the device involved; "" and None for no transfer."""
     try:
         source = tensor.device
         kinds = source.type, target.type
@@ -149,14 +149,14 @@ def _crossing(tensor: Any, target: Any) -> tuple[str, Any]:
 
 
 def _target(args: Any, options: Any) -> Any:
-    """Return the device that the arguments of `to` name, None where they name none."""
+    """Return the device in the arguments of `to`, None for none."""
     try:
         named = options.get("device")
         if named is None:
             named = args[0] if args else options["tensor"]
         if isinstance(named, str | int):
             return devices.torch.device(named)
-        # Itself a device, or a tensor to be like.
+        # A device, or a tensor whose device is used.
         return named if isinstance(named, devices.torch.device) else getattr(named, "device", None)
     except Exception:
         return None

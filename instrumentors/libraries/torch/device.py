@@ -37,11 +37,11 @@ RELAXED = 2
 
 
 class Driver:
-    """The driver's library; AMD's has the same functions with other names.
+    """Driver library of a GPU; that of AMD has the same functions with another prefix.
 
     Args:
-        library: Its file.
-        prefix: What its functions begin with.
+        library: File name of the library.
+        prefix: Prefix of its function names.
     """
 
     def __init__(self, library: str, prefix: str) -> None:
@@ -50,15 +50,15 @@ class Driver:
         self._prepared = threading.local()
 
     def prepare(self, device: int) -> None:
-        """Prepare this thread for querying events, once.
+        """Prepare this thread for querying events; repeated calls have no effect.
 
         Args:
-            device: The index of one that is in use.
+            device: Index of a device in use.
 
         Raises:
             AttributeError: The library lacks a function.
-            OSError: There is no such library.
-            RuntimeError: It refused.
+            OSError: The library does not exist.
+            RuntimeError: A function returned an error.
         """
         if getattr(self._prepared, "done", False):
             return
@@ -79,39 +79,39 @@ class Driver:
             raise RuntimeError(message)
 
 
-# The reference is changed so often: `elapsed_time` is a 32-bit float, 0.1 us in a second, and the clocks drift apart.
+# Lifetime of a reference event: `elapsed_time` is a 32-bit float, accurate to 0.1 us in a second, and the clocks drift apart.
 REFERENCE_NS = 1_000_000_000
-# Past it a reference says nothing about the next one.
+# Beyond this distance an old reference is not used for the next one.
 FORGET_NS = 10_000_000_000
-# By how much a device's clock may gain on the host's. Where nothing is learnt because the device is never idle, placing
-# gets worse by as much: 20 us a second. [parts per million]
+# Maximum drift of a device's clock. While the device is never idle, the offset is not updated and its error grows by
+# 20 us per second. [parts per million]
 DRIFT_PPM = 20
 MAX_FREE_EVENTS = 4096
-# PyTorch takes its streams from pools of 32; only a program that wraps its own again and again has more.
+# PyTorch uses pools of 32 streams; only a program that keeps wrapping its own streams has more.
 MAX_STREAMS = 1024
 
 
 class StreamEvent(Protocol):
-    """A point of a stream, as in `torch.cuda.Event(enable_timing=True)`."""
+    """Event in the work queue of a stream, like `torch.cuda.Event(enable_timing=True)`."""
 
     def record(self, stream: Any) -> None:
-        """Put it behind all work of *stream*."""
+        """Enqueue the event after all current work of *stream*."""
         ...
 
     def query(self) -> bool:
-        """Return, without blocking, whether the device has come past it."""
+        """Return, without blocking, whether the device has reached the event."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return how much later *end_event* is, in milliseconds."""
+        """Return the time from this event to *end_event*, in milliseconds."""
         ...
 
 
 class EventSource(Protocol):
-    """Where the events of a kind of device come from."""
+    """Factory of the events of one kind of device."""
 
     def stream(self, device: Any) -> Any:
-        """Return the stream that this thread's work on *device* goes to, None while it is capturing."""
+        """Return the current stream of this thread on *device*, None while it is capturing a graph."""
         ...
 
     def event(self) -> StreamEvent:
@@ -119,17 +119,17 @@ class EventSource(Protocol):
         ...
 
     def prepare(self, device: Any) -> None:
-        """Prepare this thread for querying events; *device* is one that has some."""
+        """Prepare this thread for querying the events of *device*."""
         ...
 
 
 class TorchEvents:
-    """The events of `torch.cuda`, which is also AMD's, or `torch.xpu`.
+    """Events of `torch.cuda`, which also serves AMD, or `torch.xpu`.
 
     Args:
-        backend: That module.
-        driver: What has to be asked before events are; None where nothing has.
-        current_id: Returns what identifies the current stream of the device with an index; None where that cannot be asked.
+        backend: The module `torch.cuda` or `torch.xpu`.
+        driver: Driver that prepares threads for querying events; None if not needed.
+        current_id: Returns an id of the current stream of a device, by its index; None if not available.
     """
 
     def __init__(self, backend: Any, driver: Driver | None, current_id: Callable[[int], Any] | None = None) -> None:
@@ -140,12 +140,12 @@ class TorchEvents:
         self._is_capturing = getattr(backend, "is_current_stream_capturing", bool)
 
     def stream(self, device: Any) -> Any:
-        """Return the current stream of *device*, None while it is capturing."""
+        """Return the current stream of *device*, None while it is capturing a graph."""
         if self._is_capturing():
             return None
         if self._current_id is None or device.index is None:
             return self._backend.current_stream(device)
-        # `current_stream` makes a new object each time: 2.8 us on the host of an H200, its id 0.1 us.
+        # `current_stream` creates an object at every call: 2.8 us on the host of an H200, against 0.1 us for the id.
         stream_id = self._current_id(device.index)
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -165,43 +165,43 @@ class TorchEvents:
 
 
 def event_source(torch: Any, kind: str) -> EventSource | None:
-    """Return the source of events for a *kind* of device such as "cuda", None where there are none."""
+    """Return the event source of a *kind* of device such as "cuda", None if it has no events."""
     if kind == "cuda":
         driver = Driver("libcuda.so.1", "cu") if torch.version.hip is None else Driver("libamdhip64.so", "hip")
-        # What `current_stream` itself asks.
+        # The function that `current_stream` calls.
         return TorchEvents(torch.cuda, driver, getattr(torch._C, "_cuda_getCurrentStream", None))  # noqa: SLF001
     return TorchEvents(torch.xpu, None) if kind == "xpu" else None
 
 
 class DeviceEvent:
-    """An event, the time of its recording, and its device time, once that is known.
+    """Event with the time of its recording and, once known, its device time.
 
     Args:
-        event: Recorded a moment ago.
-        asked: By `clock`, just before. [nanoseconds]
+        event: An event that was just recorded.
+        asked: Time just before the recording. [nanoseconds by `clock`]
     """
 
     __slots__ = ("asked", "at", "event")
 
     def __init__(self, event: StreamEvent, asked: int) -> None:
-        # Gone once `at` is known.
+        # None once `at` is known.
         self.event: StreamEvent | None = event
         self.asked = asked
         self.at = 0
 
 
 class Timeline:
-    """Placement of one device's events in time. All methods but `record` belong to the background thread.
+    """Mapping of one device's event times to `clock`. Only `record` may be called outside of the background thread.
 
     Args:
-        source: Where its events come from.
-        device: Which it is: a `torch.device`.
+        source: Source of its events.
+        device: The device, a `torch.device`.
     """
 
     def __init__(self, source: EventSource, device: Any) -> None:
         self.source = source
         self._device = device
-        # By stream: which request had the last finished piece of work, and its end.
+        # Request and end of the last finished work, by stream.
         self.last: dict[Any, tuple[int, DeviceEvent]] = {}
         self._free: list[StreamEvent] = []
         self._reference: DeviceEvent | None = None
@@ -218,11 +218,11 @@ class Timeline:
         return DeviceEvent(event, asked)
 
     def prepare(self) -> None:
-        """Get this thread ready for all but `record`."""
+        """Prepare this thread for all methods except `record`, which needs no preparation."""
         self.source.prepare(self._device)
 
     def learn(self, stamp: DeviceEvent) -> None:
-        """Take from an event that has happened how the clocks stand to each other."""
+        """Update the offset of the clocks from an event that has happened."""
         reference = self._reference
         if reference is None or abs(stamp.asked - reference.asked) > REFERENCE_NS:
             self._refer_to(stamp)
@@ -230,11 +230,11 @@ class Timeline:
             self._reference_ns = max(self._reference_ns, stamp.asked - self._from_reference(stamp))
 
     def place(self, stamp: DeviceEvent) -> int:
-        """Return when an event happened that has happened, in nanoseconds of `clock`."""
+        """Return the time of an event that has happened, in nanoseconds of `clock`."""
         return stamp.at or self._reference_ns + self._from_reference(stamp)
 
     def release(self, stamp: DeviceEvent) -> None:
-        """Store the time of the event, and reuse the event."""
+        """Store the time of *stamp* and make its event available for reuse."""
         stamp.at = self.place(stamp)
         if stamp is not self._reference:
             self._take_back(stamp)
@@ -251,7 +251,7 @@ class Timeline:
 
     def _from_reference(self, stamp: DeviceEvent) -> int:
         reference: Any = self._reference
-        # Not every device can tell a negative time.
+        # Not every device supports a negative time.
         if stamp.asked >= reference.asked:
             return round(reference.event.elapsed_time(stamp.event) * 1e6)
         event: Any = stamp.event
@@ -263,18 +263,18 @@ class Timeline:
             self._free.append(event)
 
 
-# Of one request and thread; the rest is timed by its launch.
+# Limit per request and thread; further work is timed by its launch.
 MAX_WORKS = 1024
 COPIES: Final = ("h2d", "d2h")
 
 
 class DeviceWork:
-    """One piece of work of a request on a device: begins when it is made.
+    """Piece of work of a request on a device; creating it records its start.
 
     Args:
-        timeline: The device's.
-        stream: Where the work goes.
-        request: Tells the request from others.
+        timeline: Timeline of the device.
+        stream: Stream of the work.
+        request: Value that identifies the request.
     """
 
     __slots__ = ("_before", "_request", "_stage", "_stream", "end", "start", "timeline")
@@ -284,36 +284,36 @@ class DeviceWork:
         self._stream = stream
         self._request = request
         self._stage = ""
-        # Of other work only its end is kept: were it the work, each would keep all before it.
+        # Only the end of the previous work is stored: a reference to the work would keep the chain of all earlier work alive.
         self._before = timeline.last.get(stream)
         self.start = timeline.record(stream)
-        # Until `finish` the host is still asking.
+        # None until `finish`, while the host is still queuing work.
         self.end: DeviceEvent | None = None
 
     def finish(self, stage: str) -> None:
-        """Record that the host has queued all of it, and its stage."""
+        """Record that the host has queued all of the work, which belongs to *stage*."""
         self._stage = stage
         self.end = self.timeline.record(self._stream)
         self.timeline.last[self._stream] = self._request, self.end
 
     def is_done(self) -> bool:
-        """Return, without blocking, whether the device has done it."""
+        """Return, without blocking, whether the device has finished the work."""
         return self.end is not None and (self.end.event is None or self.end.event.query())
 
     def learn(self) -> None:
-        """Have the timeline learn from its events; only when it is done, as all that follow."""
+        """Update the timeline from the events of finished work. This and all following methods need finished work."""
         self.timeline.learn(self.start)
         self.timeline.learn(self._ended())
 
     def interval(self) -> tuple[int, int]:
-        """Return when the device began and ended it, in nanoseconds of `clock`."""
+        """Return start and end of the work on the device, in nanoseconds of `clock`."""
         return self.timeline.place(self.start), self.timeline.place(self._ended())
 
     def marks(self, free_at: int) -> Marks:
         """Return the marks of work whose times the device has reported.
 
         Args:
-            free_at: When the work of the same request before it ended. [nanoseconds]
+            free_at: End of the previous work of the same request. [nanoseconds by `clock`]
         """
         asked, returned = self.start.asked, self._ended().asked
         start, end = self.interval()
@@ -321,7 +321,7 @@ class DeviceWork:
             return [*self._queue(max(returned, free_at), start), f"{self._stage}@gpu", start, end]
         if start > returned:
             return [*self.launch(), f"{self._stage}@gpu", start, end]
-        # One that the host has waited for: it is over when the host goes on.
+        # A copy for which the host waited ends when the host continues.
         return [*self._queue(max(asked, free_at), start), f"{self._stage}@gpu", start, max(end, returned)]
 
     def launch(self) -> Marks:
@@ -331,13 +331,13 @@ class DeviceWork:
         return [f"{self._stage}@launch", self.start.asked, self.end.asked]
 
     def release(self) -> None:
-        """Give the events back."""
+        """Release the events of the finished work."""
         self._before = None
         self.timeline.release(self.start)
         self.timeline.release(self._ended())
 
     def _queue(self, since: int, start: int) -> Marks:
-        """Return how long it stood behind work of another request."""
+        """Return the marks of the wait behind work of another request on the same stream."""
         if self._before is None or self._before[0] == self._request:
             return []
         until = min(start, self.timeline.place(self._before[1]))
@@ -348,24 +348,24 @@ class DeviceWork:
 
 
 class DeviceTimes:
-    """The `records.Late` of one request and thread."""
+    """Device times of one request and thread, as a `records.Late`."""
 
     __slots__ = ("_timelines", "_waiting", "works")
 
     def __init__(self) -> None:
         self.works: list[DeviceWork] = []
         self._waiting: list[DeviceWork] = []
-        # Empty until they are asked, and when they cannot be.
+        # Empty before the first query, and if queries fail.
         self._timelines: set[Timeline] = set()
 
     def ready(self) -> bool:
-        """Return whether the device has done all."""
+        """Return whether the devices have finished all work of the request."""
         try:
             if not self._timelines:
                 self._timelines = {work.timeline for work in self.works}
                 self._waiting = self.works[:]
             self._prepare()
-            # The last one first: as long as that is not done, no other is asked.
+            # The last work first: as long as it is not finished, no other event is queried.
             while self._waiting and self._waiting[-1].is_done():
                 self._waiting.pop()
         except Exception:
@@ -375,7 +375,7 @@ class DeviceTimes:
         return not self._waiting
 
     def marks(self) -> Marks:
-        """Return the device times of the work, as far as they are known."""
+        """Return the marks of the work, with the device times that are known."""
         try:
             self._prepare()
             return self._marks({work for work in self.works if work.is_done()} if self._timelines else set())
@@ -384,7 +384,7 @@ class DeviceTimes:
             return [mark for work in self.works for mark in work.launch()]
 
     def _prepare(self) -> None:
-        """Prepare this thread: at the end of the process another thread than usual queries the events."""
+        """Prepare this thread, because at exit another thread than usual queries the events."""
         for timeline in self._timelines:
             timeline.prepare()
 
@@ -405,18 +405,18 @@ class DeviceTimes:
 
 
 class Capture(Enum):
-    """Result of `Devices.begin` while the stream is capturing a graph: record nothing."""
+    """Result of `Devices.begin` while the stream is capturing a graph and nothing may be recorded."""
 
     RUNNING = 1
 
 
-# An enum looks its members up slowly.
+# A constant, because the lookup of an enum member is slow.
 CAPTURING: Final = Capture.RUNNING
 Begun: TypeAlias = DeviceWork | Capture | None
 
 
 class _Here(threading.local):
-    """The request that this thread worked on last."""
+    """Latest request of this thread, and its device times."""
 
     marks: Marks | None = None
     times: DeviceTimes | None = None
@@ -426,13 +426,13 @@ _here = _Here()
 
 
 class Devices:
-    """The devices of the process.
+    """All devices of the process that work for requests.
 
     Attributes:
-        torch: The library.
-        sources: Where the events of each kind of device come from, None for one that has none.
-        timelines: Of each device that has worked for a request.
-        in_use: Whether anything was ever seen on a device.
+        torch: The module `torch`.
+        sources: Event source by kind of device, None for a kind without events.
+        timelines: Timeline of each device that has worked for a request.
+        in_use: Whether a tensor or module was ever used on a device.
     """
 
     def __init__(self) -> None:
@@ -442,10 +442,10 @@ class Devices:
         self.in_use = False
 
     def begin(self, device: Any, marks: Marks) -> Begun:
-        """Note the start of work for a request on *device*, a `torch.device`; None if no times will be known."""
+        """Record the start of work of a request on *device*, a `torch.device`; None if it has no device times."""
         self.in_use = True
         if marks[0] != OPEN:
-            # Nobody would ask for the events of a request that is over.
+            # The events of a finished request would never be read.
             return None
         try:
             source = self._source(device.type)
@@ -463,7 +463,7 @@ class Devices:
             return None
 
     def finish(self, work: DeviceWork, stage: str, marks: Marks) -> None:
-        """Record that the host has queued all of *work*."""
+        """Record that the host has queued all of *work*, which belongs to *stage*."""
         if len(marks) >= MAX_MARKS:
             return
         try:

@@ -1,8 +1,8 @@
-"""Models of the process (name, device, warm-up), the state of each thread, and the replaced methods of `torch.Tensor`.
+"""Models of the process (name, device, warm-up), thread states, and the replaced methods of `torch.Tensor`.
 
 A model is a module that is called from outside of any other module. It is identified by its id while it lives; nothing
-is written to it, so that copies, pickles and state dicts stay unchanged. The replaced methods equal the originals in
-every respect but their time.
+is written to it, so that copies, pickles and state dicts stay unchanged. The replaced methods behave like the originals
+except for their timing.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from ...records import Marks
 class Method:
     """Replacement of a method of `torch.Tensor`.
 
-    Torch hands the method itself to `__torch_function__`, where tensor subclasses look it up in sets and dicts of their
-    own: ours equals the original, whichever of the two they were built with. As with the original, an attribute that is
-    set on a tensor itself comes before it.
+    Torch passes the method itself to `__torch_function__`, where tensor subclasses look it up in their sets and dicts:
+        the replacement equals the original, whichever of the two they contain. As with the original, an attribute that is set
+        on a tensor instance has precedence.
     """
 
     def __init__(self, function: Callable[..., Any], original: Any) -> None:
-        # What it is bound to shows the names of the original, and is pickled by them.
+        # Bound methods have the name of the original and are pickled by it.
         self._function = functools.update_wrapper(function, original)
         self.original = original
-        # Whether Dynamo is tracing: whoever has kept `torch.Tensor.to` may call it where it does.
+        # Whether Dynamo is tracing: traced code may call a stored reference to `torch.Tensor.to`.
         self.is_traced: Callable[[], bool] = bool
 
     def __get__(self, tensor: Any, owner: type | None = None) -> Any:
-        """Bind as a method does."""
+        """Bind to a tensor, as a method does."""
         return self if tensor is None else types.MethodType(self._function, tensor)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Work unbound: `torch.Tensor.to(x, "cpu")`."""
-        # Without a tensor the original says so.
+        """Support unbound calls such as `torch.Tensor.to(x, "cpu")`."""
+        # Without a tensor the original raises.
         return (self.original if self.is_traced() or not args else self._function)(*args, **options)
 
     def __eq__(self, other: object) -> bool:
-        """Be equal to the original, and to whatever else stood in its place."""
+        """Compare equal to the original, and to other replacements of it."""
         return other is self.original or (isinstance(other, Method) and other.original is self.original)
 
     def __hash__(self) -> int:
-        """Be found where the original is."""
+        """Return the hash of the original."""
         return hash(self.original)
 
     def __repr__(self) -> str:
-        """Look like the original."""
+        """Return the representation of the original."""
         return repr(self.original)
 
     def __reduce__(self) -> Any:
-        """Pickle as the original does: by name."""
+        """Pickle by name, like the original."""
         return self.original.__reduce__()
 
 
 class Methods:
-    """The methods of `torch.Tensor` that copy, replaced; away while anything is compiled.
+    """Replacements of the copying methods of `torch.Tensor`, which are removed during compilations.
 
-    Dynamo knows a tensor's method by being the one in C, and cannot trace another: what it compiles must find the
-    originals. Copies of other threads are not timed meanwhile.
+    Dynamo recognizes a tensor method by the identity of the C function, and cannot trace another one, so compiled code
+        must find the originals. Copies of other threads are not timed meanwhile.
 
     Attributes:
-        compiling: How many compilations are going on.
+        compiling: Number of running compilations.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Methods:
         self.compiling = 0
 
     def put(self, owner: Any, makers: Mapping[str, Callable[[Any], Method]], is_traced: Callable[[], bool]) -> None:
-        """Replace the methods of *owner*, `torch.Tensor`, except those that it does not inherit (patched by others)."""
+        """Replace the inherited methods of *owner*, `torch.Tensor`; methods that others have patched are skipped."""
         with self._lock:
             if self._ours:
                 return
@@ -92,20 +92,20 @@ class Methods:
                 self._set()
 
     def remove(self) -> None:
-        """Leave them to the base class again."""
+        """Remove the replacements, so that the methods of the base class apply again."""
         with self._lock:
             self._unset()
             self._ours = {}
 
     def hide(self, attributes: dict[str, Any]) -> None:
-        """Restore the originals in a table of attributes."""
+        """Restore the originals in the dictionary *attributes*."""
         for name, method in self._ours.items():
             if attributes.get(name) is method:
                 attributes[name] = method.original
 
     @contextmanager
     def away(self) -> Generator[None]:
-        """Have the originals in place for as long as the context lasts."""
+        """Return a context manager that restores the originals inside the context."""
         with self._lock:
             self.compiling += 1
             self._unset()
@@ -131,26 +131,26 @@ class Methods:
 methods = Methods()
 
 
-# Classes of scripted and traced modules, which remember the name of the class they were made from.
+# Classes of scripted and traced modules, which have the name of their original class.
 SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
-# TorchScript watches the first call and compiles in the second.
+# TorchScript profiles the first call and compiles in the second.
 SCRIPTED_COLD_CALLS = 2
-# Where cuDNN, asked for by `torch.backends.cudnn.benchmark`, tries all its convolutions at the first input of a shape.
+# Devices where cuDNN, with `torch.backends.cudnn.benchmark`, benchmarks all convolutions at each new input shape.
 BENCHMARKED = ("cuda",)
-# A model that has seen as many has inputs of any shape: what a new one costs is its everyday, no cold start.
+# A model with this many shapes has variable inputs: the cost of a new shape is normal and no cold start.
 MAX_SHAPES: Final = 32
-# Devices whose work is done when the call returns.
+# Devices that finish their work before the call returns.
 SYNCHRONOUS: Final = ("", "cpu", "meta")
 
 
 class ThreadState(threading.local):
-    """Where this thread is.
+    """State of a thread.
 
     Attributes:
-        inside: In a module, or in something that is timed as a whole: modules and copies below are part of it.
-        compiling: How many compilations of torch.compile it is in the middle of.
-        marks: Which request has last heard of a model here, and
-        model: of which.
+        inside: Whether the thread is inside a module or another timed call, to which nested modules and copies belong.
+        compiling: Number of nested compilations by torch.compile.
+        marks: Marks of the request whose model was recorded last in this thread.
+        model: The model that was recorded last in this thread.
     """
 
     inside = False
@@ -160,15 +160,15 @@ class ThreadState(threading.local):
 
 
 class TorchModel:
-    """One model.
+    """A model of the process: name, device and warm-up.
 
     Attributes:
-        module: The module, or None when it is gone: `module()`.
-        name: The class it was written as.
-        device: The kind of device of its first parameter, "" when it has none.
-        at: That device, None unless it works on after the call has returned.
-        cold: How many calls will still warm it up, if positive.
-        shapes: Of the first inputs it has seen where each is tried anew.
+        module: Weak reference: `module()` returns the module, or None after it was freed.
+        name: Class name of the module.
+        device: Kind of device of the first parameter, "" for none.
+        at: The device, None if it is synchronous (finishes before the call returns).
+        cold: Number of calls that will still warm up the model, if positive. [count]
+        shapes: Shapes of first inputs so far, if the device benchmarks each new shape.
     """
 
     __slots__ = ("_visited", "at", "cold", "device", "module", "name", "shapes")
@@ -184,7 +184,7 @@ class TorchModel:
         self.name = ""
 
     def locate(self, module: Any) -> None:
-        """Update the device; on a kind of device that is new to the model, it is cold."""
+        """Update the name and device; the model is cold on a new kind of device."""
         self.name, at = describe(module)
         self.device = "" if at is None else at.type
         self.at = None if self.device in SYNCHRONOUS else at
@@ -193,7 +193,7 @@ class TorchModel:
             self.cold = _cold_calls(module, self.device)
 
     def unseen(self, args: Any) -> Any:
-        """Return the shape of the first of *args* where its device must try it first; None where that is nothing new."""
+        """Return the shape of the first of *args* if the device benchmarks this new shape, else None."""
         if self.device not in BENCHMARKED or len(self.shapes) >= MAX_SHAPES or not args:
             return None
         shape = getattr(args[0], "shape", None)
@@ -201,12 +201,12 @@ class TorchModel:
 
 
 thread_state = ThreadState()
-# By identity of the module. A dict that hashes modules would run code of theirs.
+# Models by id of the module. A dict keyed by modules would call their `__hash__`.
 known_models: dict[int, TorchModel] = {}
 
 
 def register_model(module: Any) -> TorchModel:
-    """Return the model of a module that is called for the first time; one that nothing is known of if that fails."""
+    """Return a new model for a module that is called for the first time; without properties if that fails."""
     model = TorchModel(module)
     try:
         model.locate(module)
@@ -217,7 +217,7 @@ def register_model(module: Any) -> TorchModel:
 
 
 def update_devices() -> None:
-    """Update the devices of all models, after something was moved that may be part of any of them."""
+    """Update the devices of all models after a module was moved that may be part of any of them."""
     try:
         for model in list(known_models.values()):
             module = model.module()
@@ -228,10 +228,10 @@ def update_devices() -> None:
 
 
 def describe(module: Any) -> tuple[str, Any]:
-    """Return the class *module* was written as, and the device of its first parameter, None when it has none."""
+    """Return the original class name of *module*, and the device of its first parameter (None for none)."""
     kind = type(module).__name__
     if kind == "OptimizedModule":
-        # What torch.compile wrapped.
+        # The module that torch.compile has wrapped.
         module = module._modules["_orig_mod"]  # noqa: SLF001 - there is no public name for it
         kind = type(module).__name__
     if kind in SCRIPTED:
@@ -240,8 +240,8 @@ def describe(module: Any) -> tuple[str, Any]:
 
 
 def first_device(module: Any) -> Any:
-    """Return the device of the first parameter of *module*, None when it has none."""
-    # `parameters()` walks the same tree at eight times the price, for it must not name a shared one twice.
+    """Return the device of the first parameter of *module*, None without parameters."""
+    # `parameters()` walks the same tree at eight times the cost, because it removes duplicates.
     for parameter in module._parameters.values():  # noqa: SLF001 - there is no public name for it
         if parameter is not None:
             return parameter.device
@@ -262,7 +262,7 @@ def device_of_module(module: Any) -> Any:
 
 
 def _cold_calls(module: Any, device: str) -> int:
-    # What `nn.DataParallel` makes of a warm model for every call.
+    # `nn.DataParallel` creates replicas of a warm model for every call.
     if getattr(module, "_is_replica", False):
         return 0
     if type(module).__name__ in SCRIPTED:

@@ -24,7 +24,7 @@ from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, enter, headers_for, leave
 
 
 class TritonClientInstrumentor(Instrumentor):
-    """The four clients of `tritonclient`: HTTP and gRPC, each for threads and for asyncio."""
+    """Instrumentor of the four clients of `tritonclient`: HTTP and gRPC, each for threads and for asyncio."""
 
     library = "tritonclient"
     title = "Triton Inference Server (client)"
@@ -66,7 +66,7 @@ class TritonClientInstrumentor(Instrumentor):
         }
 
     def uninstrument(self, **options: Any) -> None:
-        """Restore the originals, and forget the servers."""
+        """Restore the originals and clear the known servers."""
         super().uninstrument(**options)
         statistics.known = statistics.KnownModels()
         statistics.close_channels()
@@ -124,7 +124,7 @@ FINAL = "triton_final_response"
 
 
 class StreamedCall(Call):
-    """A call with a response in parts."""
+    """A call with a streamed response."""
 
     __slots__ = ("_gap", "_last", "_parts", "_wait", "inferences")
 
@@ -134,15 +134,15 @@ class StreamedCall(Call):
         self._last = self.begun
         self._wait = MutableMark(marks, "network", self.begun, self.begun)
         self._gap: MutableMark | None = None
-        # Of a stream of asyncio, which is one call to us.
+        # Number of inferences in a stream of asyncio, which is recorded as one call.
         self.inferences = 1
 
     def part(self, response: Any) -> bool:
-        """Note that a part has come, and return whether the server calls it the last."""
+        """Record the arrival of a part, and return whether the server marks it as the last one."""
         now = clock()
         self._wait.grow_end(now)
         last = is_last_response(response)
-        # An empty one only says that it is the last; one that is all of the answer is no stream's first.
+        # An empty part only marks the end; a part that is the complete response is no first part of a stream.
         if response.outputs and (self._parts or not last):
             self._parted(now)
         if response.outputs:
@@ -161,7 +161,7 @@ class StreamedCall(Call):
             self._gap.grow_start(now - self._last)
 
     def end(self, error: BaseException | None, status: str = "") -> None:
-        """Note, once, that no part will come any more."""
+        """Record the end of the stream; repeated calls have no effect."""
         if self._ended:
             return
         self._ended = True
@@ -175,20 +175,20 @@ class StreamedCall(Call):
             log_failure("timing a stream of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
-        """Return the called model; an average describes one inference, not several in a row."""
+        """Record the called model and the outcome; server averages only for a single inference."""
         if self.inferences != 1:
             self.server = None
         super().settle(arrived, error, status)
 
 
 class MutableMark:
-    """One triple of marks that is written at once and changed later: a stream of a thousand parts is one wait.
+    """A triple of marks that can be changed later, so that a stream of a thousand parts is one wait.
 
     Args:
-        marks: The request's.
-        key: Its key.
-        start: Its first value: a number of its own, by which it is found again.
-        end: Its second value.
+        marks: Marks of the request.
+        key: Key of the triple.
+        start: First value; its object identity is used to find the triple again.
+        end: Second value.
     """
 
     __slots__ = ("_at", "_key", "_marks", "_start")
@@ -202,19 +202,19 @@ class MutableMark:
             marks.extend((key, start, end))
 
     def grow_start(self, value: int) -> None:
-        """Raise the first value to *value*."""
+        """Raise the first value to *value* if that is larger."""
         at = self._place()
         if at and value > self._start:
             self._marks[at + 1] = self._start = value
 
     def grow_end(self, value: int) -> None:
-        """Raise the second value to *value*."""
+        """Raise the second value to *value* if that is larger."""
         at = self._place()
         if at and value > self._marks[at + 2]:
             self._marks[at + 2] = value
 
     def _place(self) -> int:
-        """Return the position of the triple, 0 if it is gone; other threads may have written after it, or removed marks before it."""
+        """Return the index of the triple, 0 if it was removed; other threads may have compacted the marks."""
         marks, at = self._marks, self._at
         if not self._stands(at):
             places = range(len(marks) - 3, 0, -3)
@@ -232,29 +232,29 @@ def is_last_response(response: Any) -> bool:
 
 
 STREAM = "_stagelens_stream"
-# Calls of one stream whose last part never comes, the oldest of which are forgotten.
+# Limit of calls per stream without a last part; the oldest ones are ended.
 MAX_CALLS = 64
 
 
 class CallStream:
-    """The calls under way in one stream, by their request id.
+    """Running calls of one stream, by request id.
 
-    Whoever calls and the client's reader meet here, on threads of their own.
+    Thread-safe, because the callers and the reader of the client run on different threads.
 
     Args:
-        callback: The user's, for every part.
+        callback: Callback of the user for every part.
     """
 
     def __init__(self, callback: Any) -> None:
         self._callback = callback
-        # Never held while the callback runs; re-entrant, for a signal handler or a finalizer may come up in between.
+        # Not held while the callback runs. Re-entrant, because a signal handler or finalizer may interrupt the holder.
         self._lock = threading.RLock()
         self._calls: dict[str, StreamedCall] = {}
-        # Ids that two requests have used at once.
+        # Ids that two requests have used at the same time.
         self._ambiguous: set[str] = set()
 
     def add(self, call: StreamedCall, request_id: str) -> None:
-        """Expect responses to *call*."""
+        """Register *call*, whose responses follow."""
         with self._lock:
             earlier = self._calls.pop(request_id, None)
             if earlier is not None:
@@ -268,20 +268,20 @@ class CallStream:
             self._calls[request_id] = call
 
     def refused(self, call: StreamedCall, request_id: str, error: BaseException) -> None:
-        """Expect none: it was not sent."""
+        """Unregister *call*, which was not sent because of *error*."""
         with self._lock:
             if self._calls.get(request_id) is call:
                 del self._calls[request_id]
             call.end(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Expect no more responses."""
+        """End all running calls, because no more responses follow."""
         with self._lock:
             while self._calls:
                 self._calls.popitem()[1].end(error)
 
     def answered(self, result: Any, error: Any) -> None:
-        """Hand a part to the user's callback, which belongs to the request too."""
+        """Pass a part to the user's callback, which runs in the context of the request."""
         call = None
         try:
             with self._lock:
@@ -310,7 +310,7 @@ class CallStream:
         return call
 
     def _failed(self, error: Any) -> StreamedCall | None:
-        # The server names no call: it is the only one there is, or with a status it is the stream that has failed.
+        # An error has no request id: it belongs to the only running call, or, with a status, to the complete stream.
         only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         if only is not None or error.status():
             self.close(error)
@@ -318,7 +318,7 @@ class CallStream:
 
 
 def start_stream(original: Any) -> Any:
-    """Wrap `start_stream` to put a stream of ours between client and callback."""
+    """Wrap `start_stream` to put a `CallStream` between client and callback."""
 
     def start_stream(
         self: Any, callback: Any, stream_timeout: Any = None, headers: Any = None, compression_algorithm: Any = None
@@ -341,7 +341,7 @@ def start_stream(original: Any) -> Any:
 
 
 def async_stream_infer(original: Any) -> Any:
-    """Wrap `async_stream_infer` to expect responses."""
+    """Wrap `async_stream_infer` to register its call."""
 
     def async_stream_infer(  # noqa: PLR0917 - the client's signature
         self: Any,
@@ -372,7 +372,7 @@ def async_stream_infer(original: Any) -> Any:
 
 
 def stop_stream(original: Any) -> Any:
-    """Wrap `stop_stream` to expect no more responses."""
+    """Wrap `stop_stream` to end the running calls."""
 
     def stop_stream(self: Any, *args: Any, **options: Any) -> Any:
         try:
@@ -387,7 +387,7 @@ def stop_stream(original: Any) -> Any:
 
 
 def stream_infer(original: Any) -> Any:
-    """Wrap `stream_infer` to note the responses as they are read."""
+    """Wrap `stream_infer` to record the responses when they are read."""
 
     def stream_infer(
         self: Any,
@@ -415,11 +415,11 @@ def stream_infer(original: Any) -> Any:
 
 
 class StreamInputs:
-    """The inputs of a stream, passed on; the called model is read from them.
+    """Wrapper of the inputs of a stream that reads the called model from them.
 
     Args:
-        inputs: The user's.
-        call: The call.
+        inputs: Inputs of the user.
+        call: Call of the stream.
     """
 
     def __init__(self, inputs: Any, call: StreamedCall) -> None:
@@ -438,17 +438,17 @@ class StreamInputs:
             self._call.model = given["model_name"]
             self._call.version = given.get("model_version", "")
         except Exception:
-            # Of no use to the client either, which says so better.
+            # Invalid input, which the client will report.
             pass
         return given
 
 
 class ResponseParts:
-    """The responses of a stream, passed on and recorded.
+    """Wrapper of the responses of a stream that records them.
 
     Args:
-        parts: The client's.
-        call: The call.
+        parts: Responses of the client.
+        call: Call of the stream.
     """
 
     def __init__(self, parts: Any, call: StreamedCall) -> None:
@@ -477,7 +477,7 @@ class ResponseParts:
         return result, error
 
     def cancel(self) -> Any:
-        """Cancel the call."""
+        """Cancel the call and record this outcome."""
         self._call.end(None, "StatusCode.CANCELLED")
         return self._parts.cancel()
 
@@ -489,6 +489,6 @@ class ResponseParts:
 
 
 def _failure_status(failure: BaseException) -> str:
-    # gRPC's own error, which the client does not translate here.
+    # A gRPC error, which the client does not translate here.
     code = getattr(failure, "code", None)
     return str(code()) if callable(code) else ""

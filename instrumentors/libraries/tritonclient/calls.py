@@ -15,31 +15,31 @@ from ...records import MAX_MARKS, Marks, clock, current
 from ...trace_context import traceparent
 from .statistics import Averaged, Server
 
-# What the status of an answer means, as HTTP and as gRPC say it: a full queue or no server there, too late, given up.
+# Outcome by status of HTTP and gRPC: queue full or server unavailable, timeout, cancelled.
 OUTCOMES = {
     "503": "rejected",
     "StatusCode.UNAVAILABLE": "rejected",
     "StatusCode.DEADLINE_EXCEEDED": "timeout",
     "StatusCode.CANCELLED": "cancelled",
 }
-# By name, for they come from asyncio, gevent and concurrent.futures.
+# Exceptions by class name, because they come from asyncio, gevent and concurrent.futures.
 CANCELLATIONS = ("CancelledError", "GreenletExit")
 TIMEOUTS = ("Timeout",)
 
-# Where a client keeps what it was told of its server.
+# Attribute of a client that holds its server.
 SERVER = "_stagelens_server"
 
 calling: ContextVar[Call | None] = ContextVar("stagelens_triton_call", default=None)
 
 
 class Call:
-    """A call that a request waits for.
+    """A Triton call for which a request waits.
 
     Args:
-        marks: The request's.
-        client: The client that makes it.
-        model: The model called.
-        version: The version asked for, "" when none was.
+        marks: Marks of the request.
+        client: Client that makes the call.
+        model: Name of the called model.
+        version: Requested version, "" for none.
     """
 
     __slots__ = ("_ended", "begun", "deferred", "marks", "model", "sent", "server", "version")
@@ -50,18 +50,18 @@ class Call:
         self.model = model
         self.version = version
         self.begun = self.sent = clock()
-        # Whether the answer comes later, in a greenlet.
+        # Whether the response arrives later, in a greenlet.
         self.deferred = False
         self._ended = False
 
     def serialized(self, begun: int) -> None:
-        """Record the building of the request since *begun*; after it the request is on the wire."""
+        """Record the serialization of the request since *begun*; then the request is sent."""
         self.sent = clock()
         if len(self.marks) < MAX_MARKS:
             self.marks.extend(("serialize", begun, self.sent))
 
     def end(self, error: BaseException | None, status: str = "") -> None:
-        """Record the wait, once: *error*, or a *status* that means one, marks it as failed."""
+        """Record the wait and the outcome once; an *error* or a failure *status* marks the call as failed."""
         arrived = clock()
         if self._ended or len(self.marks) >= MAX_MARKS:
             return
@@ -85,22 +85,22 @@ class Call:
 
 
 def enter(call: Call) -> tuple[Token[Marks | None], Token[Call | None]]:
-    """Take the request out of the context while *call* is made."""
+    """Remove the request from the context and set *call* as the current call."""
     return current.set(None), calling.set(call)
 
 
 def leave(tokens: tuple[Token[Marks | None], Token[Call | None]]) -> None:
-    """Put the request back; tokens of another context do nothing."""
+    """Restore the request in the context; tokens of another context have no effect."""
     try:
         current.reset(tokens[0])
         calling.reset(tokens[1])
     except ValueError:
-        # A coroutine that was closed elsewhere.
+        # A coroutine that was closed in another context.
         pass
 
 
 class Headers(dict[str, str]):
-    """A copy of the user's headers with ours and their call, for code that no context variable reaches."""
+    """Copy of the user's headers that also refers to the call, for code without the context of the request."""
 
     call: Call
 
@@ -110,7 +110,7 @@ def headers_for(call: Call, given: Any) -> Any:
     try:
         headers = Headers(given or {})
     except Exception:
-        # What the client says of it is better.
+        # The client reports invalid headers better.
         return given
     headers.call = call
     try:
@@ -137,15 +137,15 @@ def outcome(error: BaseException | None, status: str = "") -> str:
     return "cancelled" if kind in CANCELLATIONS else "error"
 
 
-# Where `headers` stands among the arguments of `infer` after the model's version, should somebody count so far.
+# Position of `headers` among the arguments of `infer` after the model version, for positional calls.
 HTTP_HEADERS = 7
 GRPC_HEADERS = 8
-# HTTP: from here on an answer is an error.
+# First HTTP status of an error.
 CLIENT_ERROR = 400
 
 
 def init(original: Any, protocol: str) -> Any:
-    """Wrap `__init__` of a client to store its server."""
+    """Wrap `__init__` of a client to store the address of its server."""
     signature = inspect.signature(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
@@ -241,7 +241,7 @@ def post(original: Any) -> Any:
         call = headers.call if isinstance(headers, Headers) else None
         if call is None or not call.deferred:
             return original(self, request_uri, request_body, headers, query_params)
-        # In a greenlet of `async_infer`, where no context variable reaches.
+        # In a greenlet of `async_infer`, which does not have the context of the request.
         try:
             response = original(self, request_uri, request_body, headers, query_params)
         except BaseException as error:
@@ -283,7 +283,7 @@ def get_result(original: Any) -> Any:
 
 def _gave_up(marks: Marks, handle: Any, begun: int) -> None:
     try:
-        if not handle._greenlet.ready() and len(marks) < MAX_MARKS:  # noqa: SLF001 - nothing else says so
+        if not handle._greenlet.ready() and len(marks) < MAX_MARKS:  # noqa: SLF001 - there is no public name for it
             marks.extend(("@failed", "triton:timeout", clock() - begun))
     except Exception:
         log_failure("checking whether a call of tritonclient is done")
@@ -300,7 +300,7 @@ def async_infer_grpc(original: Any) -> Any:
             return original(self, model_name, inputs, callback, model_version, *args, **options)
         call = Call(marks, self, model_name, model_version)
 
-        # Called by a thread of gRPC.
+        # Called on a thread of gRPC.
         def done(result: Any, error: Any) -> None:
             call.end(error)
             token = current.set(marks)

@@ -1,6 +1,6 @@
 """Average stages of a Triton server, from the difference of two readings of its statistics.
 
-The average over all calls that the server finished between two readings, whoever made them, stands for the calls of
+The average over all calls of all clients that the server finished between two readings is used for the calls in
 that time, and is marked as averaged: each of our calls gets the same share as of their mean, so that a long call gets
 more than a short one and all together add up to the numbers of the server. Nothing here runs on the thread of a
 request. A model is read at most once a second, in about a second at most, on a connection of our own. After failures
@@ -41,12 +41,12 @@ OK = 200
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, as given to a client.
+    """Address of a server, as given to a client.
 
     Args:
         protocol: "http" or "grpc".
-        url: The client's first argument: host, port and perhaps a path.
-        arguments: All of the client's arguments, for what they say about TLS.
+        url: First argument of the client: host, port and optionally a path.
+        arguments: All arguments of the client, which include the TLS settings.
     """
 
     protocol: str
@@ -55,7 +55,7 @@ class Server:
 
 
 class Totals(NamedTuple):
-    """Calls of a model that succeeded, and the nanoseconds that they took together."""
+    """Number of successful calls of a model, and their total times in nanoseconds."""
 
     calls: int
     whole: int
@@ -64,15 +64,15 @@ class Totals(NamedTuple):
     d2h: int
 
     def since(self, earlier: Totals) -> Totals:
-        """Return the difference to an earlier reading."""
+        """Return the difference from an earlier reading."""
         return Totals(*(now - before for now, before in zip(self, earlier, strict=True)))
 
 
 def fetch_totals(server: Server, model: str, version: str) -> Totals:
-    """Return the totals of *model*, of all its versions where none is named.
+    """Return the totals of *model*; of all versions if *version* is "".
 
     Raises:
-        Exception: The server cannot be reached, does not allow it, or does not know the model.
+        Exception: The server cannot be reached, denies the access, or does not know the model.
     """
     statistics = (_http if server.protocol == "http" else _grpc)(server, model, version)
     return Totals(*(sum(each) for each in zip(*statistics, strict=True)))
@@ -113,11 +113,11 @@ def _connection(arguments: Mapping[str, Any], host: str, port: int | None) -> HT
 
 
 def _grpc(server: Server, model: str, version: str) -> list[Totals]:
-    from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: PLC0415 - loaded already by the client this is about
+    from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: PLC0415 - already loaded by the client
 
     with _untraced():
         stub = service_pb2_grpc.GRPCInferenceServiceStub(_channel(server, os.getpid()))
-        messages: Any = service_pb2  # made when it is imported
+        messages: Any = service_pb2  # its attributes are created on import
         request = messages.ModelStatisticsRequest(name=model, version=version)
         answer = stub.ModelStatistics(request, timeout=TIMEOUT_SECONDS)
     return [
@@ -132,7 +132,7 @@ def _grpc(server: Server, model: str, version: str) -> list[Totals]:
     ]
 
 
-# A channel does not survive a fork: every process has its own.
+# A gRPC channel does not survive a fork: every process has its own.
 @lru_cache(maxsize=MAX_SERVERS)
 def _channel(server: Server, _process: int) -> Any:
     import grpc  # noqa: PLC0415 - as above
@@ -151,7 +151,7 @@ def _channel(server: Server, _process: int) -> Any:
 
 
 def close_channels() -> None:
-    """Close all connections."""
+    """Close all gRPC connections to servers."""
     _channel.cache_clear()
 
 
@@ -162,7 +162,7 @@ def _untraced() -> Generator[None]:
     if context is None:
         yield
         return
-    token = context.attach(context.set_value(context._SUPPRESS_INSTRUMENTATION_KEY, True))  # noqa: SLF001 - what its modules look at
+    token = context.attach(context.set_value(context._SUPPRESS_INSTRUMENTATION_KEY, True))  # noqa: SLF001 - the key that OpenTelemetry instrumentations read
     try:
         yield
     finally:
@@ -171,31 +171,31 @@ def _untraced() -> Generator[None]:
 
 SECOND_NS = 10**9
 READ_EVERY_NS = SECOND_NS
-# After failures: 2 s, 4 s, ... up to this.
+# Limit of the pause after failures: 2 s, 4 s, ...
 MAX_PAUSE_NS = 64 * SECOND_NS
-# A reading takes about a millisecond; after one that took longer than this there is a pause of so many times as long.
+# A reading takes about a millisecond; a slower one than this is followed by a pause of so many times its duration.
 SLOW_NS = SECOND_NS // 20
 PAUSE_AFTER_SLOW = 9
-# The latest calls of a model: what a busy service makes in a few seconds.
+# Limit of recorded calls per model: those of a few seconds in a busy service.
 MAX_CALLS = 4096
-# A quarter of a minute of a busy service; in an idle one a reading stands between any two calls.
+# A quarter of a minute in a busy service; in an idle one there is a reading between any two calls.
 MAX_READINGS = 16
 MAX_MODELS = 64
-# After which a model makes room for another.
+# Idle time after which a model may be removed for another one.
 IDLE_NS = 60 * SECOND_NS
 
-# What floating point may be short of a whole nanosecond.
+# Tolerance of floating-point rounding. [nanoseconds]
 _DUST = 1e-3
 
 _logger = logging.getLogger("stagelens")
 
 
 class CallWindow(NamedTuple):
-    """Calls between two readings.
+    """Calls between two readings of the statistics.
 
     Args:
-        counted: By the server.
-        call_ns: How long our own calls took on average, that ended between the two; 0 if none is known. [nanoseconds]
+        counted: Totals that the server counted.
+        call_ns: Mean duration of this process's calls that ended between the two readings; 0 for none. [nanoseconds]
     """
 
     counted: Totals
@@ -203,14 +203,14 @@ class CallWindow(NamedTuple):
 
 
 class TotalsReading(NamedTuple):
-    """Totals and the time of their request, in nanoseconds of the recorder's clock."""
+    """Totals and the time of the reading, in nanoseconds of the recorder's clock."""
 
     at: int
     totals: Totals
 
 
 class ServerStatistics:
-    """The statistics of one server; reading pauses after failures and slow responses.
+    """Reader of the statistics of one server; pauses after failures and slow responses.
 
     Args:
         server: The server.
@@ -227,7 +227,7 @@ class ServerStatistics:
         return self._failures > 0
 
     def read(self, model: str, version: str, now: int) -> Totals | None:
-        """Return a model's totals, or None if the server does not report them; never raises."""
+        """Return the totals of a model, or None if the server does not report them; never raises."""
         if now < self._paused_until:
             return None
         try:
@@ -253,12 +253,12 @@ class ServerStatistics:
 
 
 class ModelReadings:
-    """The readings of one model of one server.
+    """Readings of one model of one server.
 
     Args:
-        source: The server's statistics.
-        name: The model.
-        version: Its version, "" for all that are loaded.
+        source: Statistics of the server.
+        name: Name of the model.
+        version: Version of the model, "" for all loaded versions.
     """
 
     def __init__(self, source: ServerStatistics, name: str, version: str) -> None:
@@ -271,7 +271,7 @@ class ModelReadings:
         self.used = 0
 
     def read(self, now: int) -> None:
-        """Read, unless the last time was less than a second ago; never raises."""
+        """Read the totals, unless the last reading was less than a second ago; never raises."""
         self.used = now
         if now < self._next:
             return
@@ -280,32 +280,32 @@ class ModelReadings:
         if totals is None:
             return
         if self._readings and any(added < 0 for added in totals.since(self._readings[-1].totals)):
-            # The server was started anew, or the model was, and may have served more calls since than it had before.
+            # The server or the model was restarted, so earlier readings are no longer comparable.
             self._readings.clear()
         self._readings.append(TotalsReading(now, totals))
 
     def called(self, t0: int, t1: int) -> None:
-        """Note a call of ours."""
+        """Record a call of this process from *t0* to *t1*."""
         self._calls.append((t0, t1))
 
     def is_settled(self, t0: int, t1: int) -> bool:
-        """Return whether another reading would not add anything about a call from *t0* to *t1*."""
+        """Return whether no further reading is needed for a call from *t0* to *t1*."""
         unseen_before = bool(self._readings) and self._readings[0].at >= t1
         return self._source.failing or unseen_before or self.window(t0, t1) is not None
 
     def window(self, t0: int, t1: int) -> CallWindow | None:
-        """Return the window around a call from *t0* to *t1*, or None while it is unknown."""
+        """Return the window of readings around a call from *t0* to *t1*, or None if it is not known yet."""
         before = [reading for reading in self._readings if reading.at <= t0][-1:]
         before = before or [reading for reading in self._readings if reading.at < t1][:1]
         for after in self._readings if before else ():
             counted = after.totals.since(before[0].totals)
-            # Calls are counted a little after they are answered.
+            # The server counts a call shortly after its response.
             if after.at >= t1 and counted.calls > 0:
                 return self._between(before[0], after)
         return None
 
     def lately(self) -> CallWindow | None:
-        """Return the window between the last two readings, if there were calls."""
+        """Return the window between the last two readings; None without calls."""
         if len(self._readings) < 2:  # noqa: PLR2004 - two readings
             return None
         window = self._between(self._readings[-2], self._readings[-1])
@@ -317,14 +317,14 @@ class ModelReadings:
 
 
 class Averaged:
-    """The server's part of one call, for the background thread to ask for (`recorder.Late`).
+    """Averaged server stages of one call, as a `records.Late`.
 
     Args:
         server: The server.
-        model: The model called.
-        version: The version asked for, "" when none was.
-        t0: When the call was on its way. [nanoseconds]
-        t1: When its answer was there. [nanoseconds]
+        model: Name of the called model.
+        version: Requested version, "" for none.
+        t0: Time when the request was sent. [nanoseconds by `clock`]
+        t1: Arrival of the response. [nanoseconds by `clock`]
     """
 
     __slots__ = ("_call", "_is_noted", "_model", "_server", "_version")
@@ -339,7 +339,7 @@ class Averaged:
     def ready(self) -> bool:
         """Read the statistics if it is time, and return whether they cover this call.
 
-        Not when asked for the first time: the calls that ended with this one are to be noted before it has its share.
+        The first call always returns False, so that all calls that ended at the same time are recorded before the averaging.
         """
         model = known.model(self._server, self._model, self._version)
         if model is None:
@@ -352,7 +352,7 @@ class Averaged:
         return model.is_settled(*self._call)
 
     def marks(self) -> Marks:
-        """Return the server's stages."""
+        """Return the marks of the averaged server stages."""
         model = known.model(self._server, self._model, self._version)
         if model is None:
             return []
@@ -361,14 +361,14 @@ class Averaged:
 
 
 class KnownModels:
-    """The models that are called, so many at most."""
+    """Readings of the called models, at most `MAX_MODELS`."""
 
     def __init__(self) -> None:
         self._sources: dict[Server, ServerStatistics] = {}
         self._models: dict[tuple[Server, str, str], ModelReadings] = {}
 
     def model(self, server: Server, name: str, version: str) -> ModelReadings | None:
-        """Return a model's readings, or None if the table is full."""
+        """Return the readings of a model, or None if the table is full."""
         model = self._models.get((server, name, version))
         if model is None and self._has_room():
             source = self._sources.setdefault(server, ServerStatistics(server))
@@ -389,10 +389,10 @@ known = KnownModels()
 
 
 def spread(window: CallWindow, t0: int, t1: int) -> Marks:
-    """Return the server's stages in a call from *t0* to *t1*, in its middle: half of the wire on each side.
+    """Return the server stages in the middle of a call from *t0* to *t1*, with half of the network time on each side.
 
-    What it waited is its whole time in the server less the computing: the waiting of an ensemble's steps is counted
-    nowhere else. Steps that ran side by side are scaled to the time they took together.
+    `queue` is the total server time minus the computing time, because the waits of the steps of an ensemble are not
+        counted separately. Steps that ran in parallel are scaled to their total duration.
 
     >>> spread(CallWindow(Totals(calls=2, whole=12, h2d=2, forward=8, d2h=0), call_ns=10), 100, 110)
     ['queue@averaged', 102, 103, 'h2d@averaged', 103, 104, 'forward@averaged', 104, 108]
