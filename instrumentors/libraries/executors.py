@@ -6,8 +6,8 @@ pool and a callback that it adds to a future, each as long as the request runs. 
 over.
 
 - `queue`: from the submission of a job to its first line, or until it is cancelled. While another job of the same
-  request runs in a pool, the request waits for itself and not for a thread: that is not `queue`.
-- The threads of a pool serve all requests. They are started outside of any request.
+  request runs in a pool, the wait does not count as `queue`, because the request occupies a thread.
+- The threads of a pool are shared by all requests. They are started outside of any request.
 """
 
 from __future__ import annotations

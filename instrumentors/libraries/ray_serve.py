@@ -1,7 +1,7 @@
 """Ray Serve: requests of each deployment, the wait for calls to other deployments, and batches.
 
-- The proxy notes the arrival of a request in the header `X-Request-Start`, as nginx does, unless it is there: the wait
-  for a replica is `queue`. The requests of a FastAPI deployment are counted by the module for Starlette and FastAPI;
+- The proxy notes the arrival of a request in the header `X-Request-Start`, as nginx does, unless the header exists: the
+  wait for a replica is `queue`. The requests of a FastAPI deployment are counted by the module for Starlette and FastAPI;
   those of all others here.
 - A call by a handle goes to a process of another deployment, perhaps on another host. It carries its start and the
   trace of the caller: in the callee it is a request of its own in that trace, in the caller a `dependency`.

@@ -1,4 +1,4 @@
-"""requests: `dependency` for a call as its caller sees it.
+"""requests: `dependency` for a complete call, including redirects.
 
 requests uses urllib3, whose instrumentation separates headers from body and sends `traceparent`, inside this interval.
 This module adds the rest of a call: redirects, authentication, hooks, and adapters without urllib3; and the times that

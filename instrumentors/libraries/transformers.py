@@ -8,7 +8,7 @@ it is `postprocess`. In a batch the first item waits for the batch, and the othe
 `transformers serve` has one thread per model, which generates for one request after the other: its stages belong to the
 current request, and the others are in `queue`.
 
-transformers loads its own modules lazily; each is patched when that happens, and none is loaded by us. Texts, images
+transformers loads its own modules lazily; each is patched on its import, and Stagelens imports none. Texts, images
 and token ids are passed on unread.
 """
 

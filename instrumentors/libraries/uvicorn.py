@@ -1,7 +1,7 @@
 """uvicorn: watches its event loop for stalls, and flushes all records before it exits.
 
-uvicorn exits by raising the signal that stopped it again, with the default handler: no exit handler runs. Applications
-are told of the shutdown before, but not with `--lifespan off`, and not those without a lifespan, such as Django.
+uvicorn exits by raising its stop signal again with the default handler, so that no exit handler runs. Applications
+are notified of the shutdown before, but not with `--lifespan off` or without a lifespan, such as Django.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PyTorch: `forward` (the outermost module call), `load`, `h2d` and `d2h`.
 
 All calls of eager, scripted and compiled modules go through `nn.Module.__call__`. The test whether Dynamo is tracing
-comes first, because that keeps torch.compile intact: Dynamo folds the test away, so that there is no graph break and no
+comes first, because that keeps torch.compile intact: Dynamo evaluates the test to a constant, so that there is no graph break and no
 recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
 
 A call inside a module is dispatched as `nn.Module` would do it: this halves the cost of the patch for a net of many
@@ -9,7 +9,7 @@ small modules, to a tenth of a microsecond per module.
 
 While a compiled function runs, Dynamo inspects every Python frame that starts, and would compile ours where a graph
 breaks. Our frames are marked to be skipped, like those of torch itself. Compiling is `load`; meanwhile the original
-tensor methods are in place, because Dynamo recognizes them by identity.
+tensor methods are restored, because Dynamo recognizes them by identity.
 
 Tests use a stand-in for the streams and events of a device. On a real device `python benchmarks/gpu.py` compares the
 times with the same runs synchronized; `docs/gpu.md` has its results on an NVIDIA H200.

@@ -1,9 +1,9 @@
 """Triton's client: `serialize`, `network`, and the stages that the server reports: `queue`, `h2d`, `forward`, `d2h`.
 
-- `traceparent` is sent by the `headers` of a call, in a copy of the user's: the single plugin of the client stays free.
+- `traceparent` is sent in a copy of the user's `headers`, so that the single plugin slot of the client stays free.
   A server with tracing then adds its spans to the trace of the request.
 - The stages of the server are averages from its statistics, read on the background thread.
-- A call that was rejected, cancelled or timed out is a fact of the request: Triton itself does not count them.
+- A call that was rejected, cancelled or timed out is a fact of the request, because Triton does not count these calls.
 
 Tested against Triton 2.51 (24.10).
 """
@@ -117,7 +117,7 @@ class TritonClientInstrumentor(Instrumentor):
 # Streams of the gRPC clients, for threads and for asyncio, and calls with several responses (decoupled models).
 #
 # The wait from the call to its last response is `network`; the first response is the first token of the request, and the longest
-# time between two responses its gap. A stream of the threaded client may serve many requests, whose responses are told apart by
+# time between two responses its gap. A stream of the threaded client may serve many requests, whose responses are distinguished by
 # `request_id`; a stream of asyncio is one call of one request.
 
 FINAL = "triton_final_response"
