@@ -122,7 +122,7 @@ class Instrumentor:
         """Replace attribute *name* of *owner*, a module or class, by `make(original)`.
 
         For a class method, a static method or a property, *make* gets the underlying function. A missing or inherited attribute
-            is skipped: another version of the library, or the base class, defines it.
+        is skipped: another version of the library, or the base class, defines it.
         """
         original = vars(owner).get(name)
         present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]

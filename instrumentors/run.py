@@ -85,7 +85,7 @@ def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
 
     Returns:
         0 after printing the help, 2 for an invalid command line, 126 or 127 as in a shell; for a saved run the exit code of the
-            command.
+        command.
 
     Raises:
         ConfigError: The value of an option is invalid.

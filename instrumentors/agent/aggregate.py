@@ -106,7 +106,7 @@ class _Series:
     """A series and its data since the last export, if any.
 
     The *cold* twin of the series counts the requests during which something was loaded; it does not count towards the limit of
-        series and shares the stage names.
+    series and shares the stage names.
     """
 
     __slots__ = ("cold", "delta", "dimensions", "own_stages")

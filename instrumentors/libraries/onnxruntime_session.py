@@ -47,7 +47,7 @@ class KnownSession:
     """Constant properties of one session, and the shapes it has run.
 
     Stored outside of the session, which the user may compare or pickle, by the id of its C++ session, which
-        `set_providers` replaces.
+    `set_providers` replaces.
     """
 
     __slots__ = ("alive", "batched", "device", "facts", "seen", "warm")

@@ -48,7 +48,7 @@ def wrap_stage(stage: str) -> Callable[[Any], Any]:
     """Return a wrapper that records every call of a plain function as one *stage*, without nested stages.
 
     The loading of a model is one `load` without the waits of its tensors for a thread, and a recursive tokenizer call
-        counts once. A call inside a module or inside `generate`, whose streamer decodes every token, belongs to the outer call.
+    counts once. A call inside a module or inside `generate`, whose streamer decodes every token, belongs to the outer call.
     """
 
     def make(original: Any) -> Any:

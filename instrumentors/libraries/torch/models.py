@@ -23,8 +23,8 @@ class Method:
     """Replacement of a method of `torch.Tensor`.
 
     Torch passes the method itself to `__torch_function__`, where tensor subclasses look it up in their sets and dicts:
-        the replacement equals the original, whichever of the two they contain. As with the original, an attribute that is set
-        on a tensor instance has precedence.
+    the replacement equals the original, whichever of the two they contain. As with the original, an attribute that is set
+    on a tensor instance has precedence.
     """
 
     def __init__(self, function: Callable[..., Any], original: Any) -> None:
@@ -64,7 +64,7 @@ class Methods:
     """Replacements of the copying methods of `torch.Tensor`, which are removed during compilations.
 
     Dynamo recognizes a tensor method by the identity of the C function, and cannot trace another one, so compiled code
-        must find the originals. Copies of other threads are not timed meanwhile.
+    must find the originals. Copies of other threads are not timed meanwhile.
 
     Attributes:
         compiling: Number of running compilations.

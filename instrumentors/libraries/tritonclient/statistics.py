@@ -392,7 +392,7 @@ def spread(window: CallWindow, t0: int, t1: int) -> Marks:
     """Return the server stages in the middle of a call from *t0* to *t1*, with half of the network time on each side.
 
     `queue` is the total server time minus the computing time, because the waits of the steps of an ensemble are not
-        counted separately. Steps that ran in parallel are scaled to their total duration.
+    counted separately. Steps that ran in parallel are scaled to their total duration.
 
     >>> spread(CallWindow(Totals(calls=2, whole=12, h2d=2, forward=8, d2h=0), call_ns=10), 100, 110)
     ['queue@averaged', 102, 103, 'h2d@averaged', 103, 104, 'forward@averaged', 104, 108]
