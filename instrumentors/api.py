@@ -29,14 +29,14 @@ from typing import Any, TypeAlias, TypeVar, cast
 from .recorder import begin, end, finish
 from .records import MAX_MARKS, Marks, clock, current, has_room
 
-# Makes the context manager of one step.
+# Returns the context manager of one step.
 Step: TypeAlias = Callable[[], AbstractContextManager[object]]
 # Entered when the generator first runs, exited when it ends for any reason.
 Opened: TypeAlias = Callable[[], AbstractContextManager[Step]]
 
 
 def stepped(function: Callable[..., Generator[Any, Any, Any]], opened: Opened) -> Callable[..., Any]:
-    """Return a generator function like *function*; `send`, `throw`, `close` and the return value pass through."""
+    """Return *function*, a generator function, with each step inside a context manager from *opened*."""
 
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with opened() as step:
@@ -68,7 +68,7 @@ class _Steps(Generator[Any, Any, Any]):
 
 
 def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Opened) -> Callable[..., Any]:
-    """Return an async generator function like *function*; `asend`, `athrow` and `aclose` pass through."""
+    """Return *function*, an async generator function, with each step inside a context manager from *opened*."""
 
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with opened() as step:

@@ -27,7 +27,7 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     Raises:
         StagelensError: The collector rejected the event or cannot be reached.
     """
-    # Metrics may have an endpoint of their own.
+    # Metrics may have a separate endpoint.
     config = AgentConfig.from_env({key: value for key, value in env.items() if "_METRICS_" not in key})
     base = config.metrics_url.removesuffix("/v1/metrics")
     given = {key: value for key, value in event.items() if value is not None}

@@ -62,7 +62,7 @@ class Patch(NamedTuple):
         return vars(self.owner).get(self.name) is self.replacement
 
     def is_reloaded(self) -> bool:
-        """Return whether the original of the library is back, as after a reload; a wrapper around ours is not."""
+        """Return whether the attribute is the library's original again, as after a reload, and not a wrapper around ours."""
         present = _function(vars(self.owner).get(self.name))
         return not hasattr(present, "__wrapped__") and _identity(present) == _identity(_function(self.original))
 

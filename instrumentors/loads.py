@@ -1,8 +1,8 @@
 """Loads: what this process loaded and warmed up, during requests and before them, as phases of its cold start.
 
-A load may contain others: `from_pretrained` copies weights, a first run compiles. Each phase is noted with its own time, so that
+A load may contain others: `from_pretrained` copies weights, a first run compiles. Each phase is recorded with its own time, so that
 the phases of a process add up. Libraries read files and create objects from them in one call; reading is the part of that call
-in which the process waited and did not compute. Only long phases are noted, and at most `MAX_LOADS`. A forked child also
+in which the process waited and did not compute. Only long phases are recorded, and at most `MAX_LOADS`. A forked child also
 reports what its parent had loaded and not yet reported.
 
     token = loads.begin(reading=True)
@@ -94,7 +94,7 @@ class LoadLog:
         self._room = MAX_LOADS
 
     def begin(self, model: str = "", *, reading: bool = False) -> Token:
-        """Begin a phase of *model*, or of the model of the phase around it; `LOAD_READ` needs *reading*."""
+        """Begin a phase of *model* (default: that of the enclosing phase); set *reading* for `LOAD_READ`."""
         thread = self._thread
         token = clock(), worked() if reading else 0, thread.inside_ns, thread.inside_work_ns, thread.model
         thread.inside_ns, thread.inside_work_ns, thread.model = 0, 0, model or thread.model
@@ -106,7 +106,7 @@ class LoadLog:
         inside, inside_work, model = thread.inside_ns, thread.inside_work_ns, model or thread.model
         begun, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
         ended = clock()
-        # Copying, compiling and running count as work throughout: measuring them costs more than most of them take.
+        # Copying, compiling and running count completely as work: measuring them would cost more than most of them take.
         work = worked() - before if phase == LOAD_READ.key else ended - begun
         thread.inside_ns += ended - begun if phase else inside
         thread.inside_work_ns += work if phase else inside_work
@@ -118,7 +118,7 @@ class LoadLog:
             self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, begun, ended, own - waited))
 
     def note(self, phase: str, model: str, shape: str, begun: int, ended: int) -> None:
-        """Note a phase without other phases inside."""
+        """Record a phase without nested phases."""
         self._thread.inside_ns += ended - begun
         self._thread.inside_work_ns += ended - begun
         self._keep(LoadRecord(phase, model, shape, begun, ended, ended - begun))
@@ -129,7 +129,7 @@ class LoadLog:
             self._noted.append(load)
 
     def take(self) -> list[LoadRecord]:
-        """Return and remove the noted loads."""
+        """Return and remove the recorded loads."""
         return [self._noted.popleft() for _ in range(len(self._noted))]
 
 

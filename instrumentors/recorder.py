@@ -40,7 +40,7 @@ from typing import Final
 from . import records, trace_context
 from .records import CLOSED, OPEN, UNTIMED, Kind, Marks, Record, clock
 
-# Assigned and not imported: CPython compiles a method call on an imported name without its fast path, which costs the request
+# Assigned, not imported: CPython compiles a method call on an imported name without its fast path, which costs the request
 # path 90 ns.
 current, untimed = records.current, records.untimed
 
@@ -49,7 +49,7 @@ MAX_PENDING: Final = 8192
 # A backlog of at most this many lists causes no garbage collection of an older generation.
 WAKE_AT: Final = 256
 
-# Recording mode that `agent/govern.py` sets for `begin`. Until the first change it costs the request path one test of a zero.
+# Recording mode that `agent/govern.py` sets for `begin`. Before the first change it costs the request path one test for zero.
 # After that a request that started without stages may still be running, whatever the mode is by then.
 NEVER, TIMED_AGAIN, WITHOUT_STAGES, NOTHING = range(4)
 # Flag in `spare`: before the next request starts, `calibrate` is called on its thread.
@@ -107,7 +107,7 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
 
 
 def before_first_request(call: Callable[[], object]) -> None:
-    """Call *call* once on the thread of the first request, before that starts; replaces an earlier *call*."""
+    """Register *call*, which runs once on the thread of the first request before it starts; replaces an earlier *call*."""
     global spare, _before_first  # noqa: PLW0603 - like `calibrate`
     _before_first = call
     spare |= CALIBRATION
@@ -127,7 +127,7 @@ def _calibrate() -> None:
 
 
 def begin_untimed(variable: ContextVar[Marks | None]) -> tuple[Marks, Token[Marks | None]]:
-    """Start a request that is counted without stages; in `current` its stages are still recorded, in `untimed` not."""
+    """Start a request that is counted without stages; they are still recorded if *variable* is `current`, not if `untimed`."""
     marks: Marks = [OPEN, clock(), 0, UNTIMED, int(variable is current), 0]
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
@@ -166,7 +166,7 @@ def finish(  # noqa: PLR0917 - positional, because keywords cost the request pat
     http_status: int = 0,
     kind: Kind = "server",
 ) -> None:
-    """Hand a finished request to the background thread; never blocks, never raises.
+    """Pass a finished request to the background thread; never blocks, never raises.
 
     Args:
         marks: The list `begin` returned.
@@ -198,7 +198,7 @@ class Background:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._signal: queue.SimpleQueue[None] | None = None
-        # The request path makes this one comparison; 1 while no thread runs.
+        # Number of pending records at which the request path calls `wake`; 1 while no thread runs.
         self.wake_at = 1
 
     @property
@@ -285,7 +285,7 @@ def flush(timeout_seconds: float = 2.0) -> None:
 
 
 def _reset() -> None:
-    """Clear all state in a forked child: the parent reports the requests of the parent."""
+    """Clear all state in a forked child, because the parent reports its own requests."""
     global dropped, background, forked_at, spare  # noqa: PLW0603 - the child may have inherited half-changed objects
     forked_at = clock()
     spare = NEVER if _before_first is None else CALIBRATION
@@ -307,7 +307,7 @@ def disable() -> None:
 
 
 def park_if_inherited(pid: int) -> None:
-    """Block forever in any process but *pid*, which started the calling thread; to be called after each wait of its loop.
+    """Block forever if the current process is not *pid*, which started this thread; call after each wait of a thread's loop.
 
     A fork copies only the forking thread; but under gevent threads are greenlets, which all continue in the child. There they
     would export the data of the parent again under the same names.

@@ -103,7 +103,7 @@ MAX_STALLS: Final = 1000
 
 
 class Stall(NamedTuple):
-    """One stall.
+    """A stall of the process.
 
     Args:
         cause: A key of `core.stages.STALL_CAUSES`.

@@ -32,7 +32,7 @@ ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
 
 @dataclass(slots=True)
 class RequestTotals:
-    """Totals of requests.
+    """Number, marks and duration of a set of requests.
 
     Args:
         requests: Number of requests.
@@ -45,7 +45,7 @@ class RequestTotals:
     duration_ns: int = 0
 
     def include(self, other: RequestTotals) -> None:
-        """Add the requests of *other*."""
+        """Add the totals of *other*."""
         self.requests += other.requests
         self.marks += other.marks
         self.duration_ns += other.duration_ns
@@ -245,7 +245,7 @@ _TEXTS = (str, type(None))
 
 
 def dimensions_of(facts: dict[str, Any], route: str, *, failed: bool) -> Dimensions:
-    """Return the series of a request with these *facts*."""
+    """Return the dimensions of a request with these *facts*."""
     return Dimensions(
         to_text(facts.get("@model")),
         to_text(facts.get("@model_version")),
@@ -319,7 +319,7 @@ def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> 
 
 
 def known_stage(stage: str, own_stages: set[str]) -> str:
-    """Return the name under which *stage* is counted; add it to *own_stages* if it is new and the limit allows it."""
+    """Return the name under which *stage* is counted; add a new name to *own_stages* if the limit allows it."""
     if stage in BY_KEY or stage in own_stages:
         return stage
     stage = printable(stage[:MAX_STAGE])

@@ -46,7 +46,7 @@ from ..instrumentor import log_failure
 from ..recorder import park_if_inherited
 from ..stalls import loop_lag
 
-# Imported together with the agent, when no other thread may fork (`recorder._run`).
+# Imported together with the agent, not later: a fork during a later import would leave a half-imported module in the child.
 try:
     import pynvml as _pynvml  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 except Exception:  # any failure of a module with this name

@@ -172,7 +172,7 @@ def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> 
 
 
 def _nest_spans(root: Span, below: list[Span]) -> Iterator[Span]:
-    """Yield the spans *below* the root by start, with ids, the innermost request around each as its parent, and stalls."""
+    """Yield the spans *below* the root by start, with ids, stalls, and the innermost request around each as its parent."""
     around = [root]
     met = stalls.during(root.start, root.end)
     for span in below:

@@ -223,7 +223,7 @@ class Agent:
         interval = ExportInterval(min(self._since_ns, now_ns - 1), now_ns)
         self._since_ns = now_ns
         anchor_ns = now_ns - records.clock()
-        # The interval ends after the last exported request.
+        # Read the counters once more, after the last request of this export.
         self._counters.read(again=True)
         with self._cpu.spending("export"):
             readings = self._hardware.take() if due and self.config.hardware else ()

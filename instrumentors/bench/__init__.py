@@ -41,7 +41,7 @@ Ctrl-C ends it with the rounds there are. Exit codes: 0 measured, 1 the command 
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the argument parser of `stagelens bench`."""
     made = argparse.ArgumentParser(
         "stagelens bench",
         usage="stagelens bench [options] -- COMMAND [ARGUMENT ...]",

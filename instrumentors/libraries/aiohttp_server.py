@@ -193,7 +193,7 @@ def _handle_request(original: Any) -> Any:
         finally:
             exchange.finish(response)
             end(token)
-            # Not in another context: the garbage collector may close the coroutine of an unfinished task.
+            # Fails in another context, in which the garbage collector may close the coroutine of an unfinished task.
             with contextlib.suppress(ValueError):
                 _exchange.reset(serving)
 

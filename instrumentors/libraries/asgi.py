@@ -313,7 +313,7 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Tok
     return exchange, token
 
 
-# A stream that runs in the thread pool queues for each chunk; a long one must not use up the marks of the request.
+# A stream from the thread pool waits for the event loop at each chunk; a long one must not use up the marks.
 MAX_WAYS_BACK = MAX_MARKS // 4
 
 

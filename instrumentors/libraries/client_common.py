@@ -68,21 +68,21 @@ class AnsweredCall:
         self._is_told = record_headers(headers, marks, Wait(begun, self.ended))
 
     def is_said_in(self, part: Any) -> bool:
-        """Return whether *part* of a stream, a pydantic model, may hold a report, and the headers held none."""
+        """Return whether *part* of a stream, a pydantic model, may hold a report that the headers did not contain."""
         if self._is_told:
             return False
         usage = getattr(part, "usage", None)
         return any(not _KEYS.isdisjoint(getattr(holder, "model_extra", None) or ()) for holder in (part, usage))
 
     def streamed(self, part: Any, first: int, ended: int) -> None:
-        """Record the report in the last *part* of a stream whose tokens arrived from *first* to *ended*."""
+        """Record the server's report in the last *part* of a stream whose tokens arrived from *first* to *ended*."""
         if not self._is_told:
             self._is_told = record_report(
                 reports_in_body(part), self.marks, Wait(self._begun, ended or self.ended, first)
             )
 
     def read(self, body: Any) -> None:
-        """Record the report in the complete *body*, once; never raises."""
+        """Record the server's report in the complete *body*, at most once; never raises."""
         try:
             if self._is_told or not body or self.marks[0] != OPEN or not has_report(body):
                 return

@@ -70,7 +70,7 @@ class ExecutorInstrumentor(Instrumentor):
         # The method is inherited if gevent has replaced the original class.
         for owner in module.Thread.__mro__:
             self.replace(owner, "start", _start)
-        # The instance has its own `run` if another library has wrapped it.
+        # `Timer` has its own `start` if another library has wrapped it.
         self.replace(module.Timer, "start", _start)
 
     def _futures(self, module: ModuleType) -> None:

@@ -44,10 +44,10 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class KnownSession:
-    """Constant properties of one session, and the shapes it has run.
+    """Known properties of one session, and the input shapes of its runs.
 
-    Stored outside of the session, which the user may compare or pickle, by the id of its C++ session, which
-    `set_providers` replaces.
+    Not stored on the session, which the user may compare or pickle, but by the id of its C++ session, because
+    `set_providers` replaces the C++ session.
     """
 
     __slots__ = ("alive", "batched", "device", "facts", "seen", "warm")

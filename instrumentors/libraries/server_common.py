@@ -49,11 +49,11 @@ class ResponseStream:
         return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]
 
 
-# The route of a request that matched none: never its path.
+# Route of a request that matched no route; its path is never used.
 UNMATCHED = "__unmatched__"
 # First HTTP status that is a failure of the service.
 FAILED = 500
-# The methods of RFC 9110 and RFC 5789; a client may send any other word.
+# The methods of RFC 9110 and RFC 5789; a client may also send any other word.
 METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 OTHER_METHOD = "_OTHER"
 

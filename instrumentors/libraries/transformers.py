@@ -34,7 +34,7 @@ from .torch.models import known_models, register_model, thread_state
 
 
 def suppress() -> Token[Marks | None]:
-    """Hide the running request from everything that this context calls, until `recorder.end` gets the token."""
+    """Hide the running request from this context until the returned token is passed to `recorder.end`."""
     return current.set(None)
 
 
@@ -45,10 +45,10 @@ NAMELESS = ("model", "", ".", "..")
 
 
 def wrap_stage(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that records every call of a plain function as one *stage*, without nested stages.
+    """Return a wrapper that records every call of a plain function as one *stage*; stages inside the call are not recorded.
 
-    The loading of a model is one `load` without the waits of its tensors for a thread, and a recursive tokenizer call
-    counts once. A call inside a module or inside `generate`, whose streamer decodes every token, belongs to the outer call.
+    So loading a model is one `load` without the waits of its tensors for a thread, and a recursive tokenizer call counts
+    once. Calls inside a module or inside `generate`, whose streamer decodes every token, are not recorded.
     """
 
     def make(original: Any) -> Any:

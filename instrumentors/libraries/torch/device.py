@@ -442,7 +442,7 @@ class Devices:
         self.in_use = False
 
     def begin(self, device: Any, marks: Marks) -> Begun:
-        """Record the start of work of a request on *device*, a `torch.device`; None if it has no device times."""
+        """Record the start of work of a request on *device*, and return it; None if device times are not available."""
         self.in_use = True
         if marks[0] != OPEN:
             # The events of a finished request would never be read.

@@ -106,7 +106,7 @@ class Headers(dict[str, str]):
 
 
 def headers_for(call: Call, given: Any) -> Any:
-    """Return a copy of the user's headers with our `traceparent`, unless there is one."""
+    """Return a copy of the user's headers with `traceparent`, unless they have one already."""
     try:
         headers = Headers(given or {})
     except Exception:
@@ -161,7 +161,7 @@ def init(original: Any, protocol: str) -> Any:
 
 
 def infer(original: Any, place: int) -> Any:
-    """Wrap `infer` as a call of the request; *place* is the position of `headers` among the arguments."""
+    """Wrap `infer` to record a call of the request; *place* is the position of `headers` among the arguments."""
 
     def infer(self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any) -> Any:
         marks = current.get()
@@ -185,7 +185,7 @@ def infer(original: Any, place: int) -> Any:
 
 
 def infer_aio(original: Any, place: int) -> Any:
-    """Wrap the coroutine function `infer` likewise."""
+    """Wrap the coroutine function `infer` to record a call of the request."""
 
     async def infer(
         self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any
@@ -262,7 +262,7 @@ def _failure(response: Any) -> str:
 
 
 def get_result(original: Any) -> Any:
-    """Wrap `get_result` as a wait of the request."""
+    """Wrap `get_result` to record its wait as `network`."""
 
     def get_result(self: Any, block: Any = True, timeout: Any = None) -> Any:
         marks = current.get()
@@ -290,7 +290,7 @@ def _gave_up(marks: Marks, handle: Any, begun: int) -> None:
 
 
 def async_infer_grpc(original: Any) -> Any:
-    """Wrap `async_infer`, whose call ends with its callback, which belongs to the request too."""
+    """Wrap `async_infer`: its callback ends the call and runs in the context of the request."""
 
     def async_infer(
         self: Any, model_name: Any, inputs: Any, callback: Any, model_version: Any = "", *args: Any, **options: Any
@@ -331,7 +331,7 @@ def _with_headers(call: Call, place: int, args: tuple[Any, ...], options: dict[s
 
 
 def building(original: Any) -> Any:
-    """Wrap the building of a call's request."""
+    """Wrap the function that builds the request of a call, to record `serialize`."""
 
     def _get_inference_request(*args: Any, **options: Any) -> Any:
         call = calling.get()
