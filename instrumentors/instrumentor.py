@@ -72,9 +72,9 @@ class Instrumentor:
 
     Attributes:
         library: Import name of the library.
-        title: Its name in the documentation.
+        title: Name of the library in the documentation.
         stages: Description of each stage by its key; one line each.
-        facts: Facts that it records about a request, such as "model".
+        facts: Facts about a request that the instrumentor records, such as "model".
         not_timed: Operations that are not timed although a reader might expect it, with an alternative if there is one.
         tested: Versions of the distributions in the tests.
     """

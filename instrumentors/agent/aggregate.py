@@ -1,6 +1,6 @@
 """Aggregation of the finished requests of a process into series of histograms, on the background thread.
 
-The recording level (`ALL` to `NOTHING`) says how much of a request is aggregated; `RequestTotals` holds the number, marks and
+The recording level (`ALL` to `NOTHING`) defines how much of a request is aggregated; `RequestTotals` holds the number, marks and
 duration of the requests of each level, for the governor.
 """
 

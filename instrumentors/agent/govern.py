@@ -1,10 +1,10 @@
 """The cost of the agent in this process, and the governor that limits it to STAGELENS_OVERHEAD_BUDGET.
 
 Requests are not measured. Once a second, before a request starts, a calibration request measures the cost on the request's
-thread (`PathCost`); this cost is multiplied by the number of marks. The calibration
-request uses the real recorder with empty stages, and runs on that thread because only there the CPU caches are in the state
-that the work of the service leaves. The median of many calibrations counts: another thread may have held the interpreter during any one. The CPU
-time of our own threads is measured (`CpuAccount`).
+thread (`PathCost`); this cost is multiplied by the number of marks. The calibration request uses the real recorder with
+empty stages, and runs on that thread because only there the CPU caches are in the state that the work of the service leaves.
+The median of many calibrations counts, because another thread may have held the interpreter lock during any of them. The
+CPU time of our own threads is measured (`CpuAccount`).
 
 The governor lowers the level as soon as the cost has exceeded the budget for a few seconds, to the first level whose expected
 cost fits. It raises the level only after the next one has been expected to fit, with a margin, for a while. After a raise
@@ -205,7 +205,7 @@ class Governor:
         return True
 
     def try_again(self, now: float) -> bool:
-        """At level `NOTHING`, where costs are unknown, resume counting after the waiting time; return whether it resumed."""
+        """At level `NOTHING`, where costs are unknown, count requests again after a waiting time; return whether counting resumed."""
         self._room = now if self._room is None else self._room
         if self.level != NOTHING or now - self._room < self._raise_after_seconds:
             return False

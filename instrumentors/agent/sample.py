@@ -2,7 +2,7 @@
 
 For each series and export interval: forced requests, failed ones, the slowest, cold ones (something was loaded during them),
 and a uniform sample for comparison. The slowest requests are always retained, regardless of the order of arrival, and so are
-the others up to their limits. The limits of `Keep` bound the memory.
+the others up to their limits. `SamplingLimits` bounds the memory.
 """
 
 from __future__ import annotations

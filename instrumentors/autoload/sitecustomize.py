@@ -1,4 +1,4 @@
-"""Instruments every Python process that `stagelens run` starts, before the program runs.
+"""Startup hook that instruments every Python process of `stagelens run` before the program runs.
 
 Any interpreter may find this file on PYTHONPATH, even an old one or one without Stagelens: the syntax is plain, and nothing
 here may stop the program.

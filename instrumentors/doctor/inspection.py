@@ -1,7 +1,7 @@
-"""The inspected command: its interpreter, started as the command would start it, its environment, its sources and a live run.
+"""Inspection of a command: its interpreter and environment, its sources, and optionally a live run.
 
-- Interpreter: `ask_interpreter` starts it with `probe.py`, which prints its facts.
-- Sources: the command's own modules, parsed and never executed: a script or `module:app` among its words, and their local
+- Interpreter: `ask_interpreter` starts it, as the command would, with `probe.py`, which prints facts about it.
+- Sources: the command's own modules, parsed and never executed: a script or `module:app` in its arguments, and their local
   imports. Conclusions from them are guesses: a name may be something else when the program runs.
 - Live run (`--run`): `run_and_watch` runs the command for a while and observes which of its processes are instrumented.
 """
@@ -35,7 +35,7 @@ OLDEST_OPENTELEMETRY = (1, 30)
 
 
 class DoctorFinding(NamedTuple):
-    """One problem or hint.
+    """A problem or hint that a check has found.
 
     Args:
         text: The problem and its consequence.
@@ -50,7 +50,7 @@ class DoctorFinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Facts about the command's interpreter, started as the command would start it.
+    """Facts about the interpreter of the command, from a test start in the command's environment.
 
     Args:
         executable: Path of the interpreter.

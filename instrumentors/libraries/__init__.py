@@ -1,1 +1,1 @@
-"""The instrumented libraries: one module or package each, plus what several of them share."""
+"""Instrumented libraries: one module or package each, and modules that are shared by several of them."""

@@ -87,7 +87,7 @@ class AiohttpExchange:
         self.mark_network(begun, self._ended)
 
     def finish(self, response: Any) -> None:
-        """Finish the record of the request after *response* was sent; None if no response was sent completely."""
+        """Finish the record of the request. *response* is the sent response, None if none was sent completely."""
         ended = self._ended or clock()
         route, error_type, status = UNMATCHED, self._error_type, FAILED
         try:

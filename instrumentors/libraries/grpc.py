@@ -2,7 +2,7 @@
 
 The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
 interceptor adds is visible. A unary call ends with its response, or, for a future and in asyncio, when the call is
-done. In a stream each wait for a message counts, the first one as the wait for the headers.
+done. In a stream each wait for a message is recorded, the first one as the wait for the headers.
 """
 
 from __future__ import annotations

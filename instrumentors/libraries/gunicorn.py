@@ -1,7 +1,7 @@
 """gunicorn: the wait of a connection for a thread of a gthread worker, as `queue` of its request.
 
-Its other workers have no queue of their own: connections wait in the kernel, and only the `X-Request-Start` of a proxy
-shows how long.
+The other worker types have no queue: connections wait in the kernel, and only the `X-Request-Start` of a proxy shows how
+long.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class _Reads(Generator[bytes, None, None]):
                 self._call.ended = clock()
 
     def throw(self, *error: Any) -> bytes:
-        """Raise the exception inside the body iterator."""
+        """Raise *error* inside the body iterator."""
         return self._parts.throw(*error)
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
                 self._call.ended = clock()
 
     async def athrow(self, *error: Any) -> bytes:
-        """Raise the exception inside the body iterator."""
+        """Raise *error* inside the body iterator."""
         return await self._parts.athrow(*error)
 
     async def aclose(self) -> None:

@@ -1,8 +1,8 @@
 """LitServe: the wait in its queue, and the stages of the worker process for a request or a batch.
 
 The HTTP process creates a ticket (`tickets.py`) when it puts a request into LitServe's queue, and stores it under the
-id of the request. The worker records a run from when it has the request or its whole batch; the response carries the
-run back on its id. A run is sent with the ids of its requests.
+id of the request. The worker records a run that starts when the request or its complete batch arrives; the
+response carries the run back on its id. A run is sent with the ids of its requests.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 - The adaptive batcher processes batches in tasks that all run in the context of an early request. Each request creates
   a ticket (`tickets.py`) under the id that MLServer assigns there, and each batch takes the tickets of its requests.
-- A worker process (`parallel_workers`) records a run from when it has a message; the response carries the run back on
-  its id. The stages of a worker for a batch belong to each request of the batch.
+- A worker process (`parallel_workers`) records a run that starts when a message arrives; the response carries the run
+  back on its id. The stages of a worker for a batch belong to each request of the batch.
 """
 
 from __future__ import annotations

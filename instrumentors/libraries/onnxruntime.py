@@ -3,7 +3,7 @@
 - The first run is `load`, unless it came before any request, as in a warm-up. On an accelerator the first run of every
   shape is `load` too, up to `MAX_SHAPES` per session; on a CPU a new shape is `forward`. Measured there (magika, the
   models of rapidocr): the very first run takes 1.2 to 1.8 times as long as a later one, the first of a new shape 1.05
-  times, by which known shapes vary as well. CUDA searches its convolutions anew: 634 ms against 2 ms
+  times, which is also the variation of known shapes. CUDA selects its convolutions again: 634 ms against 2 ms
   (https://github.com/PaddlePaddle/PaddleX/pull/5057).
 - `h2d` and `d2h` are explicit copies between two devices; copies inside `run` belong to the run.
 - The model name is the file name without folder and suffix, or the name of the graph if the model was passed as bytes.

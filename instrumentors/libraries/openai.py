@@ -1,10 +1,10 @@
 """The OpenAI client, for all servers with that API: streamed responses, sync and async.
 
-`create(stream=True)` returns a stream; each chunk is inspected when it passes, in whatever context it is read. It
-belongs to the request in which the stream was created. Calls themselves are timed by the instrumentation of the HTTP
-client underneath.
+`create(stream=True)` returns a stream; each chunk is inspected when it passes, in whatever context it is read. The
+stream belongs to the request in which it was created. The calls are timed by the instrumentation of the HTTP client
+underneath.
 
-The first token is that of the first chunk with content. The time per token is that of tokens, not of chunks, and needs
+The first token arrives with the first chunk with content. The time per token is that of tokens, not of chunks, and needs
 `stream_options={"include_usage": True}` in a chat; responses and assistants always report their usage. Times that vLLM,
 Groq, Cerebras, Fireworks and llama.cpp report in the last chunk are split off: [reported.md](../reported.md).
 """
@@ -97,7 +97,7 @@ class _Parts(Generator[Any, Any, Any]):
         return part
 
     def throw(self, *error: Any) -> Any:
-        """Raise the exception inside the stream."""
+        """Raise *error* inside the stream."""
         return self._parts.throw(*error)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class _AsyncParts(AsyncGenerator[Any, Any]):
         return part
 
     async def athrow(self, *error: Any) -> Any:
-        """Raise the exception inside the stream."""
+        """Raise *error* inside the stream."""
         return await self._parts.athrow(*error)
 
     async def aclose(self) -> None:

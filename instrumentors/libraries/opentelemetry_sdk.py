@@ -1,11 +1,11 @@
 """OpenTelemetry SDK: the user's own span around a request, so that the trace of the request becomes part of the user's trace.
 
 A span around the request is found when the request starts; a server span that an instrumentation opens inside the
-application, when that span starts. Any other span inside the request (a query, for example) only defines the trace id.
-Nothing is timed.
+application is found when that span starts. Any other span inside the request (a query, for example) only defines the
+trace id. Nothing is timed.
 
-Spans that a collector could count as a request of its own get the attribute `stagelens.counted`: the one around our
-request, and those inside it that have no parent in the process. The collector does not count them again.
+Spans that a collector could count as separate requests get the attribute `stagelens.counted`: the span around the
+request, and spans inside it that have no parent in the process. The collector does not count them again.
 """
 
 from __future__ import annotations

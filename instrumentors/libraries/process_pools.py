@@ -1,7 +1,7 @@
-"""Process pools: the stages of a `ProcessPoolExecutor` worker for a request, and the `queue` before.
+"""Process pools: the stages of a `ProcessPoolExecutor` worker for a request, and the `queue` before them.
 
-The job is wrapped in a call of ours, which records in the child and returns the record with the result, or on the
-exception; the pool's own thread in the parent removes it before the user's code sees it. Both processes use the same
+The job is wrapped in a function that records in the child and returns the record with the result, or on the exception.
+The pool's own thread in the parent removes the record before the user's code gets the result. Both processes use the same
 clock (`tickets.py`). Jobs outside of any request are not wrapped.
 """
 

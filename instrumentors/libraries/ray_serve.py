@@ -3,8 +3,8 @@
 - The proxy notes the arrival of a request in the header `X-Request-Start`, as nginx does, unless the header exists: the
   wait for a replica is `queue`. The requests of a FastAPI deployment are counted by the module for Starlette and FastAPI;
   those of all others here.
-- A call by a handle goes to a process of another deployment, perhaps on another host. It carries its start and the
-  trace of the caller: in the callee it is a request of its own in that trace, in the caller a `dependency`.
+- A call by a handle goes to a process of another deployment, perhaps on another host. The call carries its start
+  and the trace of the caller: in the callee it is a separate request in that trace, in the caller a `dependency`.
 - `@serve.batch` processes batches in tasks that all run in the context of the very first request. Each call creates a
   ticket (`tickets.py`), which is stored with the future that it waits for, and each batch takes the tickets of its
   calls.

@@ -1,4 +1,4 @@
-"""Records the imports of each process that `stagelens doctor --run` watches; runs right after our own `sitecustomize`.
+"""Startup hook that records the imports of each process of `stagelens doctor --run`, after our other `sitecustomize`.
 
 Each process writes a file of its own, with a line for each instrumented library or other tracer as soon as it is imported and
 our hooks have run. Nothing here may stop the program.

@@ -1,8 +1,8 @@
 """PyTorch: `forward` (the outermost module call), `load`, `h2d` and `d2h`.
 
 All calls of eager, scripted and compiled modules go through `nn.Module.__call__`. The test whether Dynamo is tracing
-comes first, because that keeps torch.compile intact: Dynamo evaluates the test to a constant, so that there is no graph break and no
-recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
+comes first, because that keeps torch.compile intact: Dynamo evaluates the test to a constant, so that there is no graph
+break and no recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
 
 A call inside a module is dispatched as `nn.Module` would do it: this halves the cost of the patch for a net of many
 small modules, to a tenth of a microsecond per module.

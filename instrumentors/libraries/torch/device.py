@@ -1,22 +1,22 @@
-"""Times of the devices for a request: `forward` and copies by the device's own clock, and the `queue` before them.
+"""Device times of a request: `forward` and copies by the clock of the device, and the `queue` before them.
 
-A GPU works later than its host asks. Before and after each piece of work an event is recorded on its stream, except while the
-stream is capturing a CUDA graph, and the background thread queries the events after the request: nothing ever waits for a
-device. After the request `DeviceTimes` reports
+A GPU executes work later than its host launches it. Before and after each piece of work an event is recorded on its stream,
+except while the stream is capturing a CUDA graph. The background thread queries the events after the request, so that nothing
+ever waits for a device. After the request `DeviceTimes` reports
 
 - for a model: when the device ran it (`forward@gpu`), beside when the host launched it (`forward@launch`);
-- for a copy: when the device made it (`d2h@gpu`). The host starts a copy early and waits in it for the model, which is
-  not part of it;
-- how long work waited for that of another request on the same stream (`queue@gpu`).
+- for a copy: when the device made it (`d2h@gpu`). The host starts a copy early and waits in that call for the model; this
+  wait does not count as copy;
+- how long work waited for work of another request on the same stream (`queue@gpu`).
 
 Work without device times is timed by its launch alone.
 
-Events only report their distance. To place them on the host's clock (`Timeline`): no event can have happened before it was
-requested, and on an idle device it happened just then. So of all events of the last second the one with the least delay
-defines the offset of the clocks. After a copy that the host waits for, there always is such an event.
+Events only report the time between two of them. `Timeline` maps them to the host's clock: no event can have happened before
+its request, and on an idle device it happened at that moment. So the event with the least delay in the last second defines
+the offset of the clocks. After a copy for which the host waits there is always such an event.
 
-A thread that queries events must have the context of a device that is in use (`Driver`): without one it would get that of
-the first device, which may have to be created and takes half a gigabyte of its memory
+A thread that queries events must have the context of a device in use (`Driver`): otherwise it would get the context of the
+first device, which may have to be created and takes half a gigabyte of device memory
 (https://github.com/pytorch/pytorch/pull/135273). During a stream capture queries are forbidden for all threads except
 those in relaxed mode.
 """
@@ -325,7 +325,7 @@ class DeviceWork:
         return [*self._queue(max(asked, free_at), start), f"{self._stage}@gpu", start, max(end, returned)]
 
     def launch(self) -> Marks:
-        """Return the marks of work without device times; the launch of a model is already recorded."""
+        """Return the marks of work without device times: the launch of a copy, none for a model (already recorded)."""
         if self.end is None or self._stage not in COPIES:
             return []
         return [f"{self._stage}@launch", self.start.asked, self.end.asked]

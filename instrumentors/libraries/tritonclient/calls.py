@@ -323,7 +323,7 @@ def async_infer_grpc(original: Any) -> Any:
 
 
 def _with_headers(call: Call, place: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-    """Return *args* with our headers in their *place*, or put them among *options*."""
+    """Return *args* with our headers at index *place*; if *args* is shorter, set them in *options*."""
     if len(args) > place:
         return (*args[:place], headers_for(call, args[place]), *args[place + 1 :])
     options["headers"] = headers_for(call, options.get("headers"))

@@ -1,8 +1,8 @@
 """Average stages of a Triton server, from the difference of two readings of its statistics.
 
 The average over all calls of all clients that the server finished between two readings is used for the calls in
-that time, and is marked as averaged: each of our calls gets the same share as of their mean, so that a long call gets
-more than a short one and all together add up to the numbers of the server. Nothing here runs on the thread of a
+that time, and is marked as averaged: each call of this process gets the same relative share of its duration, so that a
+long call gets more than a short one and all together add up to the numbers of the server. Nothing here runs on the thread of a
 request. A model is read at most once a second, in about a second at most, on a connection of our own. After failures
 the pause doubles, and a slow server is read for at most a tenth of the time, because requests wait for it meanwhile.
 
