@@ -1,4 +1,4 @@
-"""`stagelens collector --check`: report all errors in the settings and the file at once, or their effect.
+"""`stagelens collector --check`: report all errors in the settings and the configuration file, or describe their effect.
 
 Nothing is started, listened on, created or changed; a PostgreSQL database is only connected to.
 """
@@ -30,10 +30,10 @@ _OURS = re.compile(r"STAGELENS_COLLECTOR_(?!SERVICE_|PORT_)")
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Check the settings in *environment*, and the file they name.
+    """Check the settings in *environment* and the configuration file that they name.
 
     Returns:
-        0 with what they would do on the output, or 1 with every problem on the error output.
+        The exit code: 0 after printing the effect of the settings, 1 after printing every problem to the error output.
     """
     problems = [*_wrong_settings(environment)]
     wrong = {key for key, _ in problems}
@@ -58,7 +58,7 @@ def main(environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def _noted(told: list[str]) -> Generator[None]:
-    """Record an error within the block, and continue."""
+    """Record an error raised within the block, and continue after the block."""
     try:
         yield
     except StagelensError as error:

@@ -62,8 +62,8 @@ class Token:
 
     Args:
         name: Name of its client; shown, unlike the token.
-        digest: SHA-256 of the token; the token itself is not kept.
-        environment: Environment of all resources sent with it, whatever they claim; None to accept their own.
+        digest: SHA-256 of the token; the token itself is not retained.
+        environment: Environment that replaces the one in the client's resources; None to accept theirs.
         limits: Rate limits.
     """
 
@@ -78,8 +78,8 @@ class Certificate:
     """An admitted client certificate.
 
     Args:
-        common_name: Common name of its subject, and name of the client.
-        environment: Environment of all resources sent with it, whatever they claim; None to accept their own.
+        common_name: Common name of the certificate subject, used as the name of the client.
+        environment: Environment that replaces the one in the client's resources; None to accept theirs.
         limits: Rate limits.
     """
 
@@ -95,7 +95,7 @@ class ServerTlsFiles:
     Args:
         certificate: Server certificate, followed by intermediate certificates.
         key: Private key, without a password.
-        client_ca: Authorities that sign client certificates; None requests none.
+        client_ca: Authorities that sign client certificates; None requests no client certificate.
     """
 
     certificate: Path
@@ -137,7 +137,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, slots=True)
 class AccessSection:
-    """Content of the section.
+    """Content of the section `access:`.
 
     Args:
         access: Credentials and limits of clients.
@@ -151,7 +151,7 @@ class AccessSection:
 def read_access(
     document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> AccessSection:
-    """Read the section; errors are added to the document's problems. `Secrets` describes *held*."""
+    """Read the section `access:`; errors are added to the document's problems. `Secrets` describes *held*."""
     fields = Fields(document, place, value, example="tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]")
     files: list[Path] = []
 
@@ -228,7 +228,7 @@ def _read_token(
     elif written:
         if _SHA256.fullmatch(written):
             return replace(token, digest=bytes.fromhex(written))
-        # The value may be the token itself, so it is not repeated.
+        # The value may be the token itself, so the message does not repeat it.
         fix = "write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints"
         fields.complain(f"{fields.name('sha256')} is no SHA-256; {fix}", "sha256")
     elif not secret:
@@ -299,7 +299,7 @@ def _read_tls(fields: Fields) -> ServerTlsFiles | None:
 
 
 def _check_unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
-    """Report duplicate *names* of the items at *place*; with an empty *called* they are digests and not shown."""
+    """Report duplicate *names* of the items at *place*; an empty *called* marks digests, which are not shown."""
     seen: dict[str, Place] = {}
     for position, name in enumerate(names):
         here = (*place, position)
@@ -312,12 +312,12 @@ def _check_unique(document: Document, place: Place, names: Iterable[str], called
 
 
 def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
-    """Refuse to listen on a *host* that other machines can reach if no credentials are needed.
+    """Refuse to listen on a *host* that other machines can reach if no credentials are required.
 
     Args:
         host: The address to listen on.
         access: Credentials of clients.
-        is_open: STAGELENS_COLLECTOR_OPEN: whether this is allowed.
+        is_open: Whether STAGELENS_COLLECTOR_OPEN allows access without credentials.
 
     Raises:
         ConfigError: The collector would be open, with the possible fixes.
@@ -346,10 +346,10 @@ class HttpTls:
     """TLS context of an HTTPS server.
 
     Args:
-        files: Its PEM files.
+        files: PEM files of the server.
 
     Attributes:
-        context: The context; it passes each handshake to the newest context made from the files.
+        context: TLS context; each handshake uses the newest context made from the files.
 
     Raises:
         ConfigError: The files cannot be used.
@@ -370,7 +370,7 @@ class GrpcTls:
     """TLS credentials of a gRPC server.
 
     Args:
-        files: Its PEM files.
+        files: PEM files of the server.
 
     Attributes:
         credentials: Argument of `add_secure_port`.
@@ -389,7 +389,7 @@ class GrpcTls:
         )
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return a new configuration, or None to keep the current one; gRPC calls it before each handshake."""
+        """Return a new configuration, or None to keep the current one; called by gRPC before each handshake."""
         newest = self._watched.newest()
         if newest is self._given:
             return None
@@ -416,7 +416,7 @@ def with_certificate(application: AsgiApplication, certificate: str) -> AsgiAppl
 
 
 class _ReloadedFiles(Generic[T]):
-    """Object made from files, and made again when they change; invalid files keep the last valid object in use."""
+    """Object created from files and created again when they change; with invalid files the last valid object stays in use."""
 
     def __init__(self, files: ServerTlsFiles, make: Callable[[ServerTlsFiles], T]) -> None:
         self._files, self._make = files, make
@@ -436,7 +436,7 @@ class _ReloadedFiles(Generic[T]):
         try:
             self._current = self._make(self._files)
         except ConfigError as error:
-            # This happens while the files are replaced one after the other.
+            # Certificate and key do not match while the files are replaced one after the other.
             _log.error("%s; the certificate read before is used on", error)
         else:
             _log.info("%s was read again", self._files.certificate)

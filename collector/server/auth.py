@@ -1,8 +1,8 @@
 """Access control: authentication of callers, their environment, rate limits and service limits.
 
-It applies to every export (HTTP and gRPC), to `/v1/events` and to `/metrics`; not to `/`, `/livez`, `/readyz` and `/healthz`, which
-show nothing of the data. Rate limits are token buckets for each client, in bounded number. A sender has a limit of services, so that
-invented service names do not use up the limit of the whole store.
+Access control applies to every export (HTTP and gRPC), to `/v1/events` and to `/metrics`; not to `/`, `/livez`, `/readyz` and
+`/healthz`, which show none of the data. Rate limits are token buckets for each client, in bounded number. The number of services of
+a sender is limited, so that invented service names do not use up the service limit of the whole store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .access_config import Access, Certificate, RateLimits, Token
 
 # Half of the limit of a store (`SeriesCaps.services`): enough for a gateway that forwards for many services. [count]
 MAX_SERVICES = 250
-# A service that a sender has not used for so long no longer counts; the store does the same, see `series.ACTIVE_SECONDS`. [seconds]
+# A service that a sender has not used for this time no longer counts towards its limit; see `series.ACTIVE_SECONDS`. [seconds]
 FORGOTTEN_SECONDS = 86_400.0
 # Senders that are tracked separately; all others have one limit in common. A service takes about 300 bytes. [count]
 _MAX_SENDERS = 1000
@@ -44,20 +44,20 @@ class ServiceShares:
 
     Args:
         clock: Monotonic time. [seconds]
-        known: Services that the store has already; they are always admitted, and count for no sender.
+        known: Services already in the store; they are always admitted and do not count towards any limit.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, known: Collection[str] = ()) -> None:
         self._clock, self._known = clock, frozenset(known)
         self._dropped_at = float("-inf")
         self._lock = threading.Lock()
-        # By sender (None for all untracked ones): its services and when each was used last, the least recently used first.
+        # By sender (None for all untracked senders): services and time of last use, the least recently used first.
         self._named: OrderedDict[Sender | None, OrderedDict[str, float]] = OrderedDict()
         # Senders that exceeded the limit, and when last.
         self._greedy: dict[Sender | None, float] = {}
 
     def admit(self, sender: Sender | None, service: str) -> bool:
-        """Return whether *sender* may use *service*: it has done so recently, or is below its limit."""
+        """Return whether *sender* may use *service*: the service was used recently, or the sender is below its limit."""
         if service in self._known:
             return True
         now = self._clock()
@@ -82,7 +82,7 @@ class ServiceShares:
             return [" ".join(sender) if sender else "many addresses" for sender in self._greedy]
 
     def _drop_idle_senders(self, now: float) -> None:
-        """Drop senders without recent services; at most once a minute, because it visits all of them."""
+        """Drop senders without recent services, at most once a minute because all senders are checked."""
         if now - self._dropped_at < _DROP_SECONDS:
             return
         self._dropped_at = now
@@ -108,10 +108,10 @@ _MAX_CLEARED = 2
 
 
 class TokenBucket:
-    """Token bucket that may be overdrawn.
+    """Token bucket of a rate limit; the level may become negative.
 
     Args:
-        per_second: Refill rate.
+        per_second: Refill rate. [tokens per second]
         now: Monotonic time. [seconds]
     """
 
@@ -123,16 +123,16 @@ class TokenBucket:
         self._level, self._at = self._size, now
 
     def wait_seconds(self, least: float, now: float) -> float:
-        """Return the time until the bucket contains *least*; 0 if it does already."""
+        """Return the seconds until the bucket contains *least* tokens; 0 if it already does."""
         wait_seconds = (least - self._filled(now)) / self._per_second
         return wait_seconds if wait_seconds > _ROUNDING_SECONDS else 0.0
 
     def take(self, amount: float, now: float) -> None:
-        """Take *amount*; the level may become negative."""
+        """Remove *amount* tokens; the level may become negative."""
         self._level, self._at = self._filled(now) - amount, now
 
     def is_full(self, now: float) -> bool:
-        """Return whether the bucket is full, like a new one."""
+        """Return whether the bucket is full."""
         return self._filled(now) >= self._size
 
     def _filled(self, now: float) -> float:
@@ -151,9 +151,9 @@ class ClientMeter:
         )
 
     def request(self, now: float) -> float:
-        """Count a request and return 0, or return the delay of a refused one in seconds; refused requests are not counted."""
+        """Count an allowed request and return 0, or return the retry delay of a refused request in seconds."""
         requests = self._requests.wait_seconds(1.0, now) if self._requests else 0.0
-        # The size of a body is known after it was received: it may overdraw the bucket and delay the next request.
+        # The size of a body is known only after receipt: a large body may overdraw the bucket and delay the next request.
         size = self._bytes.wait_seconds(0.0, now) if self._bytes else 0.0
         wait_seconds = max(requests, size)
         if not wait_seconds and self._requests:
@@ -161,23 +161,23 @@ class ClientMeter:
         return wait_seconds
 
     def body(self, size_bytes: int, now: float) -> None:
-        """Count the body of a request."""
+        """Count the size of a request body."""
         if self._bytes:
             self._bytes.take(size_bytes, now)
 
     def is_idle(self, now: float) -> bool:
-        """Return whether all buckets are full, as in a new meter."""
+        """Return whether all buckets are full, so that the meter can be replaced by a new one."""
         return all(bucket is None or bucket.is_full(now) for bucket in (self._requests, self._bytes))
 
 
 class ClientMeters:
     """Rate limits of all clients. Not thread-safe.
 
-    Only idle meters are removed; otherwise a client with many addresses could reset its limit. At *most* meters, new clients
-    share one until others become idle.
+    Only idle meters are removed; otherwise a client with many addresses could reset its limit. Beyond *most* meters, new clients
+    share one meter until others become idle.
 
     Args:
-        most: Limit of meters.
+        most: Maximum number of meters.
     """
 
     def __init__(self, most: int = MAX_METERS) -> None:
@@ -190,7 +190,7 @@ class ClientMeters:
         return len(self._meters)
 
     def of(self, client: Hashable, limits: RateLimits, now: float) -> ClientMeter:
-        """Return the meter of *client*; changed *limits* create a new one."""
+        """Return the meter of *client*; changed *limits* create a new meter."""
         key = (client, limits)
         if key in self._meters:
             self._meters.move_to_end(key)
@@ -237,8 +237,8 @@ class RefusedError(StagelensError):
     Args:
         status: 401 (with `WWW-Authenticate: Bearer`; UNAUTHENTICATED in gRPC), 403 (PERMISSION_DENIED) or
             429 (RESOURCE_EXHAUSTED).
-        message: The error and its fix; it repeats nothing that was sent.
-        retry_after_seconds: Delay before a retry; None where a retry is useless.
+        message: The error and its fix, without any content of the request.
+        retry_after_seconds: Delay before a retry; None if a retry is useless.
     """
 
     def __init__(self, status: HTTPStatus, message: str, retry_after_seconds: int | None = None) -> None:
@@ -269,9 +269,9 @@ class AdmittedClient:
 
     Args:
         client: The name of its token or certificate, or its address.
-        environment: The environment of its resources, whatever they claim; None to accept their own.
-        names: Returns whether it may use a service name.
-        meter: Its rate limit, None without one.
+        environment: Environment that replaces the one in the client's resources; None to accept theirs.
+        names: Function that returns whether the client may use a service name.
+        meter: Meter of the client's rate limit; None for no limit.
     """
 
     client: str
@@ -280,7 +280,7 @@ class AdmittedClient:
     meter: ClientMeter | None = field(default=None, repr=False, compare=False)
 
     def correct(self, resource: Attributes) -> None:
-        """Set the attributes of a resource that its sender cannot choose: the environment, and `__other__` beyond its service limit."""
+        """Set the resource attributes that the sender cannot choose: the environment, and `__other__` beyond the service limit."""
         if self.environment is not None:
             resource[ENVIRONMENT] = self.environment
         if not self.names(printable_text(resource.get(SERVICE_NAME, "")) or UNKNOWN_SERVICE):
@@ -299,10 +299,11 @@ class AccessControl:
     """Authenticates callers and applies their limits. Thread-safe.
 
     Args:
-        access: Returns the current access configuration; called for every request, so removed entries take effect at once.
+        access: Function that returns the current access configuration; called for every request, so that removed entries take
+            effect at once.
         is_open: Whether callers without credentials are admitted although credentials are configured.
         clock: Monotonic time. [seconds]
-        known_services: Services that the store has already, see `ServiceShares`.
+        known_services: Services already in the store, see `ServiceShares`.
 
     Attributes:
         shares: Service limits of all senders.
@@ -342,7 +343,7 @@ class AccessControl:
         return AdmittedClient(client.name, client.environment, names, meter)
 
     def received(self, admission: AdmittedClient, size_bytes: int) -> None:
-        """Count the size of the received body of *admission*; it delays the next request of the client."""
+        """Count the size of the received body of *admission*; a large body delays the next request of the client."""
         if admission.meter is not None:
             with self._lock:
                 admission.meter.body(size_bytes, self._clock())

@@ -120,9 +120,9 @@ DecodeTogether: TypeAlias = Callable[[Sequence[D]], Sequence[T]]
 
 # Ten times the size of an agent's export.
 SMALL_BYTES = 1024**2
-# Each takes up to two seconds, and an exporter gives up after ten.
+# Decoding a large body takes up to two seconds, and exporters time out after ten.
 _MAX_LARGE = 8
-# Inflated bytes that are decoded together; more take longer without being faster.
+# Inflated bytes that are decoded together; larger groups increase the latency without being faster.
 _MAX_TOGETHER_BYTES = 256 * 1024
 
 
@@ -132,7 +132,7 @@ def identity(read: Sequence[T]) -> Sequence[T]:
 
 
 class _LargeError(Exception):
-    """A body is larger than `SMALL_BYTES` once inflated."""
+    """An inflated body is larger than `SMALL_BYTES`."""
 
 
 class _Job(NamedTuple):
@@ -162,10 +162,10 @@ class DecoderPool:
 
         Args:
             body: The body as received.
-            encoding: Its Content-Encoding.
-            read: Decodes one body.
-            together: Converts the decoded forms of all bodies that wait with the same function; if it fails for all of
-                them, it is called for each alone. `identity` converts nothing.
+            encoding: Content-Encoding of the body.
+            read: Function that decodes one body.
+            together: Function that converts the decoded forms of all bodies that wait with the same function; after a failure
+                it is called for each body alone. `identity` converts nothing.
 
         Raises:
             FullError: The body is large, and too many large ones wait.
@@ -193,13 +193,13 @@ class DecoderPool:
         self._large.shutdown()
 
     def _read_small(self) -> None:
-        """Decode the waiting bodies. It runs once for each body; most runs find none left."""
+        """Decode the waiting bodies; called once for each body, so most calls find no body left."""
         shared: defaultdict[DecodeTogether[Any, Any], list[tuple[Future[Any], Any]]] = defaultdict(list)
         size = 0
         while self._waiting and size < _MAX_TOGETHER_BYTES:
             try:
                 job = self._waiting.popleft()
-            except IndexError:  # the other thread took the last one
+            except IndexError:  # the other thread decodes the last body
                 break
             if not job.done.set_running_or_notify_cancel():
                 continue
@@ -241,7 +241,7 @@ def _finish_together(together: DecodeTogether[Any, Any], jobs: Sequence[tuple[Fu
             done.set_result(result)
 
 
-# Default of OTEL_EXPORTER_OTLP_TIMEOUT: an exporter gives up after that time.
+# Default of OTEL_EXPORTER_OTLP_TIMEOUT: exporters time out after it.
 MAX_RECEIVE_SECONDS = 10.0
 # The size of a gRPC message is known only after it was received, so few are received at once.
 MESSAGES_AT_ONCE = 16
@@ -257,7 +257,7 @@ class BodyReader:
     Args:
         max_body_bytes: Size limit of one body.
         max_held_bytes: Size limit of all bodies that are being received or decoded.
-        metrics: Shows their size.
+        metrics: Metrics that show the size of these bodies.
     """
 
     def __init__(self, max_body_bytes: int, max_held_bytes: int, metrics: SelfMetrics) -> None:
@@ -296,8 +296,8 @@ class BodyReader:
         Raises:
             FullError: All bodies together are too large.
             TooLargeError: The body is larger than the limit.
-            TimeoutError: It took longer than `MAX_RECEIVE_SECONDS`.
-            WireError: The client disconnected before its end.
+            TimeoutError: Receiving took longer than `MAX_RECEIVE_SECONDS`.
+            WireError: The client disconnected before the end of the body.
         """
         limit = self._max_body_bytes
         chunks: list[bytes] = []
@@ -326,7 +326,7 @@ class BodyReader:
 
         Raises:
             FullError: All bodies together are too large.
-            TimeoutError: It, or the messages before it, took longer than `MAX_RECEIVE_SECONDS`.
+            TimeoutError: Receiving, with the wait for earlier messages, took longer than `MAX_RECEIVE_SECONDS`.
         """
         async with asyncio.timeout(MAX_RECEIVE_SECONDS), self._messages:
             message = await read()

@@ -1,11 +1,11 @@
-"""HTTP connections with limits: their number, the size and duration of a request head, and slow readers.
+"""Limits of HTTP connections: their number, the size and duration of a request head, and slow readers.
 
-Uvicorn bounds none of these: a head without an end would be buffered for ever, a connection that sends none would stay open,
-and so would one whose client does not read its response. `body_reader` bounds the bodies.
+Uvicorn has none of these limits: an endless head would be buffered forever, and connections without a request, or whose client does
+not read the response, would stay open. `body_reader` limits the bodies.
 
 `ConnectionLimits` counts connections in total and for each address. At a limit a new connection replaces the longest idle one,
-so idle connections never keep other clients out. `accept_tls` counts connections from before their TLS handshake, because an
-asyncio server reports a connection only after it and allows a minute for it.
+so idle connections never exclude other clients. `accept_tls` counts connections before their TLS handshake, because an
+asyncio server reports a connection only after the handshake and allows a minute for it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class LimitedConnection(Protocol):
 
 @dataclass(eq=False)
 class ConnectionLimits:
-    """The connections of one server. For use in its event loop only.
+    """Connection counts and limits of one server. For use in its event loop only.
 
     Args:
         name: Name of the server in messages.
         probes: Health probe paths, which are served beyond the limits, or an orchestrator would restart the process.
-        most: Limit in total. [count]
-        most_of_one: Limit for one address, of IPv6 for one /64 network. [count]
-        surplus: Further connections that get a 503 to their request, unless it is a health probe. [count]
+        most: Maximum number of connections. [count]
+        most_of_one: Maximum for one IPv4 address or one IPv6 /64 network. [count]
+        surplus: Further connections, whose requests get a 503 unless they are health probes. [count]
     """
 
     name: str
@@ -66,7 +66,7 @@ class ConnectionLimits:
     _waiting: dict[LimitedConnection, None] = field(default_factory=dict[LimitedConnection, None])
 
     def enter(self, connection: LimitedConnection, address: str) -> Place:
-        """Add a new *connection* from *address*, idle until its first request, and return how it counts."""
+        """Add a new *connection* from *address*, idle until its first request, and return its admission."""
         owner = client_of(address)
         if not self._has_room(owner):
             takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)
@@ -85,7 +85,7 @@ class ConnectionLimits:
         return "surplus"
 
     def leave(self, connection: LimitedConnection) -> None:
-        """Remove *connection*; calling it again does nothing."""
+        """Remove *connection*; a repeated call does nothing."""
         self._waiting.pop(connection, None)
         self._surplus.discard(connection)
         owner = self._members.pop(connection, None)
@@ -136,8 +136,8 @@ class Connection(HttpToolsProtocol):
     """Uvicorn connection with limits.
 
     Args:
-        limits: Connection limits of its server.
-        handshake: The TLS handshake before it, which no longer counts towards the limits.
+        limits: Connection limits of the server.
+        handshake: TLS handshake of the connection, which no longer counts towards the limits.
     """
 
     _head_bytes = 0
@@ -185,7 +185,7 @@ class Connection(HttpToolsProtocol):
             self._expect_head()
 
     def on_message_begin(self) -> None:
-        """Start to count the bytes of a new head."""
+        """Start counting the bytes of a new request head."""
         if len(self._unanswered) >= MAX_UNANSWERED:
             raise _HeadError(_TOO_MANY_PIPELINED)  # uvicorn calls send_400_response for it
         super().on_message_begin()
@@ -210,12 +210,12 @@ class Connection(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of the body."""
+        """Pass a part of the body to uvicorn."""
         self._unparsed_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Pass on the end of the body."""
+        """Pass the end of the body to uvicorn."""
         self._unparsed_bytes = 0
         super().on_message_complete()
 
@@ -231,7 +231,7 @@ class Connection(HttpToolsProtocol):
     def give_way(self) -> None:
         """Respond that there are too many connections, and close this one."""
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, too_many_message(self._limits.name))
-        # It no longer counts, so it must not stay open until its client reads or closes.
+        # The connection no longer counts, so it must not stay open until its client reads or closes.
         self.loop.call_soon(self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -274,7 +274,7 @@ class Connection(HttpToolsProtocol):
             self._head_timer = None
 
     def _abort_later(self) -> None:
-        """Abort the connection once nothing of its response was read for `MAX_UNREAD_SECONDS`, or after `MAX_SENDING_SECONDS`."""
+        """Abort the connection if the client reads nothing for `MAX_UNREAD_SECONDS`, or after `MAX_SENDING_SECONDS` in total."""
         self._stop_unread_timer()
         end = self.loop.time() + MAX_SENDING_SECONDS
 
@@ -293,7 +293,7 @@ class Connection(HttpToolsProtocol):
             self._unread_timer = None
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Respond with *status* and *message*, unless a response has started, and close."""
+        """Respond with *status* and *message* unless a response has started, and close the connection."""
         if self.transport.is_closing():
             return
         if not (self._unanswered and self._unanswered[0].response_started):
@@ -343,13 +343,13 @@ class Handshake:
     """A connection during its TLS handshake.
 
     Args:
-        socket: Its socket.
+        socket: Socket of the connection.
     """
 
     socket: socket.socket
 
     def give_way(self) -> None:
-        """Close it, without a response: none can be sent before the handshake is done."""
+        """Close the connection without a response, which cannot be sent before the handshake is complete."""
         # Not closed here: the event loop still uses the socket.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -367,7 +367,7 @@ async def accept_tls(
         listening: The listening socket.
         tls: The TLS context.
         limits: The connection limits of the server.
-        connection: Makes the connection that follows a handshake.
+        connection: Factory of the connection that follows a handshake.
     """
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     listening.setblocking(False)

@@ -1,7 +1,7 @@
 """OTLP/gRPC: the three OpenTelemetry services and the gRPC health service.
 
-Messages are received as bytes and inflated within limits in a worker thread. Only a few are received at once: a message that the
-server has not asked for stays with its sender.
+Messages are received as bytes and inflated within limits in a worker thread. Only a few are received at once: flow control keeps
+further messages at their senders.
 
 Source: OpenTelemetry protocol specification, "OTLP/gRPC"; google.golang.org/grpc/health/grpc_health_v1.
 """
@@ -40,7 +40,7 @@ _BUSY = Failure(14, "the collector has too many calls; send it again", 1)
 
 # Calls in progress. Each takes about 20 kB besides its message.
 MAX_CALLS = 1000
-# Together with HTTP below the usual limit of 1024 open files of a process, some of which the database needs.
+# HTTP and gRPC connections together stay below the usual limit of 1024 open files; the database needs some of them, too.
 _MAX_CONNECTIONS = 200
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # a port in use is an error
@@ -63,10 +63,10 @@ class GrpcServer(grpc.GenericRpcHandler):
     """The gRPC server, which runs in one event loop.
 
     Args:
-        address: Host and port to listen on; port 0 for a free one.
+        address: Host and port to listen on; port 0 for any free port.
         max_body_bytes: Size limit of a message as received.
-        pipeline: Ingests exports.
-        body_reader: Receives messages.
+        pipeline: Ingestion pipeline of exports.
+        body_reader: Reader of messages.
         health: State shown by the health service.
         credentials: TLS credentials; None serves plain text.
     """
@@ -87,7 +87,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         self._calls: set[asyncio.Task[OtlpResponse]] = set()
 
     async def start(self) -> int:
-        """Listen, and return the port.
+        """Start to listen, and return the port.
 
         Raises:
             StagelensError: The address is not available.
@@ -120,7 +120,7 @@ class GrpcServer(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
         """Return the handler of a call.
 
-        All calls are handled as streams, because only those receive a message on demand. On the wire there is no difference.
+        All calls are handled as streams, because only streams receive a message on demand. The wire format is the same.
         """
         method = handler_call_details.method
         handle: Callable[..., Awaitable[bytes]] = functools.partial(_unimplemented, method=method)
@@ -146,7 +146,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         call = asyncio.create_task(self._pipeline.handle(ingest_request))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
-        # A call is finished even if its sender leaves: its message takes memory until it is decoded.
+        # A call is finished even if its sender disconnects: the message occupies memory until it is decoded.
         reply = await asyncio.shield(call)
         if reply.failure is not None and not context.done():  # gRPC itself refuses messages that are too large
             await _abort(context, reply.failure)
@@ -163,7 +163,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         return b"" if hold is None else await self._body_reader.message(read, hold)
 
     async def _check(self, _messages: object, _context: Context) -> bytes:
-        """Respond for any service without reading the request: all services share one store."""
+        """Return the health of the collector for any service name, because all services share one store."""
         return _NOT_SERVING if self._health.reasons else _SERVING
 
 

@@ -25,14 +25,14 @@ class HttpServer(uvicorn.Server):
 
     Args:
         application: The ASGI application.
-        limits: Its connection limits, with the name of the server in errors and logs.
+        limits: Connection limits, with the name of the server in errors and logs.
         tls: TLS context; None serves plain text.
         keep_alive_seconds: How long an idle connection stays open between requests.
         drain_seconds: Time limit for requests in progress at shutdown.
 
     Attributes:
-        limits: Its connection limits.
-        ready: Set once it accepts connections.
+        limits: Connection limits.
+        ready: Event that is set once the server accepts connections.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class HttpServer(uvicorn.Server):
         self._failure: BaseException | None = None
 
     def begin(self, listening: socket.socket) -> None:
-        """Start the thread, and return once requests are served.
+        """Start the thread, and return once the server accepts requests.
 
         Args:
             listening: The listening socket; the thread closes it when it stops.
@@ -86,7 +86,7 @@ class HttpServer(uvicorn.Server):
                 raise StagelensError(msg)
 
     def end(self) -> None:
-        """Shut down, and return once requests in progress have been served."""
+        """Stop the server, and return once requests in progress are finished."""
         self.should_exit = True
         self._thread.join()
 
@@ -134,16 +134,16 @@ def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
 
     Args:
         host: Host name or IP address.
-        port: TCP port; 0 for any free one.
+        port: TCP port; 0 for any free port.
         who: Name of the server in the error.
-        fix: What to do if the address is not available, for the error.
+        fix: Fix if the address is not available, for the error.
 
     Raises:
         StagelensError: The address is not available.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # A name such as localhost may resolve to both: IPv4 is what other programs try.
+        # A name such as localhost may resolve to IPv4 and IPv6; most other programs try IPv4.
         family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
