@@ -55,15 +55,15 @@ class SpanBatch:
     streams: Streams
 
     def flag(self, flag: Flag) -> Bools:
-        """Return which rows have *flag*."""
+        """Return a mask of the rows that have *flag*."""
         return (self.rows["flags"] & flag.value) != 0
 
     def of_labels(self, what: Callable[[Label], T], kind: type[np.generic]) -> NDArray[np.generic]:
-        """Return the property *what* of the label of each row, as *kind*."""
+        """Return the property *what* of each row's label as an array of type *kind*."""
         return np.array([what(label) for label in self.labels], kind)[self.label]
 
     def chosen(self, which: Ints) -> SpanBatch:
-        """Return the rows *which*, ascending."""
+        """Return the batch with only the rows *which*, in ascending order."""
         if len(which) == len(self.rows):
             return self
         return SpanBatch(
@@ -77,7 +77,7 @@ class SpanBatch:
         )
 
     def spans(self) -> Iterator[Spans]:
-        """Yield the batch as independent spans, in chunks."""
+        """Yield the batch in chunks, each a `Spans` object of its own."""
         for start in range(0, len(self.rows), _ROWS_A_PIECE):
             yield self._piece(start, start + _ROWS_A_PIECE)
 
@@ -95,14 +95,14 @@ class SpanBatch:
 
 
 def subset(spans: Spans, rows: Ints) -> Spans:
-    """Return the *rows* of *spans*, ascending; sources and labels stay unchanged."""
+    """Return *spans* with only the given *rows* (ascending); sources and labels stay unchanged."""
     if len(rows) == len(spans.rows):
         return spans
     return Spans(spans.rows[rows], spans.sources, spans.labels, _select_streams(spans.streams, rows))
 
 
 def _select_streams(streams: Streams, rows: Ints) -> Streams:
-    """Return the streams of *rows*, ascending, with row numbers relative to them."""
+    """Return the streams of the given *rows* (ascending), renumbered by the position in *rows*."""
     place = np.searchsorted(rows, streams["row"])
     place[place == len(rows)] = 0
     is_there = rows[place] == streams["row"] if len(rows) else np.zeros(len(streams), np.bool_)
@@ -168,13 +168,13 @@ class Fate(IntEnum):
     """Result of assembly for a row.
 
     Attributes:
-        WAITING: Its root has not arrived, or is not due yet.
-        JOINED: It belongs to a complete request.
-        COUNTED: It is the root of a request that was counted before.
-        REPEATED: It is a duplicate.
-        LATE: It arrived after its request was counted.
-        ORPHANED: It has no root and will not get one.
-        OUTSIDE: It belongs to no request, because its topmost span is not one by its label.
+        WAITING: The root has not arrived, or is not due yet.
+        JOINED: The row belongs to a complete request.
+        COUNTED: The row is the root of a request that was counted before.
+        REPEATED: The row is a duplicate.
+        LATE: The row arrived after its request was counted.
+        ORPHANED: The root never arrived.
+        OUTSIDE: The row belongs to no request, because its topmost span is not a request by its label.
     """
 
     WAITING = 0
@@ -198,7 +198,7 @@ class AssembledSpans:
         up: Parent row within the request, -1 for none.
         depth: Number of ancestors within the request.
         callers: Rows that called another process; shape (m,).
-        called: Root row of each call in the other process; shape (m,).
+        called: Root row in the called process, for each of *callers*; shape (m,).
     """
 
     gathered: SpanBatch
@@ -217,7 +217,7 @@ def trace_keys(rows: Rows) -> Ids:
 
 
 def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> AssembledSpans:
-    """Assign rows to requests.
+    """Assign rows to requests, and determine the fate of each row.
 
     Args:
         gathered: The rows.
@@ -267,7 +267,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Sorted keys with their rows."""
+    """Index from keys to rows, sorted by key."""
 
     keys: Ids
     places: Ints
@@ -281,7 +281,7 @@ class _Keys:
 
 
 def _parents(gathered: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
-    """Return the representative of each row and its parent; the parent is -1 for none and for duplicates."""
+    """Return the representative and the parent of each row; the parent is -1 for no parent and for duplicates."""
     parent_key = hash_pairs(trace, gathered.rows["parent"])
     keys, twin = _unique(gathered, _keys(gathered, trace, parent_key), counted)
     is_child = (twin == np.arange(len(twin))) & (gathered.rows["parent"] != 0)
@@ -289,7 +289,7 @@ def _parents(gathered: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Int
 
 
 def _keys(gathered: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
-    """Return a hash of each row that is the same for its duplicates."""
+    """Return a hash of each row; duplicates have equal hashes."""
     rows = gathered.rows
     keys = hash_pairs(trace, rows["span"])
     derived = np.flatnonzero(gathered.flag(Flag.DERIVED))
@@ -300,7 +300,7 @@ def _keys(gathered: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
 
 
 def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
-    """Return an index of the distinct keys, and for each row its representative: itself unless it is a duplicate."""
+    """Return an index of the distinct keys, and the representative of each row: the row, or for a duplicate the retained row."""
     order = np.argsort(keys)
     ordered = keys[order]
     twin = np.arange(len(keys))
@@ -309,7 +309,7 @@ def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints
         return _Keys(ordered, order), twin
     places = np.union1d(same, same + 1)
     found, rows = order[places], gathered.rows
-    # Prefer a counted row, then one that has ended, then the longest; never by order of arrival.
+    # Prefer a counted row, then a row that has ended, then the longest row, whatever the order of arrival.
     ends = rows["end"][found]
     found = found[np.lexsort((rows["start"][found], -ends, ends == 0, ~counted[found], keys[found]))]
     first = np.flatnonzero(np.diff(keys[found], prepend=~keys[found[:1]]) != 0)
@@ -324,7 +324,7 @@ class _Tree:
     """Ancestors of each row.
 
     Args:
-        root: The topmost candidate among them, -1 for none.
+        root: The topmost ancestor that may be a root, -1 for none.
         top: The topmost ancestor.
         depth: Number of ancestors.
         circular: Whether the ancestors form a cycle.
@@ -352,7 +352,7 @@ def _find_roots(up: Ints, candidate: Bools) -> _Tree:
 
 
 def _find_enclosing_roots(gathered: SpanBatch, trace: Ids, roots: Ints, detached: Ints) -> Ints:
-    """Return for each of *detached* the only one of *roots* of its trace and source that encloses it in time, else -1."""
+    """Return for each *detached* row the only root of its trace and source that encloses it in time, else -1."""
     if not len(roots):
         return np.full(len(detached), -1)
     rows = gathered.rows

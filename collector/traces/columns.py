@@ -1,4 +1,4 @@
-"""Spans in columns: the decoded form, and the form in which the store keeps them until their requests are complete.
+"""Spans in columns: the decoded form, and the encoded form that the store holds until their requests are complete.
 
 A row is a span, or an interval from the attributes or events of a span; an interval has its span as parent, the id 0 and
 `Flag.DERIVED`. Common properties of many spans are stored once: the process (`SpanSource`) and the `Label`. Attributes that may contain
@@ -54,7 +54,7 @@ STREAM = np.dtype(
         ("gap_ns", "<i8"),
     ]
 )
-# The old format had streams and labels in one document; it is read for spans that wait during an upgrade.
+# The old format has streams and labels in one document; support for it lets spans wait in the inbox during an upgrade.
 _OLD_FORMAT, _FORMAT = 1, 2
 # Sizes of the fixed header: format, size of the compressed head, and in the new format the number of streams. [bytes]
 _OLD_HEAD, _HEAD = 5, 9
@@ -67,9 +67,9 @@ class Flag(IntFlag):
     """Flags of a row.
 
     Attributes:
-        ERROR: Its status is an error.
-        DERIVED: An interval from attributes or events of its parent.
-        COUNTED: A Stagelens agent has counted its request; this applies to all spans of its source above and below it.
+        ERROR: The span's status is an error.
+        DERIVED: The row is an interval from attributes or events of its parent.
+        COUNTED: A Stagelens agent has counted the request; this applies to all ancestors and descendants of the same source.
     """
 
     ERROR = 1
@@ -79,7 +79,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class SpanSource:
-    """A process that sends spans; the fields are those of `Series`, and `service.instance.id`."""
+    """Process that sends spans; fields of `Series`, and `instance` for `service.instance.id`."""
 
     service: str
     version: str = ""
@@ -94,19 +94,18 @@ class Label:
     Args:
         name: Name of the span.
         kind: `internal`, `server`, `client`, `producer` or `consumer`.
-        request: Whether it is a request of its service by itself: by its rule, or else because it is a server, a consumer or
-            a root.
-        stage: Stage of its time, "" for none.
-        head: Stage of its time before the first row below it, "" for none.
-        model: As in `Series`, "" if unknown.
-        model_version: The same.
-        route: The same.
-        device: The same.
-        definition: Definition of its first token, one of `names.DEFINITIONS`.
+        request: Whether the span alone is a request of its service: by its rule, or else as a server, a consumer or a root.
+        stage: Stage of the span's time; "" for none.
+        head: Stage of the span's time before its first child; "" for none.
+        model: Model as in `Series`; "" if unknown.
+        model_version: Model version as in `Series`; "" if unknown.
+        route: Route as in `Series`; "" if unknown.
+        device: Device as in `Series`; "" if unknown.
+        definition: Definition of the first token, one of `names.DEFINITIONS`.
         attributes: Attributes shown with a retained trace.
 
     Attributes:
-        text: The label as JSON, which is written and compared for each export.
+        text: The label as JSON, for writing and comparison.
     """
 
     name: str
@@ -137,7 +136,7 @@ class StreamMeasurements:
     """Measurements of a streamed response, from one span; 0 means unknown.
 
     Args:
-        first_token_ns: Time from its start to the first token. [nanoseconds]
+        first_token_ns: Time from the start of the span to the first token. [nanoseconds]
         tokens_in: Input tokens.
         tokens_out: Output tokens.
         gap_ns: Longest pause between two parts of the response. [nanoseconds]
@@ -167,7 +166,7 @@ class Spans:
 
 
 def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
-    """Return the streams, given by row number, as columns."""
+    """Return the stream measurements, given by row number, as columns."""
     told = [
         (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
         for row, stream in sorted(found.items())
@@ -176,23 +175,23 @@ def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
 
 
 def encode_spans(spans: Spans) -> bytes:
-    """Return *spans* as the store keeps them: sources and labels in lines, packed, then the streams, then the rows."""
+    """Return *spans* as bytes for the store: compressed lines of sources and labels, then the streams, then the rows."""
     lines = [_to_json([_fields(source) for source in spans.sources]), *(label.text for label in spans.labels)]
     head = zlib.compress("\n".join(lines).encode(), 1)
     sizes = (len(head), len(spans.streams))
-    # Ids and times do not compress: a third of a microsecond a span for nothing.
+    # Ids and times do not compress; trying costs a third of a microsecond per span.
     return b"".join((
         bytes((_FORMAT,)), *(size.to_bytes(4, "little") for size in sizes), head, spans.streams.tobytes(), spans.rows.tobytes()
     ))  # fmt: skip
 
 
 def _fields(item: SpanSource | Label) -> dict[str, Any]:
-    # Not `asdict`, which copies every value: it took a third of the time of reading an export.
+    # Not `asdict`, which copies every value and takes a third of the time of reading an export.
     return {name: getattr(item, name) for name in item.__slots__ if name != "text"}
 
 
 def decode_rows(blob: bytes) -> Rows:
-    """Return only the rows of encoded spans; decoding everything takes as long as reading an export.
+    """Return only the rows of the encoded spans *blob*; decoding all of it takes as long as reading an export.
 
     Raises:
         StoreError: *blob* is damaged, or was written by a newer version.

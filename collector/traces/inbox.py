@@ -1,8 +1,8 @@
 """Processing of the span inbox: complete requests become points and retained traces, each once.
 
-A request is complete when its root has arrived and none of its spans can still be on the way. Its rows then leave the inbox; its root
+A request is complete when its root has arrived and the wait for its other spans is over. Its rows then leave the inbox; its root
 stays for some time as a counted request, so that late and duplicate spans are recognised and calls from other processes are matched.
-Spans that never get a root leave when they are too old. Complete requests are aggregated by the vectorized form of
+Spans whose root never arrives are removed after a time limit. Complete requests are aggregated by the vectorized form of
 `core.request_histograms`.
 """
 
@@ -47,12 +47,12 @@ Floats = NDArray[np.float64]
 
 _NS = 1_000_000_000
 _WIDTH_SECONDS = 10
-# Closer to a bucket edge than this, the logarithms of numpy and Python may round to different buckets.
+# Distance to a bucket edge below which the logarithms of numpy and Python may round to different buckets.
 _CLOSE = 1e-9
 
 
 class _MetricHistograms(NamedTuple):
-    """HistogramArrays of a metric; *key* is the group of requests times the number of *names*, plus the index of the name."""
+    """Histograms of one metric; *key* is the group of requests times the number of *names*, plus the index of the name."""
 
     metric: str
     names: Sequence[str]
@@ -62,11 +62,11 @@ class _MetricHistograms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of requests of the same series and ten seconds.
+    """Groups of requests with the same series and the same interval of ten seconds.
 
     Args:
-        of_request: Group of each request, -1 for one that an agent has counted.
-        series: Series of each group; index of the kinds of the requests.
+        of_request: Group of each request; -1 if an agent has counted the request.
+        series: Series of each group; index of `Requests.kinds`.
         at: Time of each group. [Unix seconds]
     """
 
@@ -169,7 +169,7 @@ def _token_buckets(tokens: Ints) -> Ints:
 
 
 def _buckets(values: Floats) -> Ints:
-    """Return the bucket of each value, as `bucket_index` does; arbitrary below a nanosecond."""
+    """Return the bucket of each value, as `bucket_index` does; the bucket of values below a nanosecond is arbitrary."""
     values = np.maximum(values, ZERO_THRESHOLD)
     place = np.log2(values) * 2**SCALE
     found = np.ceil(place).astype(np.int64) - 1
@@ -178,10 +178,10 @@ def _buckets(values: Floats) -> Ints:
     return found
 
 
-def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
+def _histograms(  # noqa: PLR0917 - metric, groups and values
     metric: str, by: Sequence[str], group: Ints, name: Ints, values: Floats, ns: Ints | None
 ) -> _MetricHistograms:
-    """Aggregate *values* by *group* and *name*, an index of *by*; *ns* has exact nanoseconds of durations."""
+    """Aggregate *values* by *group* and *name* (an index of *by*); *ns* has the exact nanoseconds of durations."""
     keys, owner = np.unique(group * len(by) + name, return_inverse=True)
     is_zero = values < ZERO_THRESHOLD
     zero = np.bincount(owner[is_zero], minlength=len(keys))
@@ -233,12 +233,12 @@ class InboxLimits:
     """Time and size limits of the inbox.
 
     Args:
-        hold_seconds: Wait for the rest of a request after its root.
-        orphan_seconds: Wait for a root.
-        remember_seconds: Time for which counted requests are remembered.
+        hold_seconds: Time to wait for the other spans of a request after its root. [seconds]
+        orphan_seconds: Time to wait for a root. [seconds]
+        remember_seconds: Time for which counted requests are remembered. [seconds]
         remember_bytes: Size limit of remembered requests; the oldest are dropped first.
         carry_bytes: Size limit of spans without a root; the oldest are orphaned first.
-        due_bytes: Size that is processed at once, more than *carry_bytes*; it needs about eight times as much memory.
+        due_bytes: Size of spans processed at once, larger than *carry_bytes*; processing needs about eight times this memory.
     """
 
     hold_seconds: int = 10
@@ -256,14 +256,14 @@ def remaining_parcels(
     spans: Sequence[Spans],
     rows: Sequence[Ints],
 ) -> tuple[list[int], list[Parcel]]:
-    """Return the parcels that leave the inbox, and the parcels with the waiting rest of them."""
+    """Return the numbers of the parcels to remove, and new parcels with their spans that still wait."""
     first = np.cumsum([0, *map(len, rows)])
     stays: list[Ints] = []
     for place, (each, chosen) in enumerate(zip(spans, rows, strict=True)):
         here = np.ones(len(each.rows), np.bool_)
         here[chosen] = fate[first[place] : first[place + 1]] == Fate.WAITING
         stays.append(np.flatnonzero(here))
-    # Waiting spans of one minute are merged; otherwise each run would leave a parcel.
+    # Waiting spans of one minute are merged into one parcel; otherwise each run would add a parcel.
     alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for place, parcel in enumerate(parcels):
         is_whole, due = len(stays[place]) == len(spans[place].rows) > 0, bool(is_due[place])
@@ -283,7 +283,7 @@ def remaining_parcels(
 def counted_parcels(
     joined: AssembledSpans, delivery: AggregationInput, limits: InboxLimits
 ) -> tuple[list[int], list[Parcel]]:
-    """Return the parcels of counted requests to remove, and those that replace them."""
+    """Return the numbers of the parcels of counted requests to remove, and the parcels that replace them."""
     room = limits.remember_bytes
     taken: list[int] = []
     recent: list[Parcel] = []
@@ -307,7 +307,7 @@ def counted_parcels(
     ]
 
 
-# Parcels from further in the future, after the clock was set back, are due. [seconds]
+# Parcels received further in the future than this are due: the clock was set back. [seconds]
 _MAX_SKEW_SECONDS = 60
 # Limits of span times and durations; sums of durations below the limit fit into 64 bits. [nanoseconds]
 _LATEST, _LONGEST = 2**62, 2**52
@@ -317,17 +317,17 @@ _CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class InboxOutcome:
-    """Result of one run, in rows unless noted.
+    """Counts of one run of `process_inbox`, in rows unless noted.
 
     Args:
         requests: Requests counted now. [requests]
         known: Requests that a Stagelens agent has counted. [requests]
-        folded: Rows of both.
+        folded: Rows of these requests, counted now or by an agent.
         late: Rows that arrived after their request was counted.
         repeated: Duplicate rows.
-        orphaned: Rows that never got a root.
-        outside: Rows of no request.
-        more: Whether more could be processed now.
+        orphaned: Rows whose root never arrived.
+        outside: Rows that belong to no request.
+        more: Whether further due parcels wait.
     """
 
     requests: int = 0
@@ -343,7 +343,7 @@ class InboxOutcome:
 def process_inbox(
     delivery: AggregationInput, limits: InboxLimits, keep: SamplingPolicy
 ) -> tuple[AggregationResult, InboxOutcome]:
-    """Process the complete requests of *delivery*; drop old parcels that cannot be read."""
+    """Aggregate the complete requests of *delivery* into points and traces; drop old parcels that cannot be read."""
     parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, limits)
     gathered = concatenate_spans([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
     counted = np.array([parcel.counted for parcel in parcels], np.bool_)[gathered.parcel]
@@ -370,9 +370,9 @@ def process_inbox(
 def _load_relevant(
     delivery: AggregationInput, limits: InboxLimits
 ) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel], bool]:
-    """Load the due parcels, and from all others the rows of the same traces.
+    """Load the due parcels, and from all other parcels the rows of the same traces.
 
-    If more waits than is loaded at once, the oldest parcels count as due: waiting less is better than using more memory.
+    If more spans wait than are loaded at once, the oldest parcels count as due: a shorter wait is better than more memory.
 
     Returns:
         The relevant parcels, their spans, their relevant rows, which parcels are due, the unreadable parcels, and whether all
@@ -426,7 +426,7 @@ def _log_unreadable(parcel: Parcel, error: StoreError) -> Parcel:
 
 
 def _checked(parcel: Parcel) -> Spans:
-    """Return the spans of *parcel*.
+    """Return the decoded spans of *parcel*.
 
     Raises:
         StoreError: The parcel is damaged.
@@ -477,7 +477,7 @@ def _cells(keys: Ids) -> Ints:
 def _orphan_expired(  # noqa: PLR0917 - state of one run
     fate: Ints, gathered: SpanBatch, parcels: Sequence[Parcel], carried: Bools, now: int, limits: InboxLimits
 ) -> None:
-    """Mark rows as orphaned that have waited too long, and the oldest waiting rows beyond the size limit."""
+    """Mark waiting rows as orphaned: those that waited too long, and the oldest rows beyond the size limit."""
     waits = fate == Fate.WAITING
     rows = np.bincount(gathered.parcel[waits], minlength=len(parcels)) * carried
     received = np.array([parcel.received for parcel in parcels], np.int64)

@@ -2,10 +2,10 @@
 
 Intervals are rows with a stage, the time before the first child of a row with a head stage, and remote work of a call. A call to a
 process whose spans are known is divided by durations alone, because clocks may differ: the busy time of the other process belongs to
-the stage of the call, the rest to the network, half before and half after.
+the stage of the call, the remaining time to the network, half before and half after.
 
-`split_by_stage` gives each instant to one stage. Most intervals are nested or sequential; then the own time of each is its duration
-minus its children. Overlapping intervals are divided by `core.partition`, with the same result for the simple case.
+`split_by_stage` assigns each instant to one stage. Most intervals are nested or sequential; the own time of each is then its duration
+minus that of its children. Overlapping intervals are divided by `core.partition`, with the same result for the simple case.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _START_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals of requests; the columns have shape (n,). The first ones are the requests themselves, in order.
+    """Intervals of requests; the columns have shape (n,). The first intervals are the requests, in order.
 
     Args:
         request: Index of the request.
-        start: [Unix nanoseconds]
-        end: [Unix nanoseconds]
-        stage: Index of the stages, the last of which is `overhead`.
-        within: Index of the enclosing interval; of a request its own.
+        start: Start time. [Unix nanoseconds]
+        end: End time. [Unix nanoseconds]
+        stage: Index of the stage in the list of stages, whose last element is `overhead`.
+        within: Index of the enclosing interval; for a request, its own index.
     """
 
     request: Ints
@@ -48,7 +48,7 @@ class Intervals:
     within: Ints
 
     def of(self, chosen: Ints, end: Ints) -> Intervals:
-        """Return the intervals of the requests *chosen*, in order, with the earlier ends *end*, in Unix nanoseconds."""
+        """Return the intervals of the requests *chosen*, in order; *end* replaces the ends of the requests, in Unix nanoseconds."""
         number = np.full(int(self.request.max(initial=-1)) + 1, -1)
         number[chosen] = np.arange(len(chosen))
         stays = np.flatnonzero(number[self.request] >= 0)
@@ -66,7 +66,7 @@ class RequestStageTimes:
     """Time of each request in each stage; both of shape (requests, stages).
 
     Args:
-        own: Times, whose sum is the duration of each request. [nanoseconds]
+        own: Time in each stage; the sum over the stages is the duration of the request. [nanoseconds]
         present: Whether the request had the stage; always true for `overhead`.
     """
 
@@ -75,12 +75,12 @@ class RequestStageTimes:
 
     @property
     def main(self) -> Ints:
-        """The dominant stage of each request, the first of equal ones; `overhead` is the last."""
+        """Index of the dominant stage of each request; of equal stages the first, and `overhead` last."""
         return np.where(self.present, self.own, -1).argmax(axis=1)
 
 
 def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -> RequestStageTimes:
-    """Give each instant of each request to one of its stages, as `partition` does.
+    """Assign each instant of each request to one of its stages, with the result of `core.partition.partition`.
 
     Args:
         intervals: Intervals of all requests.
@@ -115,7 +115,7 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
 def _overlapping(  # noqa: PLR0917 - columns
     intervals: Intervals, start: Ints, end: Ints, t0: Ints, inside: Bools, is_request: Bools, overhead: int
 ) -> Bools:
-    """Return the intervals whose request cannot be split by subtraction."""
+    """Return the intervals of requests that cannot be split by subtraction."""
     within = intervals.within
     bare = is_request[within] & (intervals.stage[within] == overhead)
     # `partition` has its own order for intervals with equal times.
@@ -136,7 +136,7 @@ def _partition_overlapping(
     """Yield each of *requests* with the result of `partition`."""
     wanted = np.zeros(int(intervals.request.max(initial=-1)) + 1, np.bool_)
     wanted[requests] = True
-    # A request with a stage is an interval, too.
+    # A request with a stage of its own counts as an interval.
     chosen = np.flatnonzero(wanted[intervals.request] & ~(is_request & (intervals.stage == len(stages) - 1)))
     chosen = chosen[np.argsort(intervals.request[chosen], kind="stable")]
     bounds: NDArray[np.int64] = np.searchsorted(intervals.request[chosen], np.array([requests, requests + 1]))
@@ -154,7 +154,7 @@ T = TypeVar("T")
 class StreamedResponses:
     """Streamed responses of requests; the columns have shape (a,), 0 means unknown.
 
-    The topmost row with a stream describes the response; of several such rows only the numbers of tokens are used.
+    The topmost row with a stream describes the response; of several topmost rows only the token counts are used.
 
     Args:
         request: Index of the request, ascending.
@@ -163,7 +163,7 @@ class StreamedResponses:
         tokens_out: Output tokens.
         gap: Longest pause between two parts of the response. [nanoseconds]
         last: Time from the start of the request to the end of the row with the stream. [nanoseconds]
-        definition: Definition of the first token; index of *definitions*.
+        definition: Index of the definition of the first token in *definitions*.
         definitions: Distinct definitions.
     """
 
@@ -182,17 +182,17 @@ class Requests:
     """Complete requests; the columns have shape (r,).
 
     Args:
-        joined: Their rows.
+        joined: Rows of the requests.
         stages: All stages in the order of charts, `overhead` last.
-        intervals: Their intervals.
-        split: Their time in each stage.
-        start: [Unix nanoseconds]
-        duration: [nanoseconds]
+        intervals: Intervals of the requests.
+        split: Time of the requests in each stage.
+        start: Start time. [Unix nanoseconds]
+        duration: Duration. [nanoseconds]
         known: Whether a Stagelens agent has counted the request.
         failed: Whether the request ended in an error.
-        series: Index of *kinds*.
+        series: Index of the series in *kinds*.
         kinds: Distinct series.
-        answers: Their streamed responses.
+        answers: Streamed responses of the requests.
     """
 
     joined: AssembledSpans
@@ -324,7 +324,7 @@ def _streamed_responses(joined: AssembledSpans) -> StreamedResponses:
     )
 
 
-# Stage of the time of a call in which the other process was not busy.
+# Stage for the part of a call in which the called process was not busy.
 NETWORK_STAGE = "network"
 
 
@@ -386,7 +386,7 @@ def _is_client(joined: AssembledSpans) -> Bools:
 
 
 def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
-    """Return the nearest interval of each row of a request: itself or an ancestor."""
+    """Return the nearest interval of each row of a request: the row or one of its ancestors."""
     nearest = np.arange(len(is_interval))
     passed = (joined.request >= 0) & ~is_interval
     nearest[passed] = joined.up[passed]
@@ -398,7 +398,7 @@ def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
 
 
 def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
-    """Return those of *rows* that have children, and the start of the first child."""
+    """Return the *rows* that have children, and the start of the first child of each."""
     below = np.flatnonzero((joined.request >= 0) & (joined.up >= 0))
     first = np.full(len(joined.up), np.iinfo(np.int64).max)
     np.minimum.at(first, joined.up[below], joined.gathered.rows["start"][below])
@@ -407,7 +407,7 @@ def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _calls(joined: AssembledSpans, staged: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return those of *staged* rows that called another process, and its busy time, in nanoseconds."""
+    """Return the *staged* rows that called another process, and the busy time of that process, in nanoseconds."""
     rows = joined.gathered.rows
     busy = np.zeros(len(rows), np.int64)
     spent = np.maximum(rows["end"] - rows["start"], 0)

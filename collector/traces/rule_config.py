@@ -61,7 +61,7 @@ _EXAMPLE = "spans: [{name: our reranker, when: {span: rerank}, stage: forward}]"
 
 
 def read_rules(document: Document, place: Place, value: Any) -> tuple[Rule, ...]:
-    """Read the section; errors are added to the document's problems, unreachable rules to its warnings."""
+    """Read the section `rules:`; errors are added to the document's problems, unreachable rules to its warnings."""
     fields = Fields(document, place, value, example=_EXAMPLE)
     if fields.broken:
         return ()
@@ -84,7 +84,7 @@ def built_in() -> tuple[Rule, ...]:
     """Return the rules of `rules.yaml`.
 
     Raises:
-        ConfigError: They are invalid, which a test excludes.
+        ConfigError: The built-in rules are invalid, which a test excludes.
     """
     document = parse((files(__package__ or "") / BUILT_IN).read_text(encoding="utf-8"))
     rules = read_rules(document, (), document.value)
@@ -136,12 +136,12 @@ _SETS = re.compile(r"\[[^\]]*\]|\{[^}]*,[^}]*\}")
 
 
 class RuleReader:
-    """Reads one rule.
+    """Reader of one rule.
 
     Args:
-        document: The document; errors are added to it.
-        place: Position of the rule.
-        item: The YAML value.
+        document: Document of the rule; errors are added to its problems.
+        place: Position of the rule in the document.
+        item: YAML value of the rule.
         allowed: Names of all stages.
     """
 
@@ -150,7 +150,7 @@ class RuleReader:
         self._fields = Fields(document, place, item, example="name: our reranker")
 
     def rule(self) -> Rule | None:
-        """Return the rule; None if it is not a mapping."""
+        """Return the rule; None if the YAML value is not a mapping."""
         fields = self._fields
         if fields.broken:
             return None

@@ -1,4 +1,4 @@
-"""Span rules: match a span by scope, name, kind, attributes and resource, and state its stage, request, model and measurements.
+"""Span rules: match a span by scope, name, kind, attributes and resource, and define its stage, request, model and measurements.
 
 The first matching rule applies; user rules come before those of `rules.yaml`. A span without a matching rule has no stage: its time
 belongs to the spans around it. Texts of a condition may contain * and ?.
@@ -42,7 +42,7 @@ class SpanFacts(NamedTuple):
         kind: One of `KINDS`.
         attributes: Attributes of `RuleSet.exact` with their values, and those of `RuleSet.present` with any value.
         resource: Resource attributes.
-        root: Whether it has no parent.
+        root: Whether the span has no parent.
     """
 
     scope: str
@@ -55,7 +55,7 @@ class SpanFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanCondition:
-    """Condition of a rule: every given property must match, with any of its texts.
+    """Condition of a rule: every given property must match one of its texts.
 
     Args:
         scopes: Names of the instrumentation scope; empty for any.
@@ -72,11 +72,11 @@ class SpanCondition:
     resource: Conditions = ()
 
     def concerns(self, scope: str, kind: str) -> bool:
-        """Return whether spans of *scope* and *kind* may match."""
+        """Return whether spans of *scope* and *kind* may match the condition."""
         return (not self.kinds or kind in self.kinds) and (not self.scopes or _any(self.scopes, scope))
 
     def matches(self, span: SpanFacts) -> bool:
-        """Return whether *span* matches."""
+        """Return whether *span* matches the condition."""
         return (
             self.concerns(span.scope, span.kind)
             and (not self.spans or _any(self.spans, span.name))
@@ -134,19 +134,20 @@ _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class IntervalRule:
-    """Interval within a span, given by attributes or events, with its own stage.
+    """Rule for an interval within a span, given by attributes or events, with its own stage.
 
-    Its position is given by *lasts*, *until* or *to_event* alone, starting at the end of the previous interval or the start of the
-    span; by *begins* and *ends*; or by both events, for each pair of them.
+    The position of the interval is given in one of three ways: by *lasts*, *until* or *to_event* alone, starting at the end of
+    the previous interval or at the start of the span; by *begins* and *ends*; or by *from_event* and *to_event*, for each pair
+    of events.
 
     Args:
         stage: Stage of the interval.
-        lasts: Attributes with its duration; the first one present counts.
-        until: Attributes with the time from the start of the span to its end.
-        begins: Attributes with its start, since 1970.
-        ends: Attributes with its end, since 1970.
-        from_event: Name of the event at its start.
-        to_event: Name of the event at its end.
+        lasts: Attributes with the duration of the interval; the first one present counts.
+        until: Attributes with the time from the start of the span to the end of the interval.
+        begins: Attributes with the start of the interval, since 1970.
+        ends: Attributes with the end of the interval, since 1970.
+        from_event: Name of the event at the start of the interval.
+        to_event: Name of the event at the end of the interval.
         unit: Unit of the attributes, one of `span_validation.UNITS`.
     """
 
@@ -165,9 +166,9 @@ class StreamRule:
     """Attributes and events of a span that describe a streamed response.
 
     Args:
-        first_token: Attributes with the time from its start to the first token.
+        first_token: Attributes with the time from the start of the span to the first token.
         first_token_event: Name of the event at the first token.
-        answers: Names of events at each part of the response; of two or more events the first one is the first token.
+        answers: Names of the events at each part of the response; the first of two or more events is the first token.
         tokens_in: Attributes with the number of input tokens.
         tokens_out: Attributes with the number of output tokens.
         definition: Definition of the first token, one of `names.DEFINITIONS`.
@@ -192,11 +193,11 @@ class Rule:
     Args:
         name: Name of the rule.
         when: Conditions, of which one must match.
-        stage: Stage of their time, "" for none.
-        head: Stage of their time before their first child, "" for none.
-        request: Whether they are requests of their service; None decides by kind and parent.
+        stage: Stage of the time of a matching span; "" for none.
+        head: Stage of the time before the first child of a matching span; "" for none.
+        request: Whether a matching span is a request of its service; None decides by kind and parent.
         called: Template of the displayed name, with attributes in braces; "" for the span's name.
-        start: Name of the event at which they start, if present; "" for their own start.
+        start: Name of the event that marks the start of a matching span, if present; "" for the span's own start.
         model: Sources of the model name.
         model_version: Sources of the model version.
         route: Sources of the route.
@@ -204,7 +205,7 @@ class Rule:
         parts: Intervals within the span.
         stream: Measurements of a streamed response.
         show: Attributes shown with a retained trace.
-        source: Where these facts are documented.
+        source: URL of the documentation of the matched spans.
     """
 
     name: str
@@ -225,14 +226,14 @@ class Rule:
 
     @property
     def measured(self) -> frozenset[str]:
-        """Attributes with numbers to read."""
+        """Names of the attributes whose numbers are read."""
         named = [(part.lasts, part.until, part.begins, part.ends) for part in self.parts]
         named.append((self.stream.first_token, self.stream.tokens_in, self.stream.tokens_out, ()))
         return frozenset(key for several in named for keys in several for key in keys)
 
     @property
     def events(self) -> frozenset[str]:
-        """Names of the events to read."""
+        """Names of the events that are read."""
         found = {self.start, self.stream.first_token_event, *self.stream.answers}
         for part in self.parts:
             found |= {part.from_event, part.to_event}
@@ -240,7 +241,7 @@ class Rule:
 
     @property
     def exact(self) -> frozenset[str]:
-        """Span attributes whose values matter."""
+        """Names of the span attributes whose values affect the result."""
         sources = (*self.model, *self.model_version, *self.route, *self.device)
         conditions = (condition for when in self.when for condition in when.attributes)
         return frozenset(
@@ -258,11 +259,11 @@ class SpanMeaning:
     """Result of the rules for a span.
 
     Args:
-        label: Its label.
-        flags: Its flags, without `Flag.ERROR`.
-        rule: Rule with measurements to read; None without any.
-        measured: Attributes to read for it.
-        events: Names of events to read for it.
+        label: Label of the span.
+        flags: Flags of the span, without `Flag.ERROR`.
+        rule: Rule with measurements to read; None if there are none.
+        measured: Names of the attributes to read for the rule.
+        events: Names of the events to read for the rule.
     """
 
     label: Label
@@ -304,7 +305,7 @@ class RuleSet:
         return _NO_RULE
 
     def _near(self, scope: str, kind: str) -> list[tuple[frozenset[str], SpanCondition, Rule]]:
-        """Return the conditions that spans of *scope* and *kind* may match, in order, with their needed attributes."""
+        """Return the conditions that spans of *scope* and *kind* may match, with their required attributes and rules."""
         found = self._nearby.get((scope, kind))
         if found is None:
             found = [
@@ -362,7 +363,7 @@ def _first(sources: Iterable[str], attributes: Mapping[str, Scalar]) -> str:
 
 
 def _fill_template(template: str, attributes: Mapping[str, Scalar]) -> str | None:
-    """Return *template* with attribute values filled in; None if one is missing."""
+    """Return *template* with attribute values filled in; None if an attribute is missing."""
     if any(key not in attributes for key in _TEMPLATE.findall(template)):
         return None
     return _TEMPLATE.sub(lambda match: printable_text(attributes[match[1]]), template)
@@ -372,7 +373,7 @@ def _shown(value: Scalar) -> Scalar:
     return printable_text(value) if isinstance(value, str) else value
 
 
-# Approximate memory limits of the cached shapes and rule results. [bytes]
+# Approximate memory limits of the cached shapes and of the cached rule results. [bytes]
 MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
 # Larger entries rarely repeat.
 MAX_REMEMBERED_BYTES = 8 * 1024
@@ -389,7 +390,8 @@ class Shape:
         present: Attributes whose presence is relevant.
 
     Attributes:
-        values: Returns the values of *exact* from the attributes of a span; of a single attribute the value itself.
+        values: Function that returns a tuple of the values of *exact* from the attributes of a span; for a single attribute it
+            returns the value without a tuple.
     """
 
     __slots__ = ("exact", "present", "values")
@@ -452,7 +454,7 @@ class Shapes(dict[tuple[str, ...], Shape]):
 
 
 class RuleCache:
-    """Cached rule results.
+    """Cache of rule results.
 
     Args:
         rules: The rules in force.
@@ -480,7 +482,7 @@ class RuleCache:
         return found
 
     def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> SpanMeaning:
-        """Evaluate the rules for spans with *key*, and cache the result.
+        """Return the rule result for spans with *key*, and cache it.
 
         Args:
             key: Key of the spans.

@@ -1,8 +1,8 @@
 """Sampling of retained traces, and encoding of their spans for the store.
 
-For each series and run, failed requests, the slowest ones, and a uniform share are retained. The share is selected by trace id, so
-every collector selects the same requests. Encoded spans show only the attributes that rules name; the JSON of a label is built once,
-and each span adds two numbers.
+For each series and run, failed requests, the slowest requests and a uniform share are retained. The share is selected by trace id,
+so every collector selects the same requests. Encoded spans show only the attributes that rules name; the JSON of a label is built
+once, and each span adds its start and duration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .requests import NETWORK_STAGE, Requests
 
 # Number of spans shown for a request; the longest ones are shown.
 MAX_SPANS_SHOWN = 1000
-# Attribute: nanoseconds by which remote work was moved into its call, because the clocks differ.
+# Attribute: time by which remote work was moved into its call, because the clocks differ. [nanoseconds]
 CLOCK_SHIFTED = "stagelens.clock.shifted"
 # Requests whose spans are encoded at once, a few megabytes.
 _REQUESTS_AT_ONCE = 1000
 
 
 def encode_spans(requests: Requests, chosen: Ints) -> Iterator[str]:
-    """Yield the spans of each of the requests *chosen*, ascending, as comma-separated JSON objects."""
+    """Yield the spans of each request in *chosen* (ascending indexes) as comma-separated JSON objects."""
     for first in range(0, len(chosen), _REQUESTS_AT_ONCE):
         yield from _encode_chunk(requests, chosen[first : first + _REQUESTS_AT_ONCE])
 
@@ -65,7 +65,7 @@ def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
 
 
 def _in_order(joined: AssembledSpans, chosen: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return the rows of the requests *chosen*, roots first, then by start; the request of each row; and which are roots."""
+    """Return the rows of the requests *chosen* (root first, then by start), the request of each row, and a mask of roots."""
     number = np.full(len(joined.roots), -1)
     number[chosen] = np.arange(len(chosen))
     rows = np.flatnonzero(joined.request >= 0)
@@ -86,7 +86,7 @@ def _can_call(label: Label) -> bool:
 
 
 class _SpanTemplate:
-    """The JSON text before and after the times of a span."""
+    """JSON text of a span before and after its times."""
 
     __slots__ = ("_after", "_before")
 
@@ -95,12 +95,12 @@ class _SpanTemplate:
         self._after = f',"attributes":{encode_json(attributes)}}}'
 
     def between(self, start: int, took: int) -> str:
-        """Return the span with start *start* and duration *took*, in nanoseconds."""
+        """Return the JSON of a span with start *start* and duration *took*, in nanoseconds."""
         return f'{self._before}{start},"duration_ns":{took}{self._after}'
 
 
 class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
-    """Templates by label index, whether the span failed, and whether it called another process."""
+    """Span templates by label index, whether the span failed, and whether the span called another process."""
 
     def __init__(self, gathered: SpanBatch) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) ->
     Args:
         joined: All rows.
         rows: Rows of the requests to encode.
-        since: Start of each row after its request. [nanoseconds]
+        since: Start of each row, relative to the start of its request. [nanoseconds]
         took: Duration of each row. [nanoseconds]
     """
     labels, label = joined.gathered.labels, joined.gathered.label[rows]
@@ -146,7 +146,7 @@ def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) ->
 
 
 def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -> str:
-    """Return the encoded remote work for *caller*, moved into the time of the call because clocks differ."""
+    """Return the encoded span of the remote work for *caller*, moved into the time of the call because clocks differ."""
     gathered = joined.gathered
     call, there = gathered.rows[caller], gathered.rows[server]
     low, start, end = int(call["start"]), int(there["start"]), int(there["end"])
@@ -169,9 +169,9 @@ class SamplingPolicy:
     """Number of requests to retain for each series and run.
 
     Args:
-        errors: Failed requests.
-        slow: Slowest requests.
-        uniform: Requests selected by trace id.
+        errors: Number of failed requests.
+        slow: Number of slowest requests.
+        uniform: Number of requests selected by trace id.
         everything: Whether all requests are retained, regardless of the numbers.
     """
 
@@ -242,7 +242,7 @@ def _chosen(requests: Requests, keep: SamplingPolicy) -> dict[int, RetainReason]
 
 
 def _first(series: Ints, value: np.ndarray[Any, Any], count: int) -> Ints:
-    """Return the *count* rows of each series with the smallest *value*."""
+    """Return the *count* rows with the smallest *value* of each series."""
     order = np.lexsort((value, series))
     begins = np.flatnonzero(np.diff(series[order], prepend=-1) != 0)
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))

@@ -1,7 +1,7 @@
 """Reader of span exports: decodes an ExportTraceServiceRequest into columns, and retained traces of Stagelens agents into spans.
 
 The protobuf message classes have the field numbers of OTLP, but fields that are rarely read stay bytes. Parsing with the generated
-classes takes a tenth of the time of reading a span; most of it is access to attributes from Python. Spans repeat their attributes, so
+classes takes a tenth of the time of reading a span; attribute access from Python takes most of it. Spans repeat their attributes, so
 only the relevant ones are read (`rules.RuleCache`), which halves the time.
 
 Source: opentelemetry/proto/trace/v1/trace.proto, opentelemetry/proto/collector/trace/v1/trace_service.proto.
@@ -74,7 +74,7 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
         ("events", 11, _BYTES, True),
         ("status", 15, _BYTES, False),
     ],
-    # The same with ordered attributes.
+    # The same message with ordered attributes.
     "WholeSpan": [],
     "Scope": [("name", 1, _TEXT, False)],
     "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, "Span", True)],
@@ -139,12 +139,12 @@ _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 def decode_protobuf(
     body: bytes, meanings: RuleCache, correct: Correction | None
 ) -> tuple[DecodedSpans, list[ResourceSpans]]:
-    """Decode *body*.
+    """Decode a span export in protobuf.
 
     Args:
-        body: An ExportTraceServiceRequest.
+        body: Serialized ExportTraceServiceRequest.
         meanings: Cached rule results.
-        correct: Corrects the attributes of each resource; None for no correction.
+        correct: Function that corrects the attributes of each resource; None for no correction.
 
     Returns:
         The spans of all programs, and the traces that Stagelens agents retained.
@@ -184,7 +184,7 @@ def decode_protobuf(
 
 
 def _parsed(body: bytes) -> tuple[Any, Any]:
-    """Return the parsed *body*, and for a large one the same with serialized spans, else None."""
+    """Return the parsed *body*, and for a large body the same message with serialized spans, else None."""
     if len(body) <= SMALL_BYTES:
         return LiteRequest.FromString(body), None
     if len(body) > WALKED_BYTES:
@@ -298,7 +298,7 @@ _MAX_UINT64 = 2**64 - 1
 def decode_json(
     body: bytes, meanings: RuleCache, correct: Correction | None
 ) -> tuple[DecodedSpans, list[ResourceSpans]]:
-    """Read *body*, as `read_protobuf` does."""
+    """Decode a span export in JSON; arguments, result and errors are those of `decode_protobuf`."""
     read = DecodedSpans()
     kept: list[ResourceSpans] = []
     for item in objects(load(body), "resourceSpans"):
@@ -324,7 +324,7 @@ def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place:
     span, values = _json_retained_span(node), _values(node)
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
     shape = meanings.shapes[tuple(values)]
-    # 1, 1.0 and true are equal, but not the same.
+    # 1, 1.0 and true are equal in Python, so the key includes their types.
     told = tuple((type(values[name]), values[name]) for name in shape.exact)
     key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, shape, told)
     meaning = meanings.meanings.get(key) or _learn_json(
@@ -340,7 +340,7 @@ def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place:
     read.traces.append(bytes.fromhex(span.trace_id))
     read.spans.append(bytes.fromhex(span.span_id))
     read.parents.append(parent)
-    # A negative time is none: it becomes one that is refused.
+    # A negative time becomes a time far in the future, which validation rejects.
     read.starts.append(span.start_ns & _MAX_UINT64)
     read.ends.append(span.end_ns & _MAX_UINT64)
     read.meanings.append(meaning)
@@ -351,7 +351,7 @@ def _learn_json(meanings: RuleCache, key: Key, said: Attributes) -> SpanMeaning:
 
 
 def _values(node: Object) -> dict[str, Scalar | None]:
-    """Return the attributes of *node*, None for what is no scalar; of two with one key the last, as a map of protobuf has it."""
+    """Return the attributes of *node*; None for values that are not scalars, and the last value of a duplicate key."""
     return {string(pair, "key"): json_scalar(object_at(pair, "value")) for pair in objects(node, "attributes")}
 
 
@@ -379,7 +379,7 @@ def _json_retained_span(span: Object) -> RetainedSpan:
 
 
 def _enum(node: Object, key: str, known: Mapping[str, int]) -> int:
-    """Return the enumeration at *key*: a number by the specification, which some senders spell out."""
+    """Return the enumeration at *key*: a number by the specification, or its name as some senders write it."""
     found = node.get(key)
     return known[found] if isinstance(found, str) and found in known else whole(node, key, INT32)
 
@@ -389,7 +389,7 @@ class SpanExport(NamedTuple):
 
     Args:
         spans: Spans of all programs.
-        kept: Spans of traces that Stagelens agents retained, whose requests are counted already.
+        kept: Spans of traces that Stagelens agents retained; their requests are already counted.
     """
 
     spans: Spans
@@ -397,10 +397,11 @@ class SpanExport(NamedTuple):
 
 
 class SpanReader:
-    """Reads span exports with a cache of rule results. Thread-safe.
+    """Reader of span exports with a cache of rule results. Thread-safe.
 
     Args:
-        own: Returns the user's rules, None for none; they come before the built-in ones. A new object replaces the cache.
+        own: Function that returns the user's rules, which precede the built-in rules; None for no rules. A new object resets the
+            cache.
     """
 
     def __init__(self, own: Callable[[], Sequence[Rule] | None] = lambda: None) -> None:
@@ -417,8 +418,8 @@ class SpanReader:
             media_type: Media type of *body*.
             body: The inflated body.
             window: Plausible times.
-            tally: Counts rejected spans.
-            correct: Corrects the attributes of each resource; None for no correction.
+            tally: Counter of rejected spans.
+            correct: Function that corrects the attributes of each resource; None for no correction.
 
         Raises:
             TooLargeError: The body has more elements than allowed.
@@ -434,7 +435,7 @@ class SpanReader:
 
     def _current(self) -> RuleCache:
         rules = self._own()
-        # One attribute for both, so concurrent changes are harmless.
+        # One attribute holds both, so that concurrent changes are harmless.
         if rules is not self._in_force[0]:
             self._in_force = rules, _meanings(rules)
         return self._in_force[1]

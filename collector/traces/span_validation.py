@@ -34,7 +34,7 @@ class SpanInterval(NamedTuple):
     """Interval within a span.
 
     Args:
-        stage: Its stage.
+        stage: Stage of the interval.
         start: Start time. [Unix nanoseconds]
         end: End time. [Unix nanoseconds, >= start]
     """
@@ -48,8 +48,8 @@ class MeasuredSpan(NamedTuple):
     """Measurements from the attributes and events of a span.
 
     Args:
-        start: Its start, by the start event of the rule if present. [Unix nanoseconds]
-        intervals: Intervals within it.
+        start: Start of the span, from the start event of the rule if present. [Unix nanoseconds]
+        intervals: Intervals within the span.
         stream: Measurements of a streamed response; None without any.
     """
 
@@ -66,7 +66,7 @@ def measure_span(
     Args:
         rule: Rule of the span.
         start: Start time. [Unix nanoseconds]
-        end: End time, 0 for not ended. [Unix nanoseconds]
+        end: End time; 0 if the span has not ended. [Unix nanoseconds]
         numbers: Attributes that the rule measures.
         events: Events of the span.
     """
@@ -182,9 +182,9 @@ _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _SECOND = 1_000_000_000
 # Values of a missing parent.
 NO_SPAN = bytes(_SPAN_BYTES)
-# As many processes as the columns can number.
+# Maximum number of processes that the columns can number.
 MAX_SOURCES = 2**16 - 1
-# Kinds of spans an export may have, each up to a few kilobytes.
+# Maximum number of distinct labels in an export, each up to a few kilobytes.
 MAX_LABELS = 20_000
 
 _Mask: TypeAlias = NDArray[np.bool_]
@@ -192,13 +192,13 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class SpanMeasurements:
-    """A span with details for its display.
+    """Attributes and events of one span that its rule measures.
 
     Args:
-        row: The number of its span, in the order they were read.
-        rule: How to read it.
-        numbers: The attributes that the rule measures.
-        events: Those that it looks for.
+        row: Row number of the span in `DecodedSpans`.
+        rule: Rule of the span.
+        numbers: Attributes that the rule measures.
+        events: Events that the rule names.
     """
 
     row: int
@@ -209,20 +209,20 @@ class SpanMeasurements:
 
 @dataclass(slots=True)
 class DecodedSpans:
-    """The spans of an export in the order they were read.
+    """Decoded spans of an export, one list element for each span unless noted, in the order of the export.
 
     Args:
-        traces: Their trace ids, as they came.
-        spans: Their own ids, as they came.
-        parents: Of the spans around them; `NO_SPAN` for none.
-        starts: When they began. [Unix nanoseconds]
-        ends: When they ended, 0 for not yet. [Unix nanoseconds]
-        meanings: What they are.
-        errors: The numbers of those whose status is an error.
-        sources: The processes they came from.
-        counts: How many of them came from each, one after the other.
-        measurements: Values of the attributes and events that rules name.
-        elements: How many attributes and events were looked at.
+        traces: Trace ids, not validated.
+        spans: Span ids, not validated.
+        parents: Ids of the parent spans; `NO_SPAN` for none.
+        starts: Start times. [Unix nanoseconds]
+        ends: End times; 0 for spans that have not ended. [Unix nanoseconds]
+        meanings: Rule results.
+        errors: Row numbers of the spans whose status is an error.
+        sources: Processes that sent the spans, one for each run of consecutive spans.
+        counts: Number of consecutive spans of each element of *sources*.
+        measurements: Values of the attributes and events that rules name, one for each span that has any.
+        elements: Number of attributes and events that were examined.
     """
 
     traces: list[bytes] = field(default_factory=list[bytes])
@@ -294,7 +294,7 @@ class _Validation:
         self.valid: _Mask = np.ones(len(read.spans), np.bool_)
 
     def refuse(self, wrong: _Mask, reason: Reason, why: Callable[[int], str]) -> None:
-        """Reject the still valid spans in *wrong*; *why* explains the first one."""
+        """Reject the spans in *wrong* that are still valid; *why* returns the explanation for the first rejected span."""
         refused = wrong & self.valid
         count = int(refused.sum())
         if not count:
@@ -316,7 +316,7 @@ def _to_columns(
     for found in read.measurements:
         if valid[found.row]:
             measured = _measured(read, found)
-            # Otherwise the row keeps its start, which may not fit into the column.
+            # An unchanged start is not written again, because it may not fit into the column as a Python number.
             if measured.start != read.starts[found.row]:
                 rows["start"][found.row] = measured.start
             number = int(number_of[found.row])
@@ -348,7 +348,7 @@ def _interval_label(stage: str) -> Label:
 
 
 def _distinct_labels(meanings: Sequence[SpanMeaning]) -> tuple[list[Label], NDArray[np.uint32], NDArray[np.uint16]]:
-    """Return the distinct labels of *meanings*, and for each meaning the index of its label and its flags."""
+    """Return the distinct labels of *meanings*, the label index of each meaning, and the flags of each meaning."""
     distinct = {meaning: number for number, meaning in enumerate(dict.fromkeys(meanings))}
     numbers: dict[Label, int] = {}
     of_distinct = np.array([numbers.setdefault(meaning.label, len(numbers)) for meaning in distinct], np.uint32)
@@ -358,14 +358,14 @@ def _distinct_labels(meanings: Sequence[SpanMeaning]) -> tuple[list[Label], NDAr
 
 
 def _ids(found: Sequence[bytes], size: int) -> NDArray[np.uint64]:
-    """Return *found* as 8-byte numbers; ids that do not have *size* bytes become zero."""
+    """Return the ids *found* as 8-byte numbers; ids that do not have *size* bytes become zero."""
     if set(map(len, found)) != {size}:
         found = [each if len(each) == size else bytes(size) for each in found]
     return np.frombuffer(b"".join(found), ">u8").astype(np.uint64)
 
 
 def _invalid_ids(parents: Sequence[bytes]) -> _Mask:
-    """Return which of *parents* are invalid ids."""
+    """Return a mask of the invalid ids in *parents*."""
     if set(map(len, parents)) == {_SPAN_BYTES}:
         return np.zeros(len(parents), np.bool_)
     return np.array([len(parent) != _SPAN_BYTES for parent in parents])
