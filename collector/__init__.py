@@ -1,1 +1,1 @@
-"""OTLP in, validation, the store and its queries."""
+"""The collector: OTLP servers, validation and ingestion, scraping, import and forwarding."""

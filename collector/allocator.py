@@ -1,10 +1,11 @@
 """Memory settings of a server process: return freed memory to the system, and run the garbage collector less often.
 
-The allocator of glibc requests large blocks from the system one by one and returns them, until the first one is freed: then it raises
-the limit of a large block, up to 32 MiB. It also keeps eight heaps for each core. Bodies are large, short-lived and processed in several
-threads: after a flood of the largest bodies a collector of 174 MiB kept 329 MiB, with these settings 240 MiB.
+The allocator of glibc returns large blocks to the system when they are freed, but each freed block raises the size limit of a
+large block, up to 32 MiB, and smaller blocks are retained. It also has up to eight heaps for each core. Bodies are large,
+short-lived and processed in several threads: after a flood of the largest bodies a collector of 174 MiB retained 329 MiB, with
+these settings 240 MiB.
 
-Processing spans creates hundreds of thousands of small live objects; scanning them again and again took a third of its time.
+Processing spans creates hundreds of thousands of small live objects; repeated scans of them take a third of the processing time.
 
 Source: mallopt(3), and the numbers in malloc.h of glibc; `gc.set_threshold` counts created objects and collections.
 """
@@ -20,7 +21,7 @@ _OBJECTS, _YOUNG, _OLD = 10_000, 10, 20
 
 
 def return_freed_memory() -> None:
-    """Make glibc's allocator return freed memory; with another allocator nothing happens."""
+    """Make glibc's allocator return freed memory to the system; does nothing with another allocator."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
@@ -34,6 +35,6 @@ def return_freed_memory() -> None:
 
 
 def reduce_gc_frequency() -> None:
-    """Raise the thresholds of the garbage collector and exclude existing objects; call it after the start of all parts."""
+    """Raise the thresholds of the garbage collector and exclude existing objects; to be called after the start of all parts."""
     gc.freeze()
     gc.set_threshold(_OBJECTS, _YOUNG, _OLD)

@@ -27,7 +27,7 @@ _PROGRESS_SECONDS = 0.2
 # Exit code of shells after Ctrl-C.
 _INTERRUPTED = 130
 _TIERS = {10: "10 s", 60: "1 min", 3600: "1 h"}
-# Tables below this share of the store are summed in one line.
+# Share of the store below which tables are summed in one line.
 _SMALL_SHARE = 0.01
 # Maximum number of service names that are printed.
 _SHOWN = 10
@@ -36,18 +36,18 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> int:
-    """Run *command* over the store that *environment* names.
+    """Run *command* on the store that *environment* names.
 
     Args:
         command: `storage`, `backup`, `restore` or `migrate`.
         environment: The settings.
-        arguments: `what` of `storage`; `file` of a backup; `to` and `to_points` of a migration.
+        arguments: Parsed arguments: `what` of `storage`; `file` of a backup; `to` and `to_points` of a migration.
 
     Returns:
         The exit code.
 
     Raises:
-        StagelensError: It could not be done.
+        StagelensError: The command failed.
     """
     # Hide the informational messages of alembic.
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
@@ -104,7 +104,7 @@ def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None
 
 
 def _matching(names: Sequence[str], pattern: str) -> list[str]:
-    """Return the names that *pattern* selects: the equal one, or those that match with `*` for any text.
+    """Return the names that *pattern* selects: the equal name, or all matching names with `*` for any text.
 
     >>> _matching(["svc1", "svc[1]"], "svc[1]"), _matching(["svc1", "svc[1]", "x"], "svc*")
     (['svc[1]'], ['svc1', 'svc[1]'])
@@ -156,7 +156,7 @@ def _until(storage: Storage) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield *rows* in columns, the first of them to the left."""
+    """Yield *rows* as lines of aligned columns, the first column left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *rest = (
@@ -225,7 +225,7 @@ def _check_tables(file: Path) -> None:
     """Check that *file* has only tables: views and triggers run SQL of their author, which may never end.
 
     Raises:
-        StoreError: It has something else.
+        StoreError: The file has views, triggers or other objects.
     """
     query = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
     with (
@@ -247,7 +247,7 @@ def _move(source: CollectorConfig, target: CollectorConfig) -> None:
     with ExitStack() as stack:
         old = open_existing(source)
         stack.callback(old.close)
-        # Everything is moved; the next server applies the storage budget.
+        # All data are copied without a budget; the next server applies the storage budget.
         retention = replace(target.retention, budget_bytes=None)
         new = Store.open(target.database, points_url=target.points, retention=retention)
         stack.callback(new.close)
@@ -257,7 +257,7 @@ def _move(source: CollectorConfig, target: CollectorConfig) -> None:
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Return a function that shows the progress of the copy on a terminal, and does nothing elsewhere."""
+    """Return a function that shows the progress of a copy on a terminal; without a terminal it does nothing."""
     start = drawn = time.monotonic()
     first: int | None = None
 

@@ -41,15 +41,15 @@ class CollectorConfig(StoreConfig):
 
     Args:
         host: The address to listen on.
-        port: Port for HTTP; 0 takes a free one.
-        grpc_port: Port for gRPC; 0 takes a free one, None disables gRPC.
+        port: Port for HTTP; 0 for any free port.
+        grpc_port: Port for gRPC; 0 for any free port, None to disable gRPC.
         config_file: File with access, span rules, scrape targets and forwarding, see `CollectorFile`.
         is_open: Whether senders without credentials are accepted on any address.
         max_body_bytes: Maximum size of a request as received.
         max_inflated_bytes: Maximum size of a request after decompression.
         queue_batches: Maximum number of requests that wait for the store.
-        queue_bytes: Their maximum total size after decompression.
-        keeps_all_traces: Whether the traces of all requests made of spans are retained, not only the slowest.
+        queue_bytes: Maximum total size of these requests after decompression.
+        keeps_all_traces: Whether all requests assembled from spans are retained as traces, not only the slowest.
         spans_waiting_bytes: Maximum size of spans that wait until their requests are complete.
         dashboard_url: URL of the dashboard, for messages.
     """
@@ -69,10 +69,10 @@ class CollectorConfig(StoreConfig):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> CollectorConfig:
-        """Read the settings from *env*; an empty value is as good as none.
+        """Read the settings from *env*; an empty value selects the default.
 
         Raises:
-            ConfigError: A value is not what its key allows.
+            ConfigError: A value is invalid.
         """
         default, kept = cls(), StoreConfig.from_env(env)
 
@@ -103,7 +103,7 @@ def _grpc_port(env: Mapping[str, str], http_port: int) -> int | None:
     key = "STAGELENS_COLLECTOR_GRPC_PORT"
     if (env.get(key) or "").strip().lower() == "off":
         return None
-    # Any free port for HTTP means that several collectors run side by side.
+    # With any free port for HTTP, several collectors run on the machine: gRPC takes any free port, too.
     return _count(env, key, 0 if http_port == 0 else DEFAULT_GRPC_PORT, 0, MAX_PORT)
 
 
@@ -135,7 +135,7 @@ def _count(env: Mapping[str, str], key: str, otherwise: int, low: int, high: int
 
 @dataclass(frozen=True, slots=True)
 class CollectorFile:
-    """Content of the file, or the corresponding settings of the environment.
+    """Content of the collector's file, or the corresponding settings of the environment.
 
     Args:
         access: Credentials and limits of clients.
@@ -143,8 +143,8 @@ class CollectorFile:
         scrape: Scrape targets.
         prometheus: Settings of the histograms on /metrics.
         forward: Forwarding destinations.
-        files: Further files it was read from.
-        warnings: Probable mistakes: file, line, text.
+        files: Further files that were read: files with secrets.
+        warnings: Probable mistakes, each with file, line and text.
     """
 
     access: Access = field(default_factory=Access)
@@ -157,15 +157,15 @@ class CollectorFile:
 
 
 def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
-    """Read the file at *path*, if there is one.
+    """Read the collector's file at *path*; without a file, the settings of the environment.
 
     Args:
         path: The file.
         env: The environment, for secrets.
-        held: Previous secrets by path of their files; the current ones are added.
+        held: Previous secrets by path of their files; the current secrets are added.
 
     Raises:
-        ConfigError: The file is invalid; a line for each error.
+        ConfigError: The file is invalid; the message has a line for each error.
     """
     own, egress_policy = tokens_from_env(env), EgressPolicy.from_env(env)
     found = CollectorFile(Access(tokens=own))
@@ -192,7 +192,7 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
 
 
 class _File(LiveFile[CollectorFile]):
-    """Watched file with log messages."""
+    """Watched collector's file; each new content is logged."""
 
     def accepted(self, found: CollectorFile) -> None:
         counts = len(found.access.tokens), len(found.rules), len(found.scrape), len(found.forward)
@@ -202,17 +202,17 @@ class _File(LiveFile[CollectorFile]):
 
 
 class LiveConfig(PeriodicThread):
-    """The file, read again when it changes; an invalid file leaves the previous content in force.
+    """The collector's file, read again when it changes; an invalid file leaves the previous content in force.
 
     Args:
-        path: The file, or None where there is none.
+        path: The file; None for no file.
         env: The environment, for secrets.
 
     Attributes:
-        env: The same.
+        env: The environment, for secrets.
 
     Raises:
-        ConfigError: Something in it is wrong, a line for each.
+        ConfigError: The file is invalid; the message has a line for each error.
     """
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
@@ -225,7 +225,7 @@ class LiveConfig(PeriodicThread):
 
     @property
     def current(self) -> CollectorFile:
-        """The content in force."""
+        """Content of the file that is in force."""
         return self._live.current or self._first
 
     @property
@@ -238,14 +238,14 @@ class LiveConfig(PeriodicThread):
         self._live.refresh(datetime.now(UTC))
 
     def step(self) -> float:
-        """Check the file; on errors the previous content stays in force."""
+        """Read the file if it has changed; on errors the previous content stays in force."""
         self.refresh()
         return _CHECK_SECONDS
 
     def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
         found = read_collector_file(path, env, held)
         if self.current.access.asks and not found.access.asks:
-            # A file that is only half written looks like this.
+            # A partly written file has the same symptom.
             msg = f"{path}: it has neither tokens nor a client_ca, so all senders would be accepted; restart if that is intended"
             raise ConfigError(msg)
         if found.access.tls != self._first.access.tls:

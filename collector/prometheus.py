@@ -1,4 +1,4 @@
-"""Latency counters of one collector process since its start, for Prometheus, and the section `prometheus:` of the collector's file.
+"""Latency histograms of a collector process since its start, for Prometheus, and the section `prometheus:` of the collector's file.
 
 Each batch is counted by one of the collectors that share a database, so their counters add up; a restart is a counter reset. A
 histogram is shown empty at first: Prometheus only sees increases after the first scrape of a counter, and the first failure of a
@@ -30,7 +30,7 @@ from ..store.records import Identity, PointColumns
 from ..store.schema import storable_name
 
 BUCKETS_PER_DOUBLING = 2**SCALE
-# From a microsecond to a day and a half. Shorter values count in the first bucket, longer ones in the last.
+# From a microsecond to a day and a half. Shorter values count in the first bucket, longer values in the last bucket.
 _LOWEST, _HIGHEST = -20, 17
 LOWEST_SECONDS, HIGHEST_SECONDS = 2.0**_LOWEST, 2.0**_HIGHEST
 # Index of the first bucket in `core.histogram`.
@@ -39,7 +39,7 @@ BUCKETS = (_HIGHEST - _LOWEST) * BUCKETS_PER_DOUBLING
 
 
 def bucket_positions(index: Ints, scale: Ints) -> Ints:
-    """Return the positions of buckets of *scale*; coarser ones count at their upper edge, so that no cumulative count is too high."""
+    """Return the positions of buckets of *scale*; coarser buckets map to their upper edge, so no cumulative count is too high."""
     finer, coarser = np.maximum(SCALE - scale, 0), np.maximum(scale - SCALE, 0)
     ours = ((index >> coarser) + 1 << finer) - 1
     return np.clip(ours - FIRST_INDEX, 0, BUCKETS - 1)
@@ -53,7 +53,7 @@ def cumulative_counts(counts: Ints, bounds: tuple[float, ...]) -> Ints:
         bounds: Ascending bounds. [seconds]
 
     Returns:
-        Shape (n, len(bounds)).
+        Cumulative counts; shape (n, len(bounds)).
     """
     position = np.log2(np.array(bounds)) * BUCKETS_PER_DOUBLING - FIRST_INDEX
     whole = np.floor(position).astype(np.int64)
@@ -63,7 +63,7 @@ def cumulative_counts(counts: Ints, bounds: tuple[float, ...]) -> Ints:
     return below[:, whole] + split.astype(np.int64)
 
 
-# Each has 28 lines and takes 9.5 kB of memory.
+# Default limit of histograms; each has 28 lines and takes 9.5 kB of memory.
 DEFAULT_HISTOGRAMS, MAX_HISTOGRAMS = 1000, 20_000
 MAX_BUCKETS = 30
 
@@ -83,7 +83,7 @@ class PrometheusSettings:
     buckets: tuple[float, ...] = ()
 
     def in_words(self) -> str:
-        """Return a description for `--check`.
+        """Return a one-line description of the settings for `--check`.
 
         >>> PrometheusSettings().in_words()
         'Prometheus of service, status, version, environment, in 1000 histograms at most'
@@ -97,7 +97,7 @@ class PrometheusSettings:
 
 
 def read_prometheus(document: Document, place: Place, value: Any) -> PrometheusSettings:
-    """Read the section; errors become problems of the document, and the default applies."""
+    """Read the section `prometheus:`; errors become problems of the document, and the default applies."""
     fields = Fields(document, place, value, example="labels: [version, route]")
     found = PrometheusSettings(_labels(fields), _histograms(fields), _buckets(fields))
     fields.finish()
@@ -153,9 +153,9 @@ def _is_bound(value: Any) -> bool:
     )
 
 
-# A scrape every minute, the default of Prometheus, sees it empty once, even if it is late.
+# A new histogram stays empty long enough for one scrape at the default interval of Prometheus, a minute, even if it is late.
 EMPTY_SECONDS = 75.0
-# Histograms without new values for this time are removed, for example of an old version.
+# Time without new values after which a histogram is removed, for example that of an old version.
 IDLE_SECONDS = 3600.0
 
 
@@ -164,13 +164,13 @@ _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """The histograms of one metric family.
+    """Histograms of one metric family.
 
     Args:
         family: The metric family.
         labels: Label names and values of each of the n histograms.
         counts: Counts by bucket; shape (n, BUCKETS).
-        zero: Values below a nanosecond; shape (n,).
+        zero: Number of values below a nanosecond; shape (n,).
         sum: Sum of the values; shape (n,). [seconds]
         bounds: Bounds of the classic buckets. [seconds]
     """
@@ -188,10 +188,10 @@ _Key = tuple[int, tuple[str, ...]]
 
 
 class Counters:
-    """Counts committed points. Thread-safe.
+    """Latency histograms of all committed points. Thread-safe.
 
     Args:
-        settings: Returns the current settings; a change resets all counters.
+        settings: Function that returns the current settings; a change resets all histograms.
         clock: Monotonic time. [seconds]
     """
 
@@ -217,7 +217,7 @@ class Counters:
         self._free = list(range(size))[::-1]
 
     def count(self, points: PointColumns) -> None:
-        """Add *points*, which were just committed."""
+        """Add the committed *points* to the histograms."""
         settings = self._settings()
         with self._lock:
             if settings != self._in_force:
@@ -243,7 +243,7 @@ class Counters:
         np.add.at(self._counts.reshape(-1), wide[within] * BUCKETS + place, histograms.buckets.amount[within])
 
     def _row(self, about: Identity) -> int:
-        """Return the row of *about*, -1 for a metric that is not exported."""
+        """Return the row of the histogram of *about*, -1 for a metric that is not exported."""
         family = _BY_SOURCE.get(about.metric)
         if family is None:
             return -1
@@ -254,7 +254,7 @@ class Counters:
             row = self._take((family, values))
         if row is not None:
             return row
-        # The status label is kept, so failures stay separate.
+        # The status label is preserved, so failures stay separate.
         rest = family, (OTHER, values[1], *(OTHER for _ in values[2:]))
         row = self._rows.get(rest)
         return self._take(rest) if row is None else row
@@ -271,11 +271,11 @@ class Counters:
 
     @property
     def limit(self) -> int:
-        """Limit of histograms."""
+        """Maximum number of histograms."""
         return self._in_force.histograms
 
     def read(self) -> list[HistogramFamily]:
-        """Return the histograms to show now, by metric family."""
+        """Return the current histograms by metric family."""
         with self._lock:
             self._forget()
             keys = sorted(self._rows)

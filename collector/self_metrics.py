@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 class Health:
-    """State of the parts of the collector that can fail.
+    """Health of the parts of the collector that can fail. Thread-safe.
 
-    Thread-safe. A change of state is logged once, not with each report.
+    Each change of state is logged once, not with every report.
     """
 
     def __init__(self) -> None:
@@ -34,19 +34,19 @@ class Health:
         self._threads: list[threading.Thread] = []
 
     def watch(self, thread: threading.Thread) -> None:
-        """Report the collector as dead if *thread*, which was started, ends."""
+        """Watch the started *thread*: the collector counts as dead once it ends."""
         with self._lock:
             self._threads.append(thread)
 
     @property
     def dead(self) -> list[str]:
-        """Threads that have ended, one line for each; only a restart helps then."""
+        """Threads that have ended, one line for each; the collector then needs a restart."""
         with self._lock:
             ended = [thread.name for thread in self._threads if not thread.is_alive()]
         return [f"the thread {name} has stopped; see the log and restart the collector" for name in ended]
 
     def failed(self, part: str, reason: str) -> None:
-        """Record that *part* fails because of *reason*."""
+        """Record a failure of *part*, with its *reason*."""
         with self._lock:
             news = part not in self._failing
             self._failing[part] = reason
@@ -54,7 +54,7 @@ class Health:
             _log.error("%s failed: %s", part, reason)
 
     def succeeded(self, part: str) -> None:
-        """Record that *part* works."""
+        """Record a success of *part*."""
         with self._lock:
             news = self._failing.pop(part, None) is not None
         if news:
@@ -62,13 +62,13 @@ class Health:
 
     @property
     def reasons(self) -> list[str]:
-        """Failing parts, one line for each; empty if all work."""
+        """Failing parts with their reasons, one line for each; empty if all parts work."""
         with self._lock:
             return [f"{part} failed: {reason}" for part, reason in self._failing.items()]
 
     @property
     def failing(self) -> dict[str, str]:
-        """Failing parts and their reasons."""
+        """Reason of each failing part, by name."""
         with self._lock:
             return dict(self._failing)
 
@@ -81,7 +81,7 @@ class Health:
 _PREFIX = "stagelens_collector_"
 # Of `InboxOutcome`.
 _OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
-# From the fsync of an idle SSD to a database that recovers.
+# From the duration of an fsync on an idle SSD to that of a commit while the database recovers. [seconds]
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -143,7 +143,7 @@ class SelfMetrics:
         ProcessCollector(registry=registry)
 
     def request(self, signal: str, code: int) -> None:
-        """Count an answered export of *signal*, or an event."""
+        """Count a response to an export of *signal*, or to an event."""
         self._requests.labels(signal, str(code)).inc()
 
     def tally(self, signal: str, tally: IngestResult) -> None:
@@ -153,7 +153,7 @@ class SelfMetrics:
             self._rejected.labels(signal, reason).inc(count)
 
     def committed(self, batches: Sequence[Batch], counted: Sequence[bool], seconds: float) -> None:
-        """Count one transaction of *batches*; *counted* says which were new."""
+        """Count one transaction of *batches*; *counted* is True for each batch that is new."""
         self._commit.observe(seconds)
         points: list[PointColumns] = []
         for batch, new in zip(batches, counted, strict=True):
@@ -174,7 +174,7 @@ class SelfMetrics:
         self._batches.labels("duplicate").inc()
 
     def unwritable(self) -> None:
-        """Count a batch the store could not take for its content."""
+        """Count a batch whose content the store cannot write."""
         self._batches.labels("unwritable").inc()
 
     def maintenance_failed(self) -> None:
@@ -182,7 +182,7 @@ class SelfMetrics:
         self._maintenance_failures.inc()
 
     def folded(self, outcome: InboxOutcome, points: PointColumns) -> None:
-        """Count the spans that left the inbox in one run, and the *points* made from them."""
+        """Count the spans that left the inbox in one run, and the *points* aggregated from them."""
         self._counters.count(points)
         for name in _OUTCOMES:
             self._spans.labels(name).inc(getattr(outcome, name))
@@ -194,37 +194,37 @@ class SelfMetrics:
         self._fold_failures.inc()
 
     def waiting(self, waiting: InboxBacklog) -> None:
-        """Show the spans that wait in the inbox."""
+        """Set the metrics of the spans that wait in the inbox."""
         self._spans_waiting.set(waiting.size_bytes)
         self._spans_oldest.set(waiting.oldest or 0)
 
     def receiving(self, size_bytes: int) -> None:
-        """Show the size of the bodies that are being received or decoded."""
+        """Set the metric of the size of the bodies that are being received or decoded."""
         self._receiving.set(size_bytes)
 
     def queue(self, batches: int, size_bytes: int) -> None:
-        """Show the queue of the writer."""
+        """Set the metrics of the queue of the writer."""
         self._queued.set(batches)
         self._queued_bytes.set(size_bytes)
 
     def store(self, state: StoreState, folds: int) -> None:
-        """Show the size of the store, and the number of dimensions with aggregated values."""
+        """Set the metrics of the store: its size and budget, and the number of dimensions beyond their cap."""
         self._used.set(state.size_bytes)
         self._budget.set(state.budget_bytes or 0)
         self._folds.set(folds)
 
     def include(self, others: Collector) -> None:
-        """Also show the metrics of *others*."""
+        """Add the metrics of the collector *others* to the exposition."""
         self._others.register(others)
 
     def exposition(self, media_type: str = TEXT_MEDIA_TYPE) -> bytes:
-        """Return all metrics in *media_type*, text or protobuf; included collectors may read a database."""
+        """Return all metrics in *media_type*, text or protobuf; blocks if an included collector reads a database."""
         if media_type == PROTOBUF_MEDIA_TYPE:
             return write_protobuf([*self._registry.collect(), *self._others.collect()], self._counters.read())
         return generate_latest(self._registry) + generate_latest(self._others) + write_text(self._counters.read())
 
     def samples(self) -> dict[tuple[str, tuple[str, ...]], float]:
-        """Return the current values of the collector's own metrics by name, without the common prefix, and label values."""
+        """Return the current values of the collector's own metrics by name (without the common prefix) and label values."""
         return {
             (sample.name.removeprefix(_PREFIX), tuple(sample.labels.values())): sample.value
             for metric in self._registry.collect()

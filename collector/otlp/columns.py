@@ -1,8 +1,8 @@
 """Exponential histogram points in columns, from either encoding; protobuf messages are decoded in parallel with numpy.
 
-Encoders write the fields of a message in the order of their numbers. So messages of one type are walked in step: each step looks for
-one field in all messages, decodes it where it is present, and advances those messages. A message that is encoded otherwise does not
-reach its end this way; it is *odd* and has to be decoded alone.
+Encoders write the fields of a message in the order of their numbers. Messages of one type are therefore decoded in parallel: each
+step decodes one field in all messages that have it, and advances their read positions. A message with another order of fields
+does not reach its end; it is called *odd* and must be decoded alone.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -26,16 +26,16 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED = 0, 1, 2
 _PADDING = bytes(32)
 _SCANNED_VARINT_BYTES = 4
 _ONE = np.ones(1, np.int64)
-# Limit of a repeated field; no point has as many attributes.
+# Maximum number of elements of a repeated field, more than any point has attributes.
 _MOST_REPEATED = 64
 
 
 class Scan:
-    """Messages of one type with a read position in each.
+    """Serialized messages of one type, with a read position in each message.
 
     Args:
-        data: All messages, each followed by a zero byte, which starts no field, and `_PADDING`.
-        at: Position in each message; shape (n,).
+        data: All messages, each followed by a zero byte (which starts no field), and `_PADDING` at the end.
+        at: Read position in each message; shape (n,).
         end: End of each message; shape (n,).
     """
 
@@ -49,18 +49,18 @@ class Scan:
 
     @classmethod
     def of(cls, messages: Sequence[bytes]) -> Scan:
-        """Return *messages*, positioned at their start."""
+        """Return a scan of *messages*, positioned at their start."""
         sizes = np.fromiter(map(len, messages), np.int64, len(messages))
         end = np.cumsum(sizes + 1) - 1
         return cls(b"\0".join((*messages, _PADDING)), end - sizes, end)
 
     @property
     def odd(self) -> Flags:
-        """Messages that were not decoded completely; shape (n,)."""
+        """Mask of the messages that were not decoded completely; shape (n,)."""
         return self._odd | (self.at != self._end)
 
     def fixed64(self, number: int) -> tuple[Flags, Unsigned]:
-        """Decode a fixed64, or the bits of a double; return which messages have it, and its value or 0."""
+        """Decode a fixed64, or the bits of a double; return a mask of the messages that have it, and its values or 0."""
         has = self._has(number, _FIXED64)
         if not has.any():
             return has, np.zeros(len(has), np.uint64)
@@ -69,7 +69,7 @@ class Scan:
         return has, value
 
     def sint32(self, number: int) -> Ints:
-        """Decode a sint32; return its value or 0."""
+        """Decode a sint32; return its value in each message, or 0."""
         has = self._has(number, _VARINT)
         value, size = self._varint(has)
         self._go(has * (1 + size))
@@ -84,7 +84,7 @@ class Scan:
         return begin, self.at
 
     def inside(self, number: int) -> Scan:
-        """Return the embedded messages of field *number*; a missing one is empty."""
+        """Return a scan of the embedded messages of field *number*; a missing message is empty."""
         return Scan(self.data, *self.contents(number))
 
     def skip(self, number: int) -> None:
@@ -97,7 +97,7 @@ class Scan:
             self._go(has * (1 + size + length))
 
     def pieces(self, start: Ints, end: Ints) -> list[bytes]:
-        """Return the bytes of each message in `[start, end)`."""
+        """Return the bytes `[start, end)` of each message."""
         data = self.data
         return [data[low:high] for low, high in zip(start.tolist(), end.tolist(), strict=True)]
 
@@ -105,7 +105,7 @@ class Scan:
         return self._bytes[self.at] == (number << 3 | wire_type)
 
     def _varint(self, has: Flags) -> tuple[Ints, Ints]:
-        """Return the varint of up to four bytes after the tag, and its size."""
+        """Return the varint of up to four bytes after the tag, and the size of the varint."""
         first = self._bytes[self.at + 1].astype(np.int64)
         more = has & (first >= _CONTINUES)
         if not more.any():
@@ -120,7 +120,7 @@ class Scan:
         return value, size
 
     def _go(self, step: Ints) -> None:
-        # A position past the end of its message never returns, so the message is odd.
+        # A read position past the end of its message stays there, so the message is odd.
         self.at = np.minimum(self.at + step, self._last)
 
 
@@ -134,15 +134,15 @@ class HistogramColumns:
     """Data points in columns; the fields are those of `HistogramPoint`, each of shape (n,).
 
     Args:
-        odd: Points that could not be decoded here; their other columns are arbitrary.
+        odd: Mask of the points that could not be decoded here; their other columns are arbitrary.
         attributes: Attributes of each point, parsed or serialized.
-        start_ns: See `HistogramPoint`.
-        time_ns: See `HistogramPoint`.
-        count: See `HistogramPoint`.
-        has_sum: Whether a sum was sent.
-        sum: See `HistogramPoint`; arbitrary without a sum.
-        scale: See `HistogramPoint`.
-        zero: See `HistogramPoint`.
+        start_ns: Start of the interval of each point. [Unix nanoseconds]
+        time_ns: End of the interval of each point. [Unix nanoseconds]
+        count: Number of values of each point.
+        has_sum: Whether the point has a sum.
+        sum: Sum of the values of each point; arbitrary without a sum.
+        scale: Scale of each point.
+        zero: Number of zero values of each point.
         lengths: Number of positive buckets of each point, including empty ones.
         buckets: Non-empty buckets; a count of 2**63 or more, or with an overlong encoding, is negative.
     """
@@ -202,7 +202,7 @@ def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
 
 
 def from_points(points: Sequence[HistogramPoint]) -> HistogramColumns:
-    """Return *points* as columns. Points with flags, negative values or a number out of range are odd."""
+    """Return *points* as columns; points with flags, negative values or a number out of range are odd."""
     numbers = np.array([_numbers(point) for point in points], np.uint64).reshape(-1, 5)
     lengths = np.array([len(point.counts) for point in points], np.int64)
     offset = np.array([point.offset for point in points], np.int64)
@@ -241,13 +241,13 @@ def _numbers(point: HistogramPoint) -> tuple[int, ...]:
 
 
 def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags]:
-    """Return the non-empty buckets, the number of buckets of each point, and which points have a truncated count.
+    """Return the non-empty buckets, the number of buckets of each point, and a mask of points with a truncated count.
 
     Args:
         counts: Packed counts of each point.
         offset: Index of the first bucket of each point; shape (n,).
     """
-    # A leading zero gives every byte, and the first point, a predecessor.
+    # A leading zero byte, so that every byte and the first point have a predecessor.
     data = np.frombuffer(b"\0" + b"".join(counts), np.uint8)
     edges = 1 + np.cumsum(np.fromiter(map(len, (b"", *counts)), np.int64, 1 + len(counts)))
     ends = data < _CONTINUES
@@ -263,7 +263,7 @@ def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags
 
 
 def _varints(data: NDArray[np.uint8], last: Ints) -> Ints:
-    """Return the varints that end at the positions *last*."""
+    """Return the values of the varints that end at the positions *last*."""
     values = data[last].astype(np.int64)
     before = last - 1
     here = np.flatnonzero(data[before] >= _CONTINUES)

@@ -1,7 +1,8 @@
 """Decoding of OTLP metrics in JSON, and typed access to the fields of OTLP JSON objects.
 
-OTLP departs from the JSON mapping of protobuf: trace and span ids are hexadecimal, enumerations are integers. 64-bit integers are
-strings or numbers, unknown fields are ignored, null means "not set". All functions raise `WireError` for a field of the wrong type.
+OTLP differs from the JSON mapping of protobuf: trace and span ids are hexadecimal, and enumerations are integers. 64-bit integers
+are strings or numbers, unknown fields are ignored, and null means "not set". All functions raise `WireError` for a field of the
+wrong type.
 
 Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
 """
@@ -39,8 +40,8 @@ def load(body: bytes) -> Object:
     """Parse *body*, a JSON object.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
-        WireError: It is not a JSON object.
+        TooLargeError: *body* has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
+        WireError: *body* is not a JSON object.
     """
     if body.count(b"{") > MAX_OBJECTS or body.count(b",") + body.count(b"[") > MAX_ELEMENTS:
         msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} list elements; send smaller batches"
@@ -59,7 +60,7 @@ def load(body: bytes) -> Object:
 
 
 def attributes(node: Object) -> Attributes:
-    """Return the scalar `attributes` of *node*; the last one of a duplicated key."""
+    """Return the scalar `attributes` of *node*; for a duplicate key the last value."""
     found: Attributes = {}
     for pair in objects(node, "attributes"):
         value = json_scalar(object_at(pair, "value"))
@@ -121,7 +122,7 @@ def string(node: Object, key: str) -> str:
 
 
 def boolean(node: Object, key: str) -> bool:
-    """Return the truth value at *key*."""
+    """Return the boolean at *key*."""
     found = node.get(key)
     if found is None:
         return False
@@ -131,13 +132,13 @@ def boolean(node: Object, key: str) -> bool:
 
 
 def whole(node: Object, key: str, span: tuple[int, int]) -> int:
-    """Return the integer at *key*, which must lie in *span*, ends included."""
+    """Return the integer at *key*, which must lie in the closed range *span*."""
     found = node.get(key)
     return 0 if found is None else integer(found, key, span)
 
 
 def integer(found: Any, key: str, span: tuple[int, int]) -> int:
-    """Return *found*, the value of *key*, as an integer in *span*, ends included."""
+    """Return *found*, the value of *key*, as an integer in the closed range *span*."""
     value = found
     if type(value) is str:
         value = int(value) if _INTEGER.fullmatch(value) else None
@@ -177,14 +178,14 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 
 def refuse(key: str, wanted: str, found: Any) -> NoReturn:
-    """Raise `WireError`: *key* is *found*, not *wanted*."""
+    """Raise `WireError` with a message: the value of *key* is *found* instead of *wanted*."""
     shapes = {dict: "an object", list: "a list", type(None): "nothing"}
     shown = shapes.get(type(found)) or repr(found)[:40]
     msg = f"{key} must be {wanted}, got {shown}"
     raise WireError(msg)
 
 
-# A list of counts, joined, each shorter than the 19 digits of 2**63.
+# A list of counts joined by commas, each shorter than the 19 digits of 2**63.
 _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19
 
 
@@ -192,7 +193,7 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     """Decode an ExportMetricsServiceRequest.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
+        TooLargeError: *body* has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
         WireError: *body* is not JSON, or a field has the wrong type.
     """
     return [

@@ -26,7 +26,7 @@ NO_RECORDED_VALUE = 1
 # The names of a metric's `data` field in OTLP/JSON.
 EXPONENTIAL_HISTOGRAM, GAUGE, SUM = "exponentialHistogram", "gauge", "sum"
 KINDS = (GAUGE, SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
-# Points are decoded for these metrics only; for other metrics the number of points is enough.
+# Only points of these metrics are decoded; points of other metrics are only counted.
 WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_DROPPED: SUM}
 
 
@@ -56,8 +56,8 @@ class HistogramPoint:
 
     Args:
         attributes: Scalar attributes.
-        start_ns: Start of its interval, (start_ns, time_ns].
-        time_ns: End of its interval.
+        start_ns: Start of the interval (start_ns, time_ns]. [Unix nanoseconds]
+        time_ns: End of the interval. [Unix nanoseconds]
         flags: DataPointFlags of OTLP.
         count: Number of values.
         sum: Sum of the values; None if it was not sent.
@@ -88,8 +88,8 @@ class NumberPoint:
     Args:
         value: Value of the gauge or sum.
         attributes: Scalar attributes.
-        start_ns: Start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent.
-        time_ns: End of the interval of a sum, time of a gauge.
+        start_ns: Start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent. [Unix nanoseconds]
+        time_ns: End of the interval of a sum, or time of a gauge. [Unix nanoseconds]
         flags: DataPointFlags of OTLP.
     """
 
@@ -111,7 +111,7 @@ class Metric:
         temporality: AggregationTemporality of OTLP.
         monotonic: Whether a sum is monotonic.
         histograms: Points of a wanted exponential histogram; those of protobuf are serialized.
-        numbers: Points of a wanted sum or gauge.
+        numbers: Points of a wanted sum or gauge, decoded.
     """
 
     name: str
@@ -141,7 +141,7 @@ class SpanEvent(NamedTuple):
 
     Args:
         name: Name of the event.
-        time_ns: Time of the event.
+        time_ns: Time of the event. [Unix nanoseconds]
     """
 
     name: str
@@ -157,8 +157,8 @@ class RetainedSpan:
         span_id: 16 hexadecimal digits.
         parent_id: 16 hexadecimal digits, "" for a root.
         name: Name of the span.
-        start_ns: Start time.
-        end_ns: End time.
+        start_ns: Start time. [Unix nanoseconds]
+        end_ns: End time. [Unix nanoseconds]
         error: Whether the status is an error.
         attributes: Scalar attributes.
     """

@@ -80,7 +80,7 @@ def _type(kind: str) -> dict[str, Any]:
 MetricsExport: Any = _make()
 
 
-# A body of this size needs at most 60 MB once parsed. The scan takes about as long as parsing.
+# A body of this size needs at most 60 MB once parsed; larger bodies are scanned first, which takes as long as parsing.
 SMALL_BYTES = 256 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -95,10 +95,10 @@ def check_bulk(body: bytes, message: Descriptor) -> None:
 
     Args:
         body: A serialized message.
-        message: Its type.
+        message: Type of the message.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
+        TooLargeError: The body has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
     """
     if len(body) <= SMALL_BYTES:
         return
@@ -142,9 +142,9 @@ def _packed(message: Descriptor) -> frozenset[int]:
 
 
 def _field(body: bytes, at: int) -> tuple[int, int, int, int]:
-    """Return the number and wire type of the field at *at*, the position of its content, and its size.
+    """Return the number and wire type of the field at position *at*, and the position and size of its content.
 
-    A truncated field, or one with an unknown wire type, has a size past the end of the body.
+    The size of a truncated field, or of a field with an unknown wire type, exceeds the body.
     """
     beyond = len(body) + 1
     tag, at = _varint(body, at)
@@ -186,7 +186,7 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     """Decode an ExportMetricsServiceRequest.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` messages, or a point of more than `MAX_POINT_BYTES`.
+        TooLargeError: The export has more than `MAX_OBJECTS` messages, or a point of more than `MAX_POINT_BYTES`.
         WireError: *body* is malformed.
     """
     if len(body) > WALKED_BYTES:

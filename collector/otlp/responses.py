@@ -40,7 +40,7 @@ _GRPC_CODES = {
     HTTPStatus.SERVICE_UNAVAILABLE: 14,  # UNAVAILABLE
     HTTPStatus.LOOP_DETECTED: 6,  # ALREADY_EXISTS
 }
-# Retry delays where no other is given. [seconds]
+# Default retry delays by HTTP status. [seconds]
 RETRY_AFTER = {HTTPStatus.TOO_MANY_REQUESTS: 1, HTTPStatus.SERVICE_UNAVAILABLE: 5}
 # gRPC sends the message twice in headers, which are limited to 8 KiB.
 _MAX_MESSAGE_CHARS = 1000
@@ -60,7 +60,7 @@ class Failure:
     Args:
         code: A google.rpc.Code.
         message: The error and its fix.
-        retry_after_seconds: Delay before a retry; None where a retry is useless.
+        retry_after_seconds: Delay before a retry; None if a retry is useless.
     """
 
     code: int
@@ -68,8 +68,8 @@ class Failure:
     retry_after_seconds: int | None
 
     def status(self) -> bytes:
-        """Encode the failure as a google.rpc.Status; its details have the RetryInfo where a retry is useful."""
-        # The message may quote a request: protobuf refuses lone surrogates.
+        """Encode the failure as a google.rpc.Status; its details contain a RetryInfo if a retry is useful."""
+        # The message may quote a request, and protobuf refuses lone surrogates.
         status = Status(code=self.code, message=self.message.encode(errors="replace").decode())
         if self.retry_after_seconds is not None:
             status.details.add().Pack(self._retry_info())
@@ -121,7 +121,7 @@ def failure_response(
 ) -> OtlpResponse:
     """Return the response to a failed request; in JSON unless *media_type* is protobuf.
 
-    Statuses 429 and 503 always have a retry delay, by default that of `RETRY_AFTER`.
+    Responses with status 429 or 503 always have a retry delay, by default that of `RETRY_AFTER`.
     """
     retry = RETRY_AFTER.get(status) if retry_after_seconds is None else retry_after_seconds
     failure = Failure(_GRPC_CODES.get(status, 2), message[:_MAX_MESSAGE_CHARS], retry)  # 2: UNKNOWN
