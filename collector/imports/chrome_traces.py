@@ -3,9 +3,9 @@
 torch.profiler: a request is a `ProfilerStep#`, or without steps an outermost range of `record_function` on its thread. Inside it,
 
 - ranges with the name of a stage, such as `preprocess`, are that stage; waiting for a DataLoader is `preprocess`;
-- modules and outermost operators are `forward`, unless they are in such a range;
-- device work belongs to the request whose thread launched it: copies to the device are `h2d` and from it `d2h`, kernels belong to the
-  range in which they were launched, or else to `forward`.
+- modules and outermost operators are `forward`, unless they are in a range of a stage;
+- device work belongs to the request whose thread launched it: copies to the device are `h2d`, copies from the device are `d2h`,
+  and kernels belong to the stage of the range in which they were launched, or else to `forward`.
 
 ONNX Runtime (`SessionOptions.enable_profiling`): each `model_run` is a request with the stage `forward`, except for copies from and to
 the device. Creating the session is a request of its own with the stage `load` and the route `session start`. Times count from the start
@@ -37,13 +37,13 @@ _MAX_MICROSECONDS = 2.0**53
 
 
 class ChromeEvent(NamedTuple):
-    """A complete event.
+    """Complete event of a Chrome trace: an event with a start and a duration.
 
     Args:
-        name: Its name.
-        category: Its category.
-        start: [nanoseconds]
-        end: [nanoseconds]
+        name: Name of the event.
+        category: Category of the event.
+        start: Start time. [nanoseconds]
+        end: End time. [nanoseconds]
         lane: Process and thread, or device and stream.
     """
 
@@ -55,7 +55,7 @@ class ChromeEvent(NamedTuple):
 
 
 def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent, Object]]:
-    """Yield the complete events of the list at *path*, each with its JSON object; invalid ones are reported.
+    """Yield the complete events of the list at *path*, each with its JSON object; invalid events are reported.
 
     Events of other kinds, such as process names, are ignored.
     """
@@ -89,7 +89,7 @@ def _finite_number(value: Any) -> float | None:
 
 KINETO_SERVICE = "torch"
 KINETO_KEYS = ("traceEvents", "schemaVersion", "deviceProperties", "baseTimeNanoseconds")
-# An event takes about 300 bytes in memory.
+# Maximum number of relevant events; an event takes about 300 bytes in memory.
 MAX_EVENTS = 1_000_000
 
 _STEP, _LOADING, _MODULE = "ProfilerStep#", "enumerate(DataLoader)", "nn.Module: "
@@ -98,13 +98,13 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver", "privateuse1_runtime")
 _COPY, _ON_DEVICE = "gpu_memcpy", ("kernel", "gpu_memcpy", "gpu_memset")
 # Numbers in names such as ProfilerStep#12 or execute_context_1(64) are not part of the route.
 _NUMBER = re.compile(r"(?<=[#_(])\d+")
-# Later times are Unix times, earlier ones count from the start of the profile. [nanoseconds]
+# Later times are Unix times; earlier times count from the start of the profile. [nanoseconds]
 _DATED = 10**18
 
 
 @dataclass(slots=True)
 class _KinetoTrace:
-    """Relevant events of a trace, with its own times."""
+    """Relevant events of a Kineto trace, with the times of the trace."""
 
     ranges: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
     work: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
@@ -115,12 +115,12 @@ class _KinetoTrace:
 
 
 class Nested:
-    """Nested ranges of one thread; finds the outermost ranges, and the innermost one at a time."""
+    """Nested ranges of one thread, with lookup of the outermost ranges and of the innermost range at a time."""
 
     def __init__(self, ranges: Iterable[ChromeEvent]) -> None:
         self.ranges = sorted(ranges, key=lambda each: (each.start, -each.end))
         self._starts = [each.start for each in self.ranges]
-        # Index of the enclosing range of each, -1 for none.
+        # Index of the enclosing range of each range, -1 for none.
         self._around: list[int] = []
         open_: list[int] = []
         for place, each in enumerate(self.ranges):
@@ -138,7 +138,7 @@ class Nested:
         return found
 
     def around(self, at: int) -> ChromeEvent | None:
-        """Return the innermost range at the time *at*."""
+        """Return the innermost range at the time *at*; None outside of all ranges."""
         place = bisect_right(self._starts, at) - 1
         while place >= 0 and self.ranges[place].end <= at:
             place = self._around[place]
@@ -146,10 +146,10 @@ class Nested:
 
 
 def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of *source* as spans.
+    """Yield the requests of a Kineto trace as exports of spans.
 
     Raises:
-        ImportFileError: It has no ranges, or too many events.
+        ImportFileError: The trace has no ranges, or too many events.
     """
     trace = _read_trace(source)
     requests = _kineto_requests(trace.ranges)
@@ -195,7 +195,7 @@ def _take(trace: _KinetoTrace, event: ChromeEvent, item: Object) -> None:
 
 
 def _unix_offset(source: ImportFile, ended: int) -> int:
-    """Return the offset from the times of the trace to Unix nanoseconds."""
+    """Return the offset to add to the times of the trace for Unix nanoseconds."""
     base = next((each for each in source.items("baseTimeNanoseconds", quiet=True) if type(each) is int), 0)
     if base or ended > _DATED:
         return base
@@ -208,7 +208,7 @@ def _kineto_requests(ranges: Sequence[ChromeEvent]) -> list[ChromeEvent]:
     if steps:
         return steps
     outer = [each for lane in _by_lane(ranges).values() for each in lane.outermost()]
-    # A range with the name of a stage is a request only if there are no others.
+    # A range with the name of a stage is a request only if there are no other ranges.
     return [each for each in outer if not _stage_of(each)] or outer
 
 
@@ -220,12 +220,12 @@ def _stage_of(event: ChromeEvent) -> str:
 
 
 class _KinetoRequests:
-    """Requests with their stages.
+    """Requests of a Kineto trace with their stages; iterating yields an `ImportedRequest` for each.
 
     Args:
         trace: The relevant events.
         requests: The ranges that are requests.
-        offset: Offset from the times of the trace to Unix nanoseconds.
+        offset: Offset to add to the times of the trace for Unix nanoseconds. [nanoseconds]
     """
 
     def __init__(self, trace: _KinetoTrace, requests: list[ChromeEvent], offset: int) -> None:
@@ -255,7 +255,7 @@ class _KinetoRequests:
             yield ImportedRequest(event.name, start, end, _merge_touching(intervals, start, end), values)
 
     def _add(self, stage: str, event: ChromeEvent, launched: ChromeEvent, device: str = "") -> None:
-        """Add *event* to the request that contains *launched*."""
+        """Add *event* as an interval of *stage* to the request in which the event *launched* started."""
         around = self._around(launched)
         if around is not None:
             _, intervals, devices = self._found[self._number[id(around)]]
@@ -263,7 +263,7 @@ class _KinetoRequests:
             devices.update({device} if device else ())
 
     def _around(self, event: ChromeEvent) -> ChromeEvent | None:
-        """Return the request in which *event* started."""
+        """Return the request in which *event* started; None for no request."""
         return self._places[event.lane].around(event.start) if event.lane in self._places else None
 
     def _stage_around(self, event: ChromeEvent) -> str:
@@ -285,7 +285,7 @@ def _by_lane(events: Iterable[ChromeEvent]) -> dict[tuple[str, str], Nested]:
 
 
 def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> list[StageInterval]:
-    """Return *intervals*, cut to the request, with adjacent ones of a stage merged."""
+    """Return *intervals*, cut to the request from *start* to *end*; adjacent intervals of a stage are merged."""
     found: list[StageInterval] = []
     last: dict[str, int] = {}
     for each in sorted(intervals, key=attrgetter("start")):
@@ -304,16 +304,16 @@ def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> lis
 
 ONNXRUNTIME_SERVICE = "onnxruntime"
 _RUN, _START = "model_run", "session start"
-# Reading the model (`model_loading_uri`, `_array`, …), then making the session of it.
+# Events of loading the model (`model_loading_uri`, `_array`, …) and of creating the session.
 _READING, _MAKING = "model_loading_", "session_initialization"
-# The operators that copy between host and device, as the graph has them.
+# Names of the graph operators that copy between host and device.
 _COPIES = {"MemcpyFromHost": "h2d", "MemcpyToHost": "d2h"}
-# Copies whose run has not ended yet, at most.
+# Maximum number of copies whose run has not ended yet.
 _MAX_COPIES = 100_000
 
 
 def read_onnxruntime(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the runs of *source* as spans."""
+    """Yield the runs of an ONNX Runtime profile as exports of spans."""
     latest = max((event.end for item in source.items("item", quiet=True) if (event := read_event(item))), default=0)
     source.note_undated()
     for export in span_exports(

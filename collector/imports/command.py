@@ -22,10 +22,10 @@ from ..traces.sampling import SamplingPolicy
 from .importer import FORMATS, ImportResult, import_file
 from .source import ImportFileError
 
-# A file may have been written by a clock that runs ahead of ours. [seconds]
+# Maximum time that the clock of the file's writer may be ahead. [seconds]
 _AHEAD_SECONDS = 86_400
 _INTERRUPTED = 130
-# Live spans are aggregated every two seconds, a file once or a few times: more traces are retained each time.
+# Live spans are aggregated every two seconds, a file only once or a few times, so each run retains more traces.
 _KEEP = SamplingPolicy(errors=50, slow=50, uniform=20)
 _SERVICES_SHOWN = 8
 _SETTINGS = ("STAGELENS_DATABASE", "STAGELENS_POINTS", "STAGELENS_COLLECTOR_CONFIG")
@@ -53,14 +53,14 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Import the files that *words* name.
 
     Args:
-        words: The command line after `import`.
+        words: Command line arguments after `import`.
         environment: The settings.
 
     Returns:
-        The exit code: 0 if all of every file was counted, 1 if something was left out, 2 for a wrong command line.
+        The exit code: 0 if every file was counted completely, 1 if records were skipped, 2 for an invalid command line.
 
     Raises:
-        StagelensError: The store or the settings are wrong.
+        StagelensError: The store cannot be used, or a setting is invalid.
     """
     options = parser().parse_args(words)
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
@@ -114,7 +114,7 @@ def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator
 
 
 def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
-    """Return a note about the detail that the store does not keep for data of this age."""
+    """Yield a note for each kind of detail whose retention is shorter than the age of the imported data."""
     if not found.requests:
         return
     for what, kept, lost in (

@@ -1,11 +1,11 @@
-"""Import of a file into the store: its format is detected, its exports are validated, assembled into requests, and counted like live data.
+"""Import of a file into the store: detects its format, validates its exports, assembles requests, and counts them like live data.
 
-The name of each write consists of the digest of the file and a number, so the same file counts once, under any name and after any
-interruption. Spans wait in memory and not in the inbox of the store, because no other process adds to them.
+The name of each batch consists of the digest of the file and a number, so the same file counts once, under any name and after any
+interruption. Spans wait in memory and not in the inbox of the store, because no other process adds spans to the same requests.
 
-Formats are detected by the names in a file. OTLP/JSON is one object, or one object a line, as the file exporter of the OpenTelemetry
-Collector writes it; a saved run (`stagelens run --save`) is such a file. It is split into small exports: points by the hundred, and
-spans by trace, because a retained trace of an agent must be in one export.
+Formats are detected by the keys in a file. OTLP/JSON is one object, or one object a line, as the file exporter of the
+OpenTelemetry Collector writes it; a saved run (`stagelens run --save`) has this format. OTLP/JSON is split into small exports:
+points by the hundred, and spans by trace, because a retained trace of an agent must be in one export.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RECORDS_PER_EXPORT = 1000
 
 
 def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the exports in *source*, each with its place; broken lines are reported."""
+    """Yield the exports in *source*, each with its position; invalid lines are reported."""
     for place, key, item in _read_resources(source):
         if key == LOGS:
             source.diagnostics.note("it has logs, which are not counted")
@@ -59,10 +59,10 @@ def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, O
 
 
 def split_export(export: Object, at_once: int = _RECORDS_PER_EXPORT) -> Iterator[Object]:
-    """Yield *export* in pieces of about *at_once* points or spans, or of one trace that has more.
+    """Yield *export* in pieces of about *at_once* points or spans; a larger trace is one piece.
 
     Raises:
-        WireError: It is malformed.
+        WireError: *export* is malformed.
     """
     for resource in objects(export, METRICS):
         for scope in objects(resource, "scopeMetrics"):
@@ -99,7 +99,7 @@ def _split_spans(spans: list[Object], at_once: int) -> Iterator[list[Object]]:
 
 
 def _read_resources(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
-    """Yield each resource with its place and its signal."""
+    """Yield the position, the key of the signal and the JSON of each resource in the file."""
     if source.first_line_is_whole():
         yield from _read_lines(source)
         return
@@ -125,7 +125,7 @@ def _read_lines(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
             yield from ((f"line {number}", key, item) for key, item in found)
 
 
-# Yields exports as OTLP/JSON, each with its place in the file; the service is the default for requests without one.
+# Reader that yields exports as OTLP/JSON, each with its position in the file; the service is for requests without one.
 FormatReader: TypeAlias = Callable[[ImportFile, str | None], Iterator[tuple[str, Object]]]
 
 # Number of names that are checked before the format of a file counts as unknown.
@@ -133,13 +133,13 @@ _MAX_NAMES = 1000
 
 
 class Format(NamedTuple):
-    """A format.
+    """Format of an imported file.
 
     Args:
-        title: What it is called.
-        keys: Names that only this one has, in its top object or in the objects of its top list.
-        where: `""` for the top object, `"item"` for the top list.
-        read: Reads it.
+        title: Name of the format.
+        keys: Keys that only this format has, in its top-level object or in the objects of its top-level list.
+        where: `""` for the top-level object, `"item"` for the top-level list.
+        read: Reader of the format.
     """
 
     title: str
@@ -166,7 +166,7 @@ def format_of(source: ImportFile) -> Format:
     """Return the format of *source*.
 
     Raises:
-        ImportFileError: It is none that is read.
+        ImportFileError: The format is not supported.
     """
     names: list[str] = []
     try:
@@ -200,9 +200,9 @@ class ImportResult:
         services: Requests by service.
         first: End of the first request, rounded down to 10 s like *last*; 0 without requests. [Unix seconds]
         last: End of the last request. [Unix seconds]
-        traces: Retained traces.
-        dropped: Requests that their agents could not count.
-        notes: Further remarks, a sentence each.
+        traces: Number of retained traces.
+        dropped: Requests that agents could not count.
+        notes: Further remarks, one sentence each.
         broken: The first skipped records, each with its position.
         broken_count: Number of skipped records.
     """
@@ -242,7 +242,7 @@ class ImportResult:
 _ROWS_A_WRITE = 20_000
 # Spans of a request may lie this far apart in the file. [bytes]
 _HELD_BYTES = 6 * 1024**2
-# Factor for the retention of spans without a root; a round stands for a second of `process_inbox`.
+# Rounds that spans without a root are retained; a round of the import is a second for `process_inbox`.
 _ORPHAN_ROUNDS = 8
 _END = 10**6
 
@@ -264,8 +264,8 @@ def import_file(  # noqa: PLR0917 - options of an import
         window: Times that the store keeps.
         rules: User rules, applied before the built-in ones.
         keep: Sampling policy of traces.
-        service: Replaces the services in the file; None keeps them.
-        environment: Replaces the environments in the file; None keeps them.
+        service: Service that replaces the services in the file; None for no change.
+        environment: Environment that replaces the environments in the file; None for no change.
 
     Raises:
         ImportFileError: The file cannot be read, or its format is unknown.
@@ -312,7 +312,7 @@ class _Importer:
             resource[names.ENVIRONMENT] = self._environment
 
     def take(self, place: str, export: Object) -> None:
-        """Add *export*; malformed parts are reported with their *place*."""
+        """Read *export*; malformed parts are skipped and reported with their *place*."""
         try:
             self._read(place, export)
         except WireError:
@@ -350,7 +350,7 @@ class _Importer:
             self._source.diagnostics.note("metrics with other names than Stagelens's are ignored")
 
     def _fold(self, *, end: bool = False) -> None:
-        """Assemble the spans of two rounds ago, or all at the *end*."""
+        """Assemble requests from the spans that have waited for two rounds, or from all spans at the *end*."""
         self._round += _END if end else 1
         self._held = 0
         limits = InboxLimits(
@@ -402,7 +402,7 @@ class _Importer:
         self._batches, self._rows = [], 0
 
     def finish(self) -> None:
-        """Assemble and write the rest."""
+        """Assemble and write the remaining spans and points."""
         self._fold(end=True)
         self._write()
 

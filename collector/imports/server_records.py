@@ -1,10 +1,11 @@
-"""Records of inference servers: results of `vllm bench serve --save-result --save-detailed`, and traces of Triton.
+"""Import of records of inference servers: results of `vllm bench serve --save-result --save-detailed`, and traces of Triton.
 
 vLLM: a request is `prefill` until its first token, including queue and network, and `decode` after it. Only newer versions record start
 times (`start_times`); otherwise requests are distributed evenly over the run. Generated text is not read.
 
-Triton (`--trace-config mode=triton`): a list of events by trace id in any order. They become the spans that the server exports in its
-OpenTelemetry mode, so the same built-in rules apply. Its clock has no date; the modification time of the file is the end.
+Triton (`--trace-config mode=triton`): a list of events by trace id in any order. The events become the spans that the server
+exports in its OpenTelemetry mode, so the same built-in rules apply. The clock of the server has no date; the last event gets the
+modification time of the file.
 
 Sources: https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py;
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md, "JSON Trace Output"
@@ -42,13 +43,13 @@ _SERVER = 2
 _MOST_GROWING = 10_000
 _COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
 _MODEL = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
-# State in which a connection waits for its next call.
+# Event of a connection that waits for its next call.
 _IDLE = ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
 
 
 @dataclass(slots=True)
 class _Trace:
-    """Records of one trace id."""
+    """Events and properties of one trace id."""
 
     model: str = ""
     version: str = ""
@@ -57,7 +58,7 @@ class _Trace:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the trace is a request without an end, which would count as shorter than it was."""
+        """Whether the trace is a request without an end, whose duration would be too short."""
         return not self.parent and bool(self.times) and not self.at(("REQUEST_END",))
 
     def at(self, names: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -65,7 +66,7 @@ class _Trace:
 
 
 def read_triton(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of *source* as spans."""
+    """Yield the requests of a Triton trace file as exports of spans."""
     offset = _unix_offset(source)
     service, spans = service or TRITON_SERVICE, list[Object]()
     for number, trace, root in _traces(source):
@@ -81,7 +82,7 @@ def read_triton(source: ImportFile, service: str | None) -> Iterator[tuple[str, 
 
 
 def _unix_offset(source: ImportFile) -> int:
-    """Return a function that converts nanoseconds of the server into Unix nanoseconds."""
+    """Return the offset to add to the nanoseconds of the server for Unix nanoseconds."""
     records = filter(_is_sound, source.items("item", quiet=True))
     latest = max((at for record in records for _, at in _times(record)), default=0)
     source.note_undated()
@@ -103,7 +104,7 @@ def _times(record: Object) -> list[tuple[str, int]]:
 
 
 def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
-    """Yield each complete trace with its number and that of its root."""
+    """Yield the trace id, the trace, and the trace id of its root, for each trace."""
     growing: OrderedDict[int, _Trace] = OrderedDict()
     for place, record in enumerate(source.items("item"), 1):
         if not _is_sound(record):
@@ -122,7 +123,7 @@ def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
 
 
 def _pop_oldest(growing: OrderedDict[int, _Trace]) -> tuple[int, _Trace, int]:
-    """Remove the trace without new records for the longest time; enclosing traces of an ensemble end after it."""
+    """Remove and return the trace whose last record is the oldest; enclosing traces of an ensemble have later records."""
     root, number = 0, next(iter(growing))
     above, seen = number, set[int]()
     while above and above not in seen:
@@ -153,7 +154,7 @@ def _triton_spans(number: int, trace: _Trace, root: int, offset: int, digest: st
 def _triton_span(
     ids: tuple[str, str, str], name: str, times: list[tuple[str, int]], offset: int, values: Mapping[str, str | int]
 ) -> Object:
-    # A stream sends several times: in the order it happened each start is followed by its end.
+    # A stream has several responses: in order of time, each start is followed by its end.
     shifted = sorted((at + offset, event) for event, at in times)
     made = otlp_span(ids, name, (shifted[0][0], shifted[-1][0]), _SERVER, values)
     made["events"] = [otlp_event(each, at) for at, each in shifted]
@@ -161,7 +162,7 @@ def _triton_span(
 
 
 VLLM_SERVICE = "vllm"
-# Keys that identify such a result.
+# Keys that identify a vLLM benchmark result.
 VLLM_KEYS = ("ttfts", "itls", "request_throughput", "output_throughput", "mean_ttft_ms")
 _NS = 1_000_000_000
 # Upper limit of a valid time; the comparison also excludes NaN and infinity. [seconds]
@@ -171,10 +172,10 @@ _MOST_SECONDS = 1e6
 
 
 def read_vllm(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of *source* as spans.
+    """Yield the requests of a vLLM benchmark result as exports of spans.
 
     Raises:
-        ImportFileError: It has totals only.
+        ImportFileError: The result has only totals, without single requests.
     """
     count = sum(1 for _ in source.items("ttfts.item", quiet=True))
     if not count:
@@ -218,12 +219,12 @@ def _tokens(taken: Any, given: Any) -> dict[str, str | int]:
 
 
 def _column(source: ImportFile, key: str) -> Iterator[Any]:
-    """Yield the values at *key*, then None without end."""
+    """Yield the values at *key*, then None endlessly."""
     return chain(source.items(f"{key}.item", quiet=True), repeat(None))
 
 
 def _starts(source: ImportFile, count: int) -> Iterator[int]:
-    """Yield the start of each request, in Unix nanoseconds."""
+    """Yield the start time of each request, in Unix nanoseconds."""
     duration = sum(each for each in source.items("duration", quiet=True) if _is_time(each)) or 1.0
     begun = _ended_ns(source) - round(duration * _NS)
     told = list(source.items("start_times.item", quiet=True))

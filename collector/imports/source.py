@@ -1,4 +1,4 @@
-"""An imported file: streamed JSON values, compressed or not, with the positions of errors.
+"""Reader of an imported file: streams its JSON values, compressed or not, and records the positions of errors.
 
 A damaged or truncated gzip file is read up to the error.
 """
@@ -28,12 +28,12 @@ _GUNZIP_READ_BYTES = 64 * 1024
 
 
 class TolerantGunzip(io.RawIOBase):
-    """Decompressed content of *file*, up to its end or the place where it is damaged.
+    """Decompressed content of the gzip *file*, up to its end or to the damaged position.
 
-    `gzip.GzipFile` raises there and loses what it had decompressed before.
+    `gzip.GzipFile` raises an error at the damaged position and loses the content that was decompressed before.
 
     Attributes:
-        broken: Reason for an early end; "" for none.
+        broken: Reason for an early end; "" if the file is complete.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -43,17 +43,17 @@ class TolerantGunzip(io.RawIOBase):
         self.broken = ""
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True: the file can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill *buffer* as far as possible with one read of the file."""
+        """Fill *buffer* with decompressed bytes from one read of the file, and return their number."""
         data = self._inflated(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        """Close the file, too."""
+        """Close this reader and the file."""
         self._file.close()
         super().close()
 
@@ -63,7 +63,7 @@ class TolerantGunzip(io.RawIOBase):
                 self._rest = self._stream.unused_data or self._file.read(_GUNZIP_READ_BYTES)
                 if not self._rest:
                     break
-                self._stream = zlib.decompressobj(_GZIP_WBITS)  # another one follows
+                self._stream = zlib.decompressobj(_GZIP_WBITS)  # another gzip member follows
             self._rest = self._rest or self._file.read(_GUNZIP_READ_BYTES)
             if not self._rest:
                 self.broken = "the gzip stream is cut off"
@@ -96,7 +96,7 @@ class ImportFileError(StagelensError):
 
 @dataclass(slots=True)
 class Diagnostics:
-    """Remarks and errors of a file.
+    """Remarks on an imported file, and its unreadable records.
 
     Args:
         notes: Remarks, for example the origin of its times.
@@ -109,7 +109,7 @@ class Diagnostics:
     broken_count: int = 0
 
     def note(self, text: str) -> None:
-        """Add the remark *text* once."""
+        """Add the remark *text* unless it is already present."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -127,9 +127,9 @@ class ImportFile:
         path: Path of the file.
 
     Attributes:
-        path: The same path.
+        path: Path of the file.
         diagnostics: Remarks and errors.
-        digest: Digest of its inflated content.
+        digest: Digest of the inflated content.
 
     Raises:
         ImportFileError: The file cannot be read, or is empty.
@@ -162,9 +162,9 @@ class ImportFile:
         )
 
     def items(self, prefix: str, *, quiet: bool = False) -> Iterator[Any]:
-        """Yield what lies at *prefix*, an ijson path, one by one, of every JSON value in the file.
+        """Yield the JSON values at *prefix*, an ijson path, in every top-level value of the file.
 
-        The part after invalid JSON is skipped and reported, unless *quiet*.
+        The part after invalid JSON is skipped; the skip is reported unless *quiet*.
         """
         count = 0
         with self._open() as file:
@@ -179,7 +179,7 @@ class ImportFile:
                     )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are not empty, each with its number; lines that are too long are skipped and reported."""
+        """Yield the non-empty lines, each with its number; lines that are too long are skipped and reported."""
         number = 0
         with self._open() as file:
             while line := file.readline(MAX_LINE_BYTES + 1):
@@ -192,10 +192,10 @@ class ImportFile:
                     yield number, line
 
     def keys(self) -> Iterator[tuple[str, str]]:
-        """Yield each key of a top object as `("", key)`, and of an object in a top list as `("item", key)`.
+        """Yield each key of a top-level object as `("", key)`, and of an object in a top-level list as `("item", key)`.
 
         Raises:
-            ImportFileError: It is no JSON up to the one that was asked for.
+            ImportFileError: The file is not valid JSON up to the next key.
         """
         with self._open() as file:
             try:
@@ -248,7 +248,7 @@ class ImportFile:
         return digest.hexdigest(), size
 
     def _is_deep(self) -> bool:
-        """Say whether it is: what was counted may be text."""
+        """Return whether the JSON is nested more than `_DEEPEST` deep; parses the file, because texts may contain brackets."""
         depth = 0
         with self._open() as file, contextlib.suppress(ijson.JSONError, ValueError):
             for event, _ in ijson.basic_parse(file, use_float=True, multiple_values=True):
@@ -258,7 +258,7 @@ class ImportFile:
         return False
 
     def _place(self, error: Exception) -> str:
-        """Return the position of the error; line and column if the file is small enough to parse it again."""
+        """Return the position of *error*; line and column if the file is small enough to parse it again."""
         try:
             with self._open() as file:
                 text = file.read(_MOST_LOOKED_AT_BYTES + 1)

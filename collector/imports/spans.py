@@ -1,4 +1,4 @@
-"""Spans of imported requests in OTLP/JSON, and the rules for them."""
+"""Conversion of imported requests into spans in OTLP/JSON, and the rules for these spans."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StageInterval:
 
     Args:
         stage: Name of the stage.
-        start: [Unix nanoseconds]
-        end: [Unix nanoseconds]
+        start: Start time. [Unix nanoseconds]
+        end: End time. [Unix nanoseconds]
         name: Display name; by default the stage.
     """
 
@@ -41,12 +41,12 @@ class ImportedRequest:
 
     Args:
         name: Display name.
-        start: [Unix nanoseconds]
-        end: [Unix nanoseconds]
-        intervals: Stages; they may overlap and exceed the request.
+        start: Start time. [Unix nanoseconds]
+        end: End time. [Unix nanoseconds]
+        intervals: Stages of the request; they may overlap and exceed the request.
         attributes: Attributes of the request: route, model, device, tokens.
-        tokens: Times of the parts of its response. [Unix nanoseconds]
-        failed: Whether it failed.
+        tokens: Times of the parts of the response. [Unix nanoseconds]
+        failed: Whether the request failed.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ImportedRequest:
 
 @cache
 def import_rules() -> tuple[Rule, ...]:
-    """Return the rules for the spans of `span_exports`: requests, and intervals that name their stage."""
+    """Return the rules for the spans of `span_exports`: spans of requests, and of intervals, whose name is their stage."""
     request = Rule(
         "imported request",
         (SpanCondition(scopes=(SCOPE,), kinds=("server",)),),
@@ -94,9 +94,9 @@ def span_exports(requests: Iterable[ImportedRequest], service: str, digest: str)
     """Yield *requests* as exports of spans.
 
     Args:
-        requests: As they come.
-        service: Whose they are.
-        digest: Names the file; the ids of the spans are made of it and of the number of the request.
+        requests: The requests, in the order of the file.
+        service: Service of the requests.
+        digest: Digest of the file; the ids of the spans are derived from it and from the number of the request.
     """
     spans: list[dict[str, Any]] = []
     for number, request in enumerate(requests):
@@ -109,13 +109,13 @@ def span_exports(requests: Iterable[ImportedRequest], service: str, digest: str)
 
 
 def span_export(spans: list[dict[str, Any]], service: str, scope: str) -> dict[str, Any]:
-    """Return *spans* as an ExportTraceServiceRequest in its JSON form."""
+    """Return *spans* of *service* as an ExportTraceServiceRequest in JSON."""
     resource = {"attributes": otlp_attributes({names.SERVICE_NAME: service})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": scope}, "spans": spans}]}]}
 
 
 def otlp_attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    """Return *values* as OTLP/JSON writes attributes."""
+    """Return *values* as a list of attributes in OTLP/JSON."""
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
         for key, value in values.items()
@@ -123,14 +123,22 @@ def otlp_attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
 
 
 def make_id(text: str, digits: int) -> str:
-    """Return an id of so many hexadecimal *digits* for *text*, the same each time."""
+    """Return an id of *digits* hexadecimal digits that is derived from *text*."""
     return hashlib.blake2b(text.encode(), digest_size=digits // 2).hexdigest()
 
 
 def otlp_span(
     ids: tuple[str, str, str], name: str, times: tuple[int, int], kind: int, values: Mapping[str, str | int]
 ) -> dict[str, Any]:
-    """Return a span: trace id, span id and parent's id; start and end in Unix nanoseconds."""
+    """Return a span in OTLP/JSON.
+
+    Args:
+        ids: Trace id, span id and id of the parent.
+        name: Name of the span.
+        times: Start and end. [Unix nanoseconds]
+        kind: SpanKind of OTLP.
+        values: Attributes of the span.
+    """
     trace, own, parent = ids
     return {
         "traceId": trace,
@@ -145,7 +153,7 @@ def otlp_span(
 
 
 def otlp_event(name: str, at: int) -> dict[str, str]:
-    """Return an event of a span, *at* Unix nanoseconds."""
+    """Return a span event in OTLP/JSON at the time *at*, in Unix nanoseconds."""
     return {"name": name, "timeUnixNano": str(at)}
 
 

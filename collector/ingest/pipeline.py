@@ -1,7 +1,7 @@
 """Ingestion of one request, over HTTP or gRPC: access control, body, batch, commit and response.
 
-The event loop only moves bytes. A body is inflated, decoded and validated in a worker thread, queued for the writer, and its
-request is answered after the transaction was committed. Metrics take two steps: each body is parsed alone, then all bodies that
+The event loop only moves bytes. A body is inflated, decoded and validated in a worker thread and queued for the writer; the
+response is sent after the transaction was committed. Metrics need two steps: each body is parsed alone, then all bodies that
 arrived at the same time are validated together. Log records are counted and not stored.
 """
 
@@ -85,7 +85,7 @@ class Export:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has to be written, not even the batch name."""
+        """Whether the export has nothing to write, not even the batch name."""
         batch = self.batch
         return not (
             self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads or batch.onward
@@ -94,7 +94,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMetrics:
-    """A metrics export whose points are not validated yet.
+    """A parsed metrics export, before the validation of its points.
 
     Args:
         batch_id: Deduplication key of the batch.
@@ -109,7 +109,7 @@ class ParsedMetrics:
     size_bytes: int
 
     def validated(self, reader: PointReader) -> Export:
-        """Return the export with the points that *reader* has read from it."""
+        """Return the validated export with the points that *reader* has read."""
         instance = _instance(item.resource for item in self.resources)
         batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
         return Export(batch, reader.tally, self.named, self.size_bytes)
@@ -132,8 +132,8 @@ def read_export(  # noqa: PLR0917 - the export and its readers
         body: The inflated body.
         name: The `X-Stagelens-Batch` header, None without one.
         window: Plausible times.
-        spans: Reads spans.
-        correct: Corrects the attributes of each resource; None for no correction.
+        spans: Reader of spans.
+        correct: Function that corrects the attributes of each resource; None for no correction.
 
     Raises:
         TooLargeError: The body has more elements than allowed.
@@ -157,7 +157,7 @@ def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Corre
 
 
 def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> list[Export]:
-    """Validate *exports* together and return one export for each; times must lie in *window*.
+    """Validate *exports* together and return an `Export` for each; times must lie in *window*.
 
     Raises:
         WireError: A point of one export is malformed.
@@ -183,7 +183,7 @@ def _read_traces(  # noqa: PLR0917 - the export and its readers
 
 
 def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
-    """Return the deduplication key of a batch: the name given by its sender, or a hash of *body*.
+    """Return the deduplication key of a batch: the name from its sender, or a hash of *body*.
 
     Raises:
         WireError: *name* is malformed.
@@ -205,7 +205,7 @@ _LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the s
 
 
 def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
-    """Count the records of an inflated ExportLogsServiceRequest with batch name *name* as ignored.
+    """Read an inflated ExportLogsServiceRequest with batch name *name*; all its records count as ignored.
 
     Raises:
         TooLargeError: The body has more elements than allowed.
@@ -215,7 +215,7 @@ def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
     tally = IngestResult(ignored=count)
     if count:
         tally.explain(_LOGS_FIX)
-    # The batch is written only if it is forwarded, so its name does not count.
+    # The batch is written only if it is forwarded, so its name alone is no reason to write it.
     return Export(Batch(batch_id("logs", body, name)), tally, named=False, size_bytes=len(body))
 
 
@@ -241,7 +241,7 @@ D = TypeVar("D")
 T = TypeVar("T")
 Endpoint: TypeAlias = ExportSignal | Literal["events"]
 
-# Most clients give up after 10 s.
+# Most clients time out after 10 s.
 MAX_COMMIT_SECONDS = 9.0
 _MAX_AHEAD_SECONDS = 86_400
 _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first match counts
@@ -259,7 +259,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the firs
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """A request whose body is not received yet.
+    """Ingestion request before the receipt of its body.
 
     Args:
         endpoint: OTLP signal, or events.
@@ -267,8 +267,8 @@ class IngestRequest:
         encoding: Content-Encoding; None to detect it from the body.
         name: Batch name given by the sender, None without one.
         caller: Address and credentials of the sender.
-        body: Receives the body; called with None, it discards the body.
-        via: The collectors it has passed, according to its sender.
+        body: Function that receives the body; with the argument None it discards the body.
+        via: Collectors that the body has passed, according to its sender.
     """
 
     endpoint: Endpoint
@@ -281,21 +281,21 @@ class IngestRequest:
 
 
 class IngestPipeline:
-    """Ingests OTLP exports and events.
+    """Ingestion pipeline of OTLP exports and events.
 
     Args:
         config: Limits.
-        access_control: Authenticates callers and limits their rate.
-        writer: Commits batches.
-        decoders: Inflate and decode bodies.
-        body_reader: Accounts for the memory of bodies.
-        health: Tells whether the store can be written.
-        metrics: Counts responses and rejected items.
-        spans: Reads spans.
-        admit_spans: Reserves capacity for encoded spans of so many bytes, or raises FullError.
+        access_control: Authentication and rate limits of callers.
+        writer: Writer of batches.
+        decoders: Threads that inflate and decode bodies.
+        body_reader: Account of the memory of bodies.
+        health: State of the store: whether it can be written.
+        metrics: Metrics that count responses and rejected items.
+        spans: Reader of spans.
+        admit_spans: Function that reserves capacity for encoded spans of a size in bytes, or raises FullError.
         forward: Queue of bodies for forwarding destinations.
-        add_event: Stores an event, or raises StoreError.
-        clock: Unix seconds.
+        add_event: Function that stores an event, or raises StoreError.
+        clock: Current time. [Unix seconds]
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class IngestPipeline:
         self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
 
     async def handle(self, request: IngestRequest) -> OtlpResponse:
-        """Ingest *request* and return its response; errors become responses, too."""
+        """Ingest *request* and return its response; errors become error responses."""
         try:
             reply = await self._ingest(request)
         except (StagelensError, TimeoutError) as error:
@@ -371,7 +371,7 @@ class IngestPipeline:
         """Authenticate the caller of *request*, receive the body, and decode it with *read* and *together*.
 
         `DecoderPool.read` describes *read* and *together*. The second result is the body packed for each forwarding destination,
-        whether or not its content is valid here.
+        even if this collector rejects its content.
         """
         try:
             admission = self._access_control.admit(request.caller)
@@ -406,7 +406,7 @@ class IngestPipeline:
 
     def _window(self) -> TimeWindow:
         now = int(self._clock())
-        # The names of older batches may be deleted already, so that a retry would count twice.
+        # The names of older batches may already be deleted, so that a retry would count twice.
         oldest = now - int(self._config.retention.batches.total_seconds())
         return TimeWindow(oldest, now + _MAX_AHEAD_SECONDS)
 
@@ -451,7 +451,7 @@ def _check_media_type(request: IngestRequest) -> None:
 
 
 async def _wait_for_commit(writing: Awaitable[T], fix: str) -> T:
-    """Return the result of *writing*; after `MAX_COMMIT_SECONDS` raise an error that ends with *fix*."""
+    """Return the result of *writing*; after `MAX_COMMIT_SECONDS` raise an error whose message ends with *fix*."""
     try:
         async with asyncio.timeout(MAX_COMMIT_SECONDS):
             return await writing

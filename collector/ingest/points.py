@@ -1,13 +1,13 @@
-"""Points of metrics exports: histograms as columns, all points of exports that arrived at the same time at once, and hardware gauges.
+"""Validation of metric points: histograms in columns, for all exports that arrived at the same time, and hardware gauges.
 
-A valid point is a delta of a known metric at a plausible time, whose buckets add up to its count (`docs/architecture.md`). Metrics
-with other names are ignored and counted. The fixed cost of an export is the same for one point and for a hundred, so points are
-validated in columns. Points that fail are validated again one by one with the exact rules of `validation`, which accept a sum
-within rounding and explain the error.
+A valid point is a delta of a known metric at a plausible time, whose buckets add up to its count (`docs/architecture.md`).
+Metrics with other names are ignored and counted. Validation in columns costs about the same for one point and for a hundred.
+Points that fail are validated again one by one with the exact rules of `validation`, which accept a sum within rounding and
+explain the error.
 
-Hardware gauges and sums come from Stagelens agents and from other programs that use the same names. A metric whose type does not fit,
-such as a cumulative counter, is ignored like an unknown metric: another backend may need it. So are metrics of a process without a
-service name, because an OpenTelemetry Collector on a host reports all processes.
+Hardware gauges and sums come from Stagelens agents and from other programs that use the same names. A metric of another type,
+such as a cumulative counter, is ignored like an unknown metric, because another backend may need it. Metrics of a process without
+a service name are ignored, too, because an OpenTelemetry Collector on a host reports all processes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from .validation import (
     stage_of,
 )
 
-# More than the GPUs of a machine or the CPU modes of a process.
+# Maximum number of points of a gauge: more than the GPUs of a machine or the CPU modes of a process.
 MAX_GAUGE_POINTS = 256
 # Twice the default export interval of OpenTelemetry.
 MAX_GAUGE_INTERVAL_SECONDS = 120
@@ -87,7 +87,7 @@ def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally:
 
     Args:
         metric: The metric as received.
-        resource: Attributes of its resource.
+        resource: Attributes of the metric's resource.
         window: Plausible times.
         tally: Counts ignored and rejected points.
     """
@@ -100,7 +100,7 @@ def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally:
     for index, point in enumerate(metric.numbers[:MAX_GAUGE_POINTS]):
         try:
             for name, at, value in _gauge_values(metric.name, point, resource, window):
-                # Values of one measure, such as system and user time, are added.
+                # Values of the same measure, such as system and user CPU time, are added.
                 found[name, at] = found.get((name, at), 0.0) + value
         except RejectedError as error:
             tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
@@ -122,7 +122,7 @@ def _gauge_values(
     """Yield the name, the time in Unix seconds and the value of each measure that *point* belongs to.
 
     Raises:
-        RejectedError: Its number or its time is invalid.
+        RejectedError: The number or the time of the point is invalid.
     """
     if point.flags & NO_RECORDED_VALUE or point.attributes.get(GPU_TASK, GENERAL) != GENERAL:
         return
@@ -149,7 +149,7 @@ def _measure_name(measure: Measure, point: NumberPoint, resource: Attributes) ->
 
 
 def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:
-    """Return the name of *resource*, or of a device of it, in the format of `core.hardware.place`."""
+    """Return the name of the process, or of its machine or device, in the format of `core.hardware.place`."""
     instance = printable_text(resource.get(SERVICE_INSTANCE, ""))
     host = printable_text(resource.get(POD) or resource.get(HOST) or instance)
     process = printable_text(resource.get(PROCESS_ID) or instance)
@@ -168,11 +168,11 @@ _MAX_EXPONENT = 1075
 
 
 def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> Flags:
-    """Return which points are valid apart from their attributes, and not empty; shape (n,).
+    """Return a mask of the non-empty points that are valid, attributes not checked; shape (n,).
 
     Args:
         columns: The points.
-        timed: Points whose sum is the sum of the values in their buckets; shape (n,).
+        timed: Mask of points whose sum is the sum of the values in their buckets; shape (n,).
         window: Plausible times.
     """
     buckets, low, high = columns.buckets, *_outermost(columns)
@@ -198,7 +198,7 @@ def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> F
 
 
 def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
-    """Return the *good* points, at a scale no finer than `SCALE`; other rows of *columns* are not read."""
+    """Return the points in the mask *good*, at a scale no finer than `SCALE`; other rows of *columns* are not read."""
     buckets = columns.buckets
     finer = np.maximum(columns.scale - SCALE, 0)[good]
     kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
@@ -218,7 +218,7 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
 
 
 def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
-    """Return the sum over each point of *values*, one for each bucket."""
+    """Return the sum of *values*, one for each bucket, over the buckets of each point."""
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
     return np.diff(running[buckets.offsets])
 
@@ -237,14 +237,14 @@ def _starts(columns: HistogramColumns) -> Unsigned:
 
 
 def _outermost(columns: HistogramColumns) -> tuple[Ints, Ints]:
-    """Return the lowest and highest bucket of each point, at a scale no finer than `SCALE`; arbitrary without buckets."""
+    """Return the lowest and highest bucket of each point, at a scale no finer than `SCALE`; arbitrary if it has no buckets."""
     index, offsets = np.append(columns.buckets.index, 0), columns.buckets.offsets
     finer = np.clip(columns.scale - SCALE, 0, MAX_SCALE)
     return index[offsets[:-1]] >> finer, index[offsets[1:] - 1] >> finer
 
 
 def _sum_fits(columns: HistogramColumns, filled: Ints, low: Floats, high: Floats) -> Flags:
-    """Return the points whose sum is possible for values between *low* and *high*."""
+    """Return a mask of the points whose sum is possible for values in the buckets *low* to *high*."""
     least = filled * low / SUM_TOLERANCE * (1 + _SUM_ROUNDING)
     most = np.where(columns.zero > 0, np.inf, filled * high * SUM_TOLERANCE * (1 - _SUM_ROUNDING))
     return columns.has_sum & np.isfinite(columns.sum) & (least <= columns.sum) & (columns.sum <= most)
@@ -257,9 +257,9 @@ def _edge(index: Ints, scale: Ints) -> Floats:
 
 # A bucket takes one byte on the wire and about 100 bytes in memory: without a limit a small body would exhaust the memory.
 MAX_BUCKETS_A_BATCH = 500_000
-# Nine years of stage time in microseconds: one million concurrent requests for two minutes.
+# Limit of a batch, nine years of stage time in microseconds: one million concurrent requests for two minutes.
 MAX_COUNT_A_BATCH = 2**48
-# Serialized points validated at once; intermediate arrays take up to fifty times that. [bytes]
+# Serialized points validated at once; intermediate arrays take up to fifty times this size. [bytes]
 _CHUNK_BYTES = 256 * 1024
 # Approximate size of a JSON point without its buckets. [bytes]
 _POINT_BYTES = 100
@@ -268,7 +268,7 @@ _SERIES_CACHE = SeriesCache()
 
 
 class _PointGroup(NamedTuple):
-    """Points of one metric and one process, starting at index *first* of the metric; parsed or serialized."""
+    """Consecutive points of one metric and process, parsed or serialized, from index *first* of the metric on."""
 
     owner: PointReader
     reader: SeriesReader
@@ -280,7 +280,7 @@ class _PointGroup(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PointReader:
-    """Reads the metrics of one export into points.
+    """Reader of the metrics of one export; collects their valid points.
 
     Args:
         window: Plausible times.
@@ -306,12 +306,12 @@ class PointReader:
 
     @property
     def points(self) -> PointColumns:
-        """The valid points."""
+        """Valid points of the export."""
         exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
         return PointColumns.join([*self._pieces, *exact])
 
     def parts(self, item: ResourceMetrics) -> Iterator[_PointGroup]:
-        """Yield the histogram points of *item* to validate; everything else is added at once."""
+        """Yield the histogram points of *item* for validation; add gauges and count ignored metrics at once."""
         reader = SeriesReader(item.resource)
         for metric in item.metrics:
             if metric.name in BY_METRIC:
@@ -337,17 +337,17 @@ class PointReader:
                 self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
 
     def has_room(self, buckets: int, count: float) -> bool:
-        """Return whether points with so many filled *buckets* and *count* values fit into the batch."""
+        """Return whether points with this number of filled *buckets* and *count* values fit into the batch."""
         return self._buckets + buckets <= MAX_BUCKETS_A_BATCH and self._count + count <= MAX_COUNT_A_BATCH
 
     def add(self, points: PointColumns) -> None:
-        """Add valid *points*."""
+        """Add the validated *points*."""
         self._pieces.append(points)
         self._buckets += len(points.histograms.buckets.index)
         self._count += int(points.histograms.zero.sum() + points.histograms.buckets.amount.sum())
 
     def read_exactly(self, part: _PointGroup, number: int) -> None:
-        """Add point *number* of *part* if it is valid, else count and explain why not."""
+        """Add point *number* of *part* if it is valid, else count the rejection with its explanation."""
         sent = part.points[number]
         try:
             self._read_one(part, protobuf_encoding.read_point(sent) if isinstance(sent, bytes) else sent)
@@ -376,7 +376,7 @@ class PointReader:
 
 
 def read_exports(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
-    """Let each reader add the points of its export; all readers have the same window.
+    """Validate all exports together, and add the points of each export to its reader; all readers have the same window.
 
     Raises:
         WireError: A point is malformed; the state of all readers is then undefined.
@@ -410,7 +410,7 @@ def _read_points(parts: Sequence[_PointGroup]) -> None:
 
 
 def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, int, int]]:
-    """Yield each owner of *parts* with the range of its points, end exclusive."""
+    """Yield each reader in *parts* with the range [low, high) of its points."""
     high = 0
     for owner, own in groupby(parts, lambda part: part.owner):
         low, high = high, high + sum(len(part.points) for part in own)
@@ -418,7 +418,7 @@ def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, i
 
 
 def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_PointGroup]:
-    """Yield the histograms of *metric* in groups of up to `_CHUNK_BYTES`."""
+    """Yield the histogram points of *metric* in groups of up to `_CHUNK_BYTES`."""
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
     first = size = 0
@@ -432,7 +432,7 @@ def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator
 
 
 def _chunked(parts: Iterator[_PointGroup]) -> Iterator[list[_PointGroup]]:
-    """Yield *parts* in lists of up to `_CHUNK_BYTES`, each all serialized or all parsed."""
+    """Yield *parts* in lists of up to `_CHUNK_BYTES`; a list has only serialized or only parsed points."""
     held: list[_PointGroup] = []
     size = 0
     for part in parts:

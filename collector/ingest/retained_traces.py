@@ -1,7 +1,7 @@
 """Retained traces of Stagelens agents: spans of scope `stagelens`, assembled and validated as whole traces.
 
-A trace is a root span (it has `stagelens.kept.because` and the times of its stages) and the spans below it, in one export. Several
-requests of a distributed trace may share a trace id; they have different roots.
+A trace consists of a root span, which has `stagelens.kept.because` and the times of its stages, and of the spans below it, all in
+one export. Several requests of a distributed trace may share a trace id; they have different roots.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class RetainedTraceReader:
-    """Reads the spans of one export into retained traces.
+    """Reader of the spans of one export; assembles them into retained traces.
 
     Args:
         window: Plausible times.
@@ -77,7 +77,7 @@ class RetainedTraceReader:
             msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
         _check_span(span)
-        # Of any age: a process reports its start only after its first request.
+        # Spans of any age are valid: a process reports its start only after its first request.
         replace(self.window, oldest=0).check(span.end_ns)
         phase, spent = printable_text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
         if phase not in LOAD_PHASES:
@@ -139,7 +139,7 @@ class RetainedTraceReader:
 
 
 def _by_root(spans: list[RetainedSpan]) -> list[tuple[RetainedSpan, list[RetainedSpan]]]:
-    """Return each root with the spans below it.
+    """Return the spans below each root.
 
     Raises:
         RejectedError: An id is missing or duplicated, or a span has no root.
@@ -148,7 +148,7 @@ def _by_root(spans: list[RetainedSpan]) -> list[tuple[RetainedSpan, list[Retaine
     by_id = {span.span_id: span for span in spans}
     if len(by_id) < len(spans):
         raise RejectedError(Reason.IDS, "two spans have the same spanId")
-    # The root of each visited span; a root belongs to itself.
+    # Root id of each visited span; that of a root is its own id.
     home = {span.span_id: span.span_id for span in spans if names.KEPT_BECAUSE in span.attributes}
     below: dict[str, list[RetainedSpan]] = {root: [] for root in home}
     for span in spans:
@@ -169,7 +169,7 @@ def _check_ids(spans: list[RetainedSpan]) -> None:
 
 
 def _root_of(span: RetainedSpan, by_id: dict[str, RetainedSpan], home: dict[str, str]) -> str:
-    """Return the root id of *span*, and store it in *home* for all its ancestors."""
+    """Return the root id of *span*, and store it in *home* for the span and its ancestors."""
     way: dict[str, None] = {}
     at = span.span_id
     while at not in home:
@@ -216,7 +216,7 @@ def _child_span(root: RetainedSpan, span: RetainedSpan) -> dict[str, object]:
 
 
 def _shown_attributes(attributes: Attributes, left_out: set[str] = _COLUMNS) -> dict[str, Scalar]:
-    """Return *attributes* without *left_out* and stage times, with keys and texts limited in length."""
+    """Return *attributes* without those in *left_out* and without stage times; keys and texts are limited in length."""
     kept = {
         printable_text(key): printable_text(value) if isinstance(value, str) or not math.isfinite(value) else value
         for key, value in attributes.items()

@@ -1,7 +1,7 @@
 """Validation of exports: data points with their rejection reasons, and attributes, which become series, stages and other keys.
 
-`IngestResult` collects the rejections with explanations for the sender. Identities are cached, because exports repeat the same
-attributes.
+`IngestResult` collects the rejections with explanations for the sender. Identities (series, metric and stage) are cached, because
+exports repeat the same attributes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...store.series import COLD, WARM
 from ..otlp.model import DELTA, EXPONENTIAL_HISTOGRAM, SUM, Attributes, HistogramPoint, Metric, Scalar
 from ..otlp.protobuf_encoding import read_attributes
 
-# A batch may have thousands of invalid points; the first explanations are enough to fix the sender.
+# Maximum number of explanations: a batch may have thousands of invalid points, and the first ones are enough to fix the sender.
 MAX_MESSAGES = 5
 MAX_VALUE_CHARS = 200
 
 
 class Reason(StrEnum):
-    """Reason to reject a point or a trace; a label value of the collector's own metrics."""
+    """Reason to reject a data point or a trace; a label value of the collector's own metrics."""
 
     TYPE = "type"
     TEMPORALITY = "temporality"
@@ -52,7 +52,7 @@ class RejectedError(Exception):
 
     Args:
         reason: Category of the error.
-        message: The error, and the fix where it is not obvious.
+        message: The error, and the fix if it is not obvious.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -92,7 +92,7 @@ class IngestResult:
 
     @property
     def error_message(self) -> str:
-        """The explanations as one text."""
+        """Explanations for the sender as one text."""
         more = [f"and {self.unexplained} more"] if self.unexplained else []
         return "; ".join([*self.messages, *more])
 
@@ -117,7 +117,7 @@ MAX_BUCKETS = 20_000
 # Far above any real count, and 200 days of stage time in microseconds; the sum of half a million such points fits into a
 # signed 64-bit integer.
 MAX_COUNT = 2**44
-# A sum may lie outside the range of its buckets by rounding, at most by this factor.
+# Factor by which a sum may lie outside the range of its buckets because of rounding.
 SUM_TOLERANCE = 1.05
 
 NANOSECONDS = 1_000_000_000
@@ -138,7 +138,7 @@ class TimeWindow:
         """Reject a time outside the window.
 
         Raises:
-            RejectedError: *time_ns* is outside.
+            RejectedError: *time_ns* is outside the window.
         """
         at = time_ns // NANOSECONDS
         if at < self.oldest:
@@ -150,14 +150,14 @@ class TimeWindow:
 
 
 def check_metric(metric: Metric, wanted: str) -> None:
-    """Reject a metric all of whose points are invalid.
+    """Reject a metric whose kind or temporality makes all its points invalid.
 
     Args:
         metric: A Stagelens metric.
-        wanted: The kind that it must have.
+        wanted: Required kind of the metric.
 
     Raises:
-        RejectedError: It has another kind, or is not a delta.
+        RejectedError: The metric has another kind, or is not a delta.
     """
     if metric.kind != wanted:
         msg = f"must be of type {wanted}, got {metric.kind or 'nothing'}; {_METRIC_FIXES[wanted]}"
@@ -204,7 +204,7 @@ def histogram_of(metric: str, point: HistogramPoint) -> Histogram:
     """Return the histogram of *point* of *metric*.
 
     Raises:
-        RejectedError: Its numbers are inconsistent.
+        RejectedError: The numbers of the point are inconsistent.
     """
     _check_counts(point)
     timed = metric not in names.TIME_METRICS
@@ -256,7 +256,7 @@ def _check_sum(point: HistogramPoint) -> None:
 
 
 def _check_sum_range(histogram: Histogram) -> None:
-    """Reject a sum that is impossible for values in these buckets: a sign of mixed units or a corrupted point."""
+    """Reject a sum that is impossible for values in these buckets, which indicates mixed units or a corrupted point."""
     filled = sum(histogram.buckets.values())
     low = high = 0.0
     if filled:
@@ -276,7 +276,7 @@ _POINT_KEYS = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, name
 
 
 class SeriesReader:
-    """Converts the attributes of points of one resource into series.
+    """Converter of the attributes of points of one resource into series.
 
     Args:
         resource: Attributes of the resource.
@@ -291,7 +291,7 @@ class SeriesReader:
 
     @property
     def process(self) -> tuple[str, str, str]:
-        """The dimensions that come from the resource: service, version and environment."""
+        """Series dimensions of the resource: service, version and environment."""
         return self._service, self._version, self._environment
 
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
@@ -337,7 +337,7 @@ def stage_name(value: Scalar | None, key: str) -> str:
     """Return *value* as the name of a stage.
 
     Args:
-        value: Value of the attribute, None if it is missing.
+        value: Value of the attribute; None if the attribute is missing.
         key: Name of the attribute, for the message.
 
     Raises:
@@ -350,7 +350,7 @@ def stage_name(value: Scalar | None, key: str) -> str:
     raise RejectedError(Reason.STAGE, msg)
 
 
-# Together a few tens of megabytes at most; two thousand series need fewer entries.
+# Limits of the cache, at most a few tens of megabytes; two thousand series need fewer entries.
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
 # Attributes whose values are size buckets.
@@ -358,7 +358,7 @@ _SIZE_BUCKETS = {names.BATCH_BAND: BATCH_SIZES, names.TOKEN_BAND: TOKEN_COUNTS}
 
 
 class SeriesCache:
-    """Identities of points by their attributes, parsed or serialized. Thread-safe."""
+    """Cache of the identities of points by their attributes, parsed or serialized. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], dict[bytes, Identity]] = {}
@@ -368,7 +368,7 @@ class SeriesCache:
     def of(
         self, reader: SeriesReader, metric: str, attributes: Sequence[bytes] | Sequence[Attributes]
     ) -> list[Identity | None]:
-        """Return the identity of each point of *metric*, None for invalid attributes.
+        """Return the identity of each point of *metric*; None for invalid attributes.
 
         Args:
             reader: Series reader of the sending process.

@@ -1,7 +1,7 @@
 """Writer thread: batches wait in a bounded queue, share a transaction, and are acknowledged after its commit.
 
-A batch whose commit fails stays in the queue while its sender is asked to retry: it is committed when the store works again, and
-the retry is then a duplicate. The retry of a batch that still waits joins it, and both get the same result.
+A batch whose commit fails stays in the queue while its sender receives a request to retry. The batch is committed when the store
+works again, and the retry is then a duplicate. A retry of a batch that still waits joins it and completes with the same commit.
 
     submit -> queue -> Store.write (one transaction, many batches) -> futures of the senders
 """
@@ -21,13 +21,13 @@ from ..self_metrics import Health, SelfMetrics
 _log = logging.getLogger(__name__)
 
 WRITER_PART = "committing to the store"
-# A transaction holds the writer lock: large enough to share its fsync, short enough for other writers.
+# Limits of a transaction: large enough to share its fsync, short enough not to block other writers.
 MAX_ROWS_A_COMMIT = 20_000
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class FullError(StagelensError):
-    """The queue has no capacity for another batch."""
+    """The queue of the writer, or another bounded buffer, is full."""
 
 
 class UncommittedError(StagelensError):
@@ -35,7 +35,7 @@ class UncommittedError(StagelensError):
 
 
 class UnwritableError(StagelensError):
-    """The store cannot write the batch: sending it again is useless."""
+    """The store can never write the batch, so that a retry is useless."""
 
 
 @dataclass(slots=True)
@@ -46,14 +46,14 @@ class _Waiting:
 
 
 class Writer:
-    """Commits batches in groups.
+    """Writer thread that commits batches in groups.
 
     Args:
         store: The store to write to.
-        max_batches: Limit of waiting batches.
-        max_bytes: Limit of the inflated size of waiting batches.
-        health: Records failed and successful commits.
-        metrics: Counts committed batches.
+        max_batches: Maximum number of waiting batches.
+        max_bytes: Maximum inflated size of all waiting batches.
+        health: Record of failed and successful commits.
+        metrics: Metrics that count committed batches.
     """
 
     def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
@@ -79,7 +79,7 @@ class Writer:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Commit the waiting batches, as far as the store can, and stop the thread."""
+        """Commit the waiting batches if the store works, and stop the thread."""
         with self._changed:
             self._hurried = self._stopping = True
             self._changed.notify_all()
@@ -90,11 +90,11 @@ class Writer:
 
         Args:
             batch: The batch to write.
-            size_bytes: Its inflated size.
+            size_bytes: Inflated size of the batch.
 
         Returns:
-            A future that completes with the commit: True if the batch is new, False for a duplicate. It fails with
-            `UncommittedError` if the batch was not written this time, with `UnwritableError` if it never can be.
+            A future that completes with the commit: True for a new batch, False for a duplicate. The future fails with
+            `UncommittedError` if the batch was not written, and with `UnwritableError` if the batch can never be written.
 
         Raises:
             FullError: The queue is full.
@@ -158,7 +158,7 @@ class Writer:
             return group
 
     def _pause(self) -> None:
-        """Wait after a failed commit."""
+        """Wait after a failed commit, with a growing pause."""
         if not self._pause_seconds:
             return
         hurried = self._hurried
@@ -180,7 +180,7 @@ class Writer:
         self._health.failed(WRITER_PART, str(error))
         with self._changed:
             self._pause_seconds = min(max(self._pause_seconds * 2, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
-            # No sender waits longer than one attempt, in this group or behind it.
+            # No sender waits longer than one attempt, whether its batch is in this group or behind it.
             senders = [sender for waiting in self._queue.values() for sender in waiting.senders]
             for waiting in self._queue.values():
                 waiting.senders = []
@@ -194,7 +194,7 @@ class Writer:
             sender.set_exception(UncommittedError(str(error)))
 
     def _write_singly(self, group: list[_Waiting]) -> None:
-        """Write each batch alone, to find and drop the unwritable one."""
+        """Write each batch alone, to find and drop the unwritable batches."""
         for waiting in group:
             started = time.perf_counter()
             try:
