@@ -39,8 +39,8 @@ class Maintenance(PeriodicThread):
     Args:
         store: The store.
         interval_seconds: Time between two runs.
-        health: Records failed and successful runs.
-        metrics: Counts failures and shows the size of the store.
+        health: Record of failed and successful runs.
+        metrics: Metrics of failures and of the size of the store.
     """
 
     def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
@@ -49,12 +49,12 @@ class Maintenance(PeriodicThread):
         self._health, self._metrics = health, metrics
 
     def step(self) -> float:
-        """Maintain the store now."""
+        """Maintain the store, and return the delay before the next run, in seconds."""
         self.run_once()
         return self._interval_seconds
 
     def run_once(self) -> None:
-        """Maintain the store now; a failure is reported, not raised."""
+        """Maintain the store; failures are logged and reported as unhealthy, not raised."""
         try:
             self._store.maintain()
             self._metrics.store(self._store.about.state(), len(self._store.about.folds()))
@@ -77,8 +77,8 @@ class SpanFolder(PeriodicThread):
         store: The store.
         interval_seconds: Time between two runs.
         max_waiting_bytes: Size limit of the inbox; `admit` refuses more.
-        health: Records failed and successful runs.
-        metrics: Counts processed and waiting spans.
+        health: Record of failed and successful runs.
+        metrics: Metrics of processed and waiting spans.
         keep: Sampling policy of traces.
         limits: Time and size limits of the inbox.
     """
@@ -101,7 +101,7 @@ class SpanFolder(PeriodicThread):
         self._waiting_bytes = 0
 
     def step(self) -> float:
-        """Process complete requests now."""
+        """Process complete requests, and return the delay before the next run, in seconds."""
         self.run_once()
         return self._interval_seconds
 
@@ -120,7 +120,7 @@ class SpanFolder(PeriodicThread):
         self._waiting_bytes += size_bytes
 
     def run_once(self) -> None:
-        """Process complete requests now; a failure is reported, not raised."""
+        """Process all complete requests; failures are logged and reported as unhealthy, not raised."""
         try:
             more = True
             while more:
@@ -136,7 +136,7 @@ class SpanFolder(PeriodicThread):
             self._health.succeeded(FOLDING_PART)
 
     def _fold(self) -> bool:
-        """Process a part of the inbox; return whether there is more."""
+        """Process a part of the inbox; return whether more complete requests wait."""
         outcome, folded = InboxOutcome(), AggregationResult()
 
         def work(delivery: AggregationInput) -> AggregationResult:
@@ -158,7 +158,7 @@ class SpanFolder(PeriodicThread):
 Samples = Mapping[tuple[str, tuple[str, ...]], float]
 
 INTERVAL_SECONDS = 10.0
-# Rates are averages of a minute.
+# Period over which rates are averaged. [seconds]
 _INTERVALS = 6
 _P99 = 0.99
 # Length of each shown reason, and number of shown targets and senders.
@@ -171,12 +171,12 @@ class StatusReporter(PeriodicThread):
     Args:
         store: The store.
         metrics: Metrics of the collector.
-        health: Failing parts.
+        health: Health of the collector, with its failing parts.
         file: The collector's file, with its errors.
-        targets: Returns the states of scrape targets.
-        destinations: Returns the states of forwarding destinations.
-        greedy: Returns the senders that exceeded their service limit.
-        clock: Unix seconds.
+        targets: Function that returns the states of scrape targets.
+        destinations: Function that returns the states of forwarding destinations.
+        greedy: Function that returns the senders that exceeded their service limit.
+        clock: Current time. [Unix seconds]
     """
 
     def __init__(
@@ -197,15 +197,15 @@ class StatusReporter(PeriodicThread):
         self._id, self.name, self._started = secrets.token_hex(8), "", clock()
         self._version = metadata.version("stagelens")
         self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
-        # First failure of each failing part.
+        # Time of the first failure of each failing part.
         self._since: dict[str, float] = {}
 
     def step(self) -> float:
-        """Write the status now."""
+        """Write the status; store errors are ignored. Return the delay before the next report, in seconds."""
         try:
             self.report()
         except StoreError as error:
-            # The writer and maintenance report store errors, and the page shows an outdated status.
+            # The writer and maintenance report store errors, and the page marks an outdated status.
             _log.debug("%s", error)
         return INTERVAL_SECONDS
 
@@ -221,10 +221,10 @@ class StatusReporter(PeriodicThread):
             _log.warning("the collector is shown as silent from now on, its row could not be taken away: %s", error)
 
     def report(self) -> None:
-        """Write the status now.
+        """Write the status.
 
         Raises:
-            StoreError: It could not be written.
+            StoreError: The status could not be written.
         """
         now = self._clock()
         self._taken.append((now, self._metrics.samples()))
@@ -254,7 +254,7 @@ class StatusReporter(PeriodicThread):
 
 
 def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
-    """Return the vitals of a collector from its metrics at each time in *taken*, the oldest first."""
+    """Return the vitals of a collector from the samples of its metrics in *taken*, oldest first, each with its time."""
     (first, before), (last, after) = taken[0], taken[-1]
     seconds = max(last - first, 1.0)
     # Before the first sample all counters were zero.
@@ -283,7 +283,7 @@ def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
 
 
 def _quantile_bound(grown: Samples, name: str, quantile: float) -> float | None:
-    """Return the upper bound of the bucket of *quantile*; None without values, the last finite bound beyond it."""
+    """Return the upper bound of the bucket of *quantile*, at most the last finite bound; None without values."""
     counts = sorted((float(labels[0]), count) for (key, labels), count in grown.items() if key == name)
     if not counts or not counts[-1][1]:
         return None

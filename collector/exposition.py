@@ -1,7 +1,7 @@
 """Exposition formats of /metrics: text with classic buckets, and protobuf with native and classic buckets.
 
 Schema 5 of native histograms is scale 5 of `core.histogram`; Prometheus numbers a bucket by its upper edge, `core.histogram` by its
-lower one.
+lower edge.
 
 Sources: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format,
 https://prometheus.io/docs/specs/native_histograms/, io/prometheus/client/metrics.proto of github.com/prometheus/client_model.
@@ -82,7 +82,7 @@ TEXT_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def write_text(counted: Iterable[HistogramFamily]) -> bytes:
-    """Return *counted* as text, without metrics that have no histograms."""
+    """Return the histograms *counted* in the text format; metric families without histograms are left out."""
     return "".join(line for each in counted if each.labels for line in _text_family(each)).encode()
 
 
@@ -106,13 +106,13 @@ _FIELDS = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
 
 
 def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]) -> bytes:
-    """Return plain *metrics* and the histograms *counted* as length-delimited messages."""
+    """Return plain *metrics* and the histograms *counted* as length-delimited protobuf messages."""
     families = [*map(_plain, metrics), *map(_native, counted)]
     return b"".join(map(_delimited, (family.SerializeToString() for family in families if family.metric)))
 
 
 def _delimited(message: bytes) -> bytes:
-    """Return *message* with its length, a varint, in front."""
+    """Return the serialized *message*, preceded by its length as a varint."""
     length, size = bytearray(), len(message)
     while size > 0x7F:  # noqa: PLR2004 - seven bits
         length.append(size & 0x7F | 0x80)
@@ -171,7 +171,7 @@ def _native(counted: HistogramFamily) -> Any:
 
 
 def _fill(histogram: Any, counts: Ints) -> None:
-    """Write *counts* by bucket as spans of non-empty buckets and differences between neighbours."""
+    """Write *counts* by bucket into a native histogram: spans of non-empty buckets, and differences between neighbours."""
     filled = np.flatnonzero(counts)
     starts = np.flatnonzero(np.diff(filled, prepend=-2) > 1).tolist()
     end = -FIRST_INDEX - 1

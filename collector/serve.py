@@ -1,6 +1,6 @@
 """The collector: HTTP and gRPC servers in one event loop, with the writer, background threads, scraper and forwarder around one store.
 
-`HttpApp` has the OTLP and event routes, health probes, /metrics, and helpful errors for other paths.
+`HttpApp` has the routes of OTLP and events, health probes and /metrics, and errors for other paths that name the right path.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ There is nothing to see here. The dashboard is at {dashboard_url}
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """Respond to a request without a route, with a hint at the right path or method."""
+    """Return the error response to a request without a route, with a hint at the right path or method."""
     status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
     path = request.url.path[:100]
     headers: dict[str, str] = {}
@@ -90,10 +90,10 @@ class HttpApp:
     """The OTLP/HTTP application.
 
     Args:
-        pipeline: Ingests posted requests.
-        body_reader: Receives request bodies.
-        access_control: Authenticates readers of /metrics.
-        health: State shown on /livez and /readyz.
+        pipeline: Ingestion pipeline of posted requests.
+        body_reader: Reader of request bodies.
+        access_control: Authentication of readers of /metrics.
+        health: Health shown on /livez and /readyz.
         metrics: Metrics shown on /metrics.
         dashboard_url: URL of the dashboard, for the welcome text.
     """
@@ -189,14 +189,14 @@ class Servers(HttpServer):
     Args:
         application: The ASGI application.
         tls: TLS context; None serves plain text.
-        grpc: The gRPC server; None for none.
+        grpc: The gRPC server; None without gRPC.
 
     Attributes:
         grpc_port: The gRPC port once it accepts calls.
     """
 
     def __init__(self, application: Starlette, tls: SSLContext | None, grpc: GrpcServer | None) -> None:
-        # Together with gRPC below the usual limit of 1024 open files of a process, some of which the database needs.
+        # HTTP and gRPC connections together stay below the usual limit of 1024 open files; the database needs some of them, too.
         super().__init__(
             application,
             ConnectionLimits("collector", PROBES),
@@ -214,7 +214,7 @@ class Servers(HttpServer):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and finish requests in progress."""
+        """Stop accepting connections, and finish requests in progress."""
         async with asyncio.TaskGroup() as both:
             both.create_task(super().shutdown(sockets))
             if self._grpc is not None:
@@ -230,17 +230,17 @@ _FOLD_SECONDS = 2.0
 
 
 class Collector:
-    """Serves OTLP in background threads.
+    """The collector: OTLP servers and background threads around one store.
 
     Args:
         config: Addresses and limits.
-        store: The store; it stays open when the collector stops.
-        file: The collector's file; without one no credentials are needed.
-        maintenance_seconds: Time between two runs of roll-ups and retention.
-        clock: Unix seconds, to validate the times of points.
+        store: The store; stays open when the collector stops.
+        file: The collector's file; without a file no credentials are required.
+        maintenance_seconds: Time between two runs of roll-ups and retention. [seconds]
+        clock: Current time, to validate the times of points. [Unix seconds]
 
     Raises:
-        ConfigError: It would be reachable without credentials, or its TLS files cannot be used.
+        ConfigError: The collector would be reachable without credentials, or its TLS files cannot be used.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Collector:
         self._folding = SpanFolder(
             store,
             interval_seconds=_FOLD_SECONDS,
-            # The inbox counts towards the size of the store, so it must leave capacity for metrics.
+            # The inbox counts towards the size of the store, so its limit must leave capacity for metrics.
             max_waiting_bytes=min(config.spans_waiting_bytes, (config.retention.budget_bytes or sys.maxsize) // 4),
             health=health,
             metrics=metrics,
@@ -339,7 +339,7 @@ class Collector:
 
     @property
     def places(self) -> list[str]:
-        """Its addresses, a line for each protocol."""
+        """Addresses of the collector, one line for each protocol."""
         scheme = "https" if self._file.current.access.tls else "http"
         host, port = self.address
         places = [f"OTLP/HTTP  {scheme}://{host}:{port}"]
@@ -347,10 +347,10 @@ class Collector:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port that it listens on.
+        """Host and port of the HTTP server.
 
         Raises:
-            StagelensError: It was not started.
+            StagelensError: The collector is not started.
         """
         if self._address is None:
             msg = "the collector has no address before its start"
@@ -359,11 +359,11 @@ class Collector:
 
     @property
     def grpc_port(self) -> int | None:
-        """The gRPC port; None without gRPC, or before it is started."""
+        """Port of the gRPC server; None without gRPC, or before the start."""
         return self._server.grpc_port
 
     def start(self) -> None:
-        """Listen, and return once requests are served.
+        """Start all servers and threads, and return once requests are accepted.
 
         Raises:
             StagelensError: An address is not available.
@@ -386,7 +386,7 @@ class Collector:
         _log.info("collecting %s", " and ".join(" ".join(place.split()) for place in self.places))
 
     def stop(self) -> None:
-        """Finish requests in progress, commit, process the inbox and maintain the store; a second call does nothing."""
+        """Finish requests in progress, commit batches, process the inbox and maintain the store; a second call does nothing."""
         if not self._runs:
             return
         self._runs = False

@@ -1,4 +1,4 @@
-"""Admission of bodies to the forwarding queue: which destinations get a body, and whether their backlog has capacity."""
+"""Admission of bodies to the forwarding queue: selects the destinations of a body, and checks the capacity of their backlog."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ...store.collectors import Backlog, Outgoing
 from ..ingest.writer import UncommittedError
 from .config import Destination
 
-# A body that passed so many collectors is in a loop.
+# Number of passed collectors from which a body is treated as being in a loop.
 _MAX_HOPS = 8
 _VIA = re.compile(r"[0-9a-f]{16}(,[0-9a-f]{16})*")
-# All destinations together may use a quarter of the store.
+# Divisor of the storage budget: all destinations together may use a quarter of the store.
 _SHARE = 4
 
 
 class LoopError(StagelensError):
-    """A body that this collector forwarded has come back."""
+    """A forwarded body was received again, or has passed too many collectors."""
 
 
 class ForwardQueue:
     """Capacity of the backlog of all destinations. Thread-safe.
 
     Args:
-        destinations: Returns the current destinations; called for every body.
+        destinations: Function that returns the current destinations; called for every body.
         identity: Identity of the store, for loop detection.
         budget_bytes: Size limit of the store; None for no limit.
     """
@@ -41,11 +41,11 @@ class ForwardQueue:
     ) -> None:
         self._destinations, self.identity, self._budget_bytes = destinations, identity, budget_bytes
         self._lock = threading.Lock()
-        # By destination: the backlog; the part that is being written; the part that may be missing in the last store query.
+        # Bytes by destination: backlog, bodies that are being written, and bodies that the last backlog query may have missed.
         self._waiting, self._unwritten, self._unseen = Counter[str](), Counter[str](), Counter[str]()
 
     def pack(self, signal: str, media_type: str, body: bytes, via: str) -> list[Outgoing]:
-        """Return an inflated *body* of *signal*, compressed, once for each destination; *via* lists the collectors it passed."""
+        """Return the inflated *body*, compressed, once for each destination of *signal*; *via* lists the collectors it has passed."""
         takers = [each.name for each in self._destinations() if signal in each.signals]
         if not takers:
             return []
@@ -53,10 +53,10 @@ class ForwardQueue:
         return [Outgoing(name, signal, media_type, packed, via) for name in takers]
 
     def check_via(self, via: str) -> str:
-        """Return *via*, the collectors that a body has passed, or "" if the header is invalid.
+        """Return the header *via*, which lists the collectors that a body has passed, or "" if the header is invalid.
 
         Raises:
-            LoopError: The body has been here before, or has passed too many collectors.
+            LoopError: This store has forwarded the body before, or the body has passed too many collectors.
         """
         if not _VIA.fullmatch(via):
             return ""
@@ -106,11 +106,11 @@ class ForwardQueue:
             self._waiting[name] = max(self._waiting[name] - size_bytes, 0)
 
     def begin_backlog_query(self) -> None:
-        """Record that a query of the backlog starts; it may miss bodies written from now on."""
+        """Record the start of a backlog query, which may miss bodies written from now on."""
         with self._lock:
             self._unseen = Counter(self._unwritten)
 
     def set_backlogs(self, backlogs: Mapping[str, Backlog]) -> None:
-        """Record the result of a query of the backlog."""
+        """Record the result of a backlog query."""
         with self._lock:
             self._waiting = self._unseen + Counter({name: backlog.size_bytes for name, backlog in backlogs.items()})

@@ -47,7 +47,7 @@ class SecretError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Source of a header value: an environment variable, or a file that is read each time."""
+    """Source of a secret header value: an environment variable, or a file that is read for each use."""
 
     env: str = ""
     file: Path | None = None
@@ -126,8 +126,8 @@ class Destination:
     """A forwarding destination.
 
     Args:
-        name: Its name, and the key of its backlog.
-        endpoint: Base URL, for gRPC host and port; its path may contain a secret.
+        name: Name of the destination, and key of its backlog.
+        endpoint: Base URL, for gRPC host and port; the path may contain a secret.
         signals: Signals to forward.
         protocol: OTLP protocol.
         headers: Headers sent with each request.
@@ -135,8 +135,8 @@ class Destination:
         tls: TLS verification and client certificate.
         compression: Compression of bodies.
         timeout: Timeout of one request. [seconds]
-        most_waiting_bytes: Size limit of its backlog, compressed.
-        when_full: At the limit, `refuse` asks senders to retry, `drop_oldest` drops the oldest bodies.
+        most_waiting_bytes: Size limit of the backlog, compressed.
+        when_full: Action at the limit: `refuse` makes senders retry, `drop_oldest` drops the oldest bodies.
         link_local: Whether metadata services of clouds are allowed.
     """
 
@@ -155,13 +155,13 @@ class Destination:
 
     @property
     def is_local(self) -> bool:
-        """Whether its address is on this machine."""
+        """Whether the destination is on this machine."""
         host = httpx.URL(self.endpoint).host
         return host in ("localhost", "::1") or host.startswith("127.")
 
     @property
     def place(self) -> str:
-        """Its URL for display, without the path, which may contain a secret."""
+        """URL of the destination for display, without the path, which may contain a secret."""
         url = httpx.URL(self.endpoint)
         return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
@@ -169,7 +169,7 @@ class Destination:
 def read_destinations(
     document: Document, place: Place, value: Any, env: Mapping[str, str], egress_policy: EgressPolicy
 ) -> tuple[Destination, ...]:
-    """Read the section; invalid destinations and those that *egress_policy* denies become problems of the document."""
+    """Read the section `forward:`; destinations that are invalid or denied by *egress_policy* become problems of the document."""
     fields = Fields(document, place, value, example="destinations: []")
     found: dict[str, Destination] = {}
     for at, item in fields.items("destinations"):
@@ -220,7 +220,7 @@ def _endpoint(fields: Fields, protocol: str, egress_policy: EgressPolicy) -> str
         url = httpx.URL(written)
     except (httpx.InvalidURL, ValueError):
         url = httpx.URL("")
-    # The URL may contain a password or a key, so it is not repeated.
+    # The URL may contain a password or a key, so the message does not repeat it.
     if not url.host:
         fields.complain(f"{fields.name(key)} is no address; write one such as {example}", key)
     elif url.userinfo or url.query or url.fragment:

@@ -47,7 +47,7 @@ from .transport import HttpTransport, Refused, Retry, Transport, open_grpc_trans
 _log = logging.getLogger(__name__)
 
 _PREFIX = "stagelens_collector_forward_"
-# Losses and failures of a destination are logged at most this often. [seconds]
+# Minimum interval between log lines about losses and failures of a destination. [seconds]
 _SAY_EVERY = 60.0
 
 Lost = Literal["refused", "returned", "unreadable", "full"]
@@ -55,18 +55,18 @@ Lost = Literal["refused", "returned", "unreadable", "full"]
 
 @dataclass(frozen=True, slots=True)
 class DestinationState:
-    """State of a destination.
+    """State of a forwarding destination.
 
     Args:
-        name: Its name.
+        name: Name of the destination.
         state: `up`, `down`, `elsewhere` (another collector sends to it) or `new`.
-        error: Reason why it is down.
-        backlog: Its backlog in the whole store.
-        sent: Accepted bodies, by signal.
+        error: Reason for the state `down`.
+        backlog: Backlog of the destination in the store, from all collectors.
+        sent: Number of accepted bodies, by signal.
         sent_bytes: Size of the accepted bodies, compressed with zstd.
-        rejected: Rejected points, spans and records of accepted bodies.
-        lost: Bodies that will never be sent, by reason.
-        retries: Retried bodies.
+        rejected: Number of rejected points, spans and records of accepted bodies.
+        lost: Number of bodies that will never be sent, by reason.
+        retries: Number of retried bodies.
     """
 
     name: str
@@ -96,9 +96,9 @@ class DestinationStates(Collector):
         self._clock = clock
         self._lock = threading.Lock()
         self._states: dict[str, DestinationState] = {}
-        # Time of the last log line for a loss, and the number of bodies lost since.
+        # Time of the last log line about a loss, and the number of bodies lost since then.
         self._said: dict[tuple[str, Lost], tuple[float, int]] = {}
-        # Time of the last log line for a failure, and the destinations that are logged as down.
+        # Time of the last log line about a failure, and the destinations that were logged as down.
         self._said_down: dict[str, float] = {}
         self._known_down: set[str] = set()
 
@@ -133,15 +133,15 @@ class DestinationStates(Collector):
         self._said[name, why] = at, untold
 
     def up(self, name: str) -> None:
-        """Record that the destination works."""
+        """Record that destination *name* works."""
         self._turn(name, lambda state: replace(state, state="up", error=""))
 
     def down(self, name: str, why: str, retries: int) -> None:
-        """Record that the destination fails, and the number of bodies to retry."""
+        """Record that destination *name* fails, with the reason and the number of bodies to retry."""
         self._turn(name, lambda state: replace(state, state="down", error=why, retries=state.retries + retries))
 
     def elsewhere(self, name: str) -> None:
-        """Record that another collector sends to the destination."""
+        """Record that another collector sends to destination *name*."""
         self._turn(name, lambda state: replace(state, state="elsewhere", error=""))
 
     def waiting(self, backlogs: Mapping[str, Backlog]) -> None:
@@ -150,7 +150,7 @@ class DestinationStates(Collector):
             self._change(name, partial(replace, backlog=backlog))
 
     def forget(self, name: str) -> None:
-        """Remove a destination that is no longer configured."""
+        """Remove the state of a destination that is no longer configured."""
         with self._lock:
             self._states.pop(name, None)
 
@@ -164,7 +164,7 @@ class DestinationStates(Collector):
         return before, after
 
     def _turn(self, name: str, change: Callable[[DestinationState], DestinationState]) -> None:
-        """Change the state, and log the transition."""
+        """Change the state of destination *name*, and log a transition between up and down."""
         before, state = self._change(name, change)
         if before.state == state.state:
             return
@@ -213,30 +213,30 @@ class DestinationStates(Collector):
 _AT_ONCE = 10
 # Limits of one turn: bodies that are read, sent, and removed in one transaction.
 _BODIES, _BYTES = 200, 8 * 1024**2
-# No request starts later in a turn, so that the lease lasts longer than the turn.
+# Time after which no request starts in a turn, so that the lease lasts longer than the turn. [seconds]
 _TURN_SECONDS = 10.0
 _HOLD_SECONDS = 120.0
 _IDLE_SECONDS, _ELSEWHERE_SECONDS = 0.5, 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
-# A refused local connection is cheap, and after a local restart data should appear at once.
+# Longest pause for a destination on this machine: a refused connection is cheap, and after a restart data should arrive at once.
 _LONGEST_LOCAL_PAUSE_SECONDS = 1.0
-# Limit of a retry delay requested by a destination.
+# Maximum retry delay that a destination can request.
 _LONGEST_RETRY_AFTER_SECONDS = 600.0
-# After this time replaced TLS files, and a new address of a gRPC destination, are used.
+# Lifetime of a transport, after which replaced TLS files and new addresses of a gRPC destination are used. [seconds]
 _CALLS_SECONDS = 300.0
 
 
 class DestinationSender:
-    """Sends to one destination until it is cancelled.
+    """Sender of the backlog of one destination.
 
     Args:
         destination: The destination.
         store: Store with the backlog.
         queue: Capacity of the backlog.
-        states: Records its state.
+        states: Record of the state of the destination.
         env: Environment with secrets and the egress allow-list.
         holder: Identity of this collector in leases.
-        supervisor: Supervisor of its task.
+        supervisor: Supervisor of the sender's task.
         clock: Current time. [Unix seconds]
     """
 
@@ -257,7 +257,7 @@ class DestinationSender:
         egress_policy = EgressPolicy.from_env(env)
         self._egress_policy = egress_policy.with_kind("metadata") if destination.link_local else egress_policy
         self._held_until = 0.0
-        # Accepted or finally refused by the destination, and still in the store.
+        # Bodies that the destination accepted or refused permanently, and that are still in the store.
         self._done: list[Outgoing] = []
         self._failures = 0
         self._calls: Transport | None = None
@@ -269,7 +269,7 @@ class DestinationSender:
         return self._held_until > self._clock()
 
     async def run(self) -> None:
-        """Send until the supervisor stops."""
+        """Send the backlog until the supervisor stops."""
         try:
             while not self._supervisor.ended.is_set():
                 try:
@@ -319,10 +319,10 @@ class DestinationSender:
             return oldest_bodies(connection, self._destination.name, _BODIES, _BYTES)
 
     async def _send(self, bodies: Sequence[Outgoing]) -> list[Retry]:
-        """Send *bodies* and record finished ones; return the outcomes that need a retry."""
+        """Send *bodies* and record the finished bodies; return the outcomes that need a retry."""
         to = self._destination
         sent = with_secrets(to.headers, to.secrets, self._env)
-        # After a failure a single body is tried.
+        # After a failure only one body is sent at a time.
         calls, slots = await self._connected(), asyncio.Semaphore(1 if self._failures else _AT_ONCE)
         later: list[Retry] = []
         end = time.monotonic() + _TURN_SECONDS
@@ -349,7 +349,7 @@ class DestinationSender:
         return later
 
     def _failed(self, why: str, bodies: int = 0, seconds: float | None = None) -> float:
-        """Record the failure and return the pause: exponential with jitter, or at least *seconds*."""
+        """Record a failure, and return the pause in seconds: exponential backoff with jitter, and at least *seconds*."""
         most = _LONGEST_LOCAL_PAUSE_SECONDS if self._destination.is_local else _LONGEST_PAUSE_SECONDS
         longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, most)
         self._failures = min(self._failures + 1, 16)
@@ -374,18 +374,18 @@ class DestinationSender:
 
 
 _CHECK_SECONDS = 2.0
-# Interval to look for backlogs without a destination, and their age when they are dropped. [seconds]
+# Interval of the check for backlogs without a destination, and the age at which such backlogs are dropped. [seconds]
 _LOOK_FOR_OTHERS_SECONDS, _KEEP_OTHERS_SECONDS = 3600.0, 86_400
 # Time limit for requests in progress at shutdown. [seconds]
 _GRACE_SECONDS = 10.0
 
 
 class Forwarder:
-    """Sends bodies to all destinations.
+    """Forwarder to all destinations, in a thread with an event loop.
 
     Args:
         store: Store with the backlog.
-        destinations: Returns the current destinations; called periodically.
+        destinations: Function that returns the current destinations; called periodically.
         env: Environment with secrets and the egress allow-list.
         budget_bytes: Size limit of the store; None for no limit.
         clock: Current time. [Unix seconds]
@@ -393,7 +393,7 @@ class Forwarder:
     Attributes:
         queue: Capacity of the backlog.
         states: States of all destinations.
-        thread: The thread.
+        thread: Thread of the forwarder.
     """
 
     def __init__(
@@ -425,11 +425,11 @@ class Forwarder:
         self.thread = self._supervisor.thread
 
     def start(self) -> None:
-        """Start to send."""
+        """Start the thread that sends to the destinations."""
         self._supervisor.start()
 
     def stop(self) -> None:
-        """Finish requests in progress and release the destinations; without `start` it does nothing."""
+        """Finish requests in progress and release the destinations; does nothing without `start`."""
         if not self._supervisor.stop():
             return
         try:
@@ -461,7 +461,7 @@ class Forwarder:
             await self._supervisor.in_thread(self._read_backlogs, wanted)
 
     def _read_backlogs(self, wanted: Mapping[str, Destination]) -> None:
-        """Query the backlog, and drop bodies beyond the limit or without a destination."""
+        """Query all backlogs, and drop bodies beyond the limit or without a destination."""
         try:
             self.queue.begin_backlog_query()
             with database.reading(self._store.engine) as connection:
@@ -478,7 +478,7 @@ class Forwarder:
                 named = ", ".join(others)
                 _log.warning("%d bodies for %s were dropped: the destination was removed from the file", gone, named)
         except StagelensError as error:
-            # The writer reports store errors, too; the known backlog stays.
+            # The writer also reports store errors; the last known backlog stays.
             _log.debug("%s", error)
 
     def _drop_excess(self, destination: Destination, backlog: Backlog) -> None:

@@ -1,16 +1,16 @@
 """Transports of the forwarder: OTLP/HTTP and OTLP/gRPC, and the outcomes of sending a body.
 
 HTTP sends bodies in their original encoding. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response": 429, 502, 503 and 504
-are retried after Retry-After; other failures concern the body and would repeat. 408 is retried as well (the body arrived too slowly),
-and so are 401, 403 and redirects: they are caused by settings, and no body should be lost for them.
+are retried after Retry-After; other failures are caused by the body and permanent. 408 is retried as well (the body arrived too
+slowly), and so are 401, 403 and redirects: they are caused by settings, and no body should be lost because of a wrong setting.
 
 gRPC sends protobuf unchanged; JSON is converted into protobuf. Source: "OTLP/gRPC Response" and "OTLP/gRPC Throttling": retryable codes,
 RESOURCE_EXHAUSTED only with a RetryInfo, which gives the delay. UNAUTHENTICATED and PERMISSION_DENIED are retried as well. "JSON
 Protobuf Encoding": OTLP JSON differs from the JSON mapping of protobuf by hexadecimal ids of traces and spans; other bytes are base64
 in both. Unknown fields are dropped.
 
-Calls use the threads of gRPC instead of grpc.aio, which shares one socket between the event loops of a process and, at least up to
-version 1.78, fills the log because of it (https://github.com/grpc/grpc/issues/25364).
+Calls use the threads of gRPC instead of grpc.aio, which shares one socket between the event loops of a process and therefore, at
+least up to version 1.78, fills the log with errors (https://github.com/grpc/grpc/issues/25364).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ..otlp.responses import JSON
 from ..server.grpc_server import SERVICES
 from .config import AGENT, Destination
 
-# Length of a destination's message in logs and pages.
+# Maximum length of a destination's message in logs and pages. [characters]
 _MAX_SHOWN_CHARS = 200
 # Shorter header values are not secrets, and redacting them would damage unrelated words.
 _MIN_SECRET_CHARS = 8
@@ -69,8 +69,8 @@ class Delivered:
     """The destination accepted the body.
 
     Args:
-        rejected: Number of points, spans or records it rejected.
-        said: Its explanation.
+        rejected: Number of points, spans or records that the destination rejected.
+        said: Explanation from the destination.
     """
 
     rejected: int = 0
@@ -82,8 +82,9 @@ class Refused:
     """The destination refuses the body permanently.
 
     Args:
-        said: Explanation.
-        why: `refused`, `returned` if the body came from there, or `unreadable` if it cannot be converted for the protocol.
+        said: Explanation of the refusal.
+        why: `refused`, `returned` if the destination detected a loop, or `unreadable` if the body cannot be converted for the
+            protocol.
     """
 
     said: str
@@ -92,7 +93,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The body must be sent again: the reason *why*, and the delay in *seconds* if the destination requested one."""
+    """The body must be sent again; *why* is the reason, and *seconds* the delay that the destination requested, if any."""
 
     why: str
     seconds: float | None = None
@@ -102,24 +103,24 @@ SendOutcome: TypeAlias = Delivered | Refused | Retry
 
 
 class Transport(Protocol):
-    """Connection to one destination, for one event loop."""
+    """Interface of a connection to one destination, for use in one event loop."""
 
     async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
         """Send *body* with *headers*; outcomes never contain header values."""
         ...
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         ...
 
 
 def inflate_body(body: Outgoing) -> bytes:
-    """Return the inflated *body*."""
+    """Return the content of *body*, decompressed."""
     return zstandard.ZstdDecompressor().decompress(body.body)
 
 
 def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, is_json: bool = False) -> Delivered:
-    """Return the outcome of an accepted body from the response *answer*; an invalid response counts as full success."""
+    """Return the outcome of an accepted body for the response *answer*; an invalid response counts as full success."""
     kind, rejected = _RESPONSES[signal]
     response = kind()
     try:
@@ -134,7 +135,7 @@ def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, 
 
 
 def redacted(text: str, headers: Mapping[str, str]) -> str:
-    """Return *text* of a destination as one line, without the values of *headers*."""
+    """Return the message *text* of a destination as one line, without the values of *headers*."""
     for secret in sorted(headers.values(), key=len, reverse=True):
         if len(secret) >= _MIN_SECRET_CHARS:
             text = text.replace(secret, "…")
@@ -149,11 +150,11 @@ _MAX_ANSWER_BYTES = 64 * 1024
 
 
 class HttpTransport:
-    """The way to a destination over HTTP; its TLS files are read now.
+    """HTTP client for one destination; the TLS files are read at creation.
 
     Args:
-        destination: Whom to send to.
-        egress_policy: Whom it may be.
+        destination: The destination.
+        egress_policy: The egress allow-list.
 
     Raises:
         OSError: The TLS files cannot be used.
@@ -192,7 +193,7 @@ class HttpTransport:
             return Retry(f"it cannot be reached ({str(error) or type(error).__name__})")
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         await self._client.aclose()
 
 
@@ -223,7 +224,7 @@ def _response_outcome(response: httpx.Response, signal: str, answer: bytes, head
 
 
 def _response_text(response: httpx.Response, answer: bytes) -> str:
-    """Return why it says it failed."""
+    """Return the error message in the body *answer* of a failed response."""
     if "protobuf" in response.headers.get("content-type", ""):
         try:
             return Status.FromString(answer).message
@@ -293,7 +294,7 @@ class UnresolvedError(StagelensError):
 
 
 class GrpcTransport:
-    """gRPC channel to a destination; its TLS files are read now.
+    """gRPC channel to a destination; the TLS files are read at creation.
 
     Args:
         destination: The destination.
@@ -328,7 +329,7 @@ class GrpcTransport:
         self._exports = {signal: self._channel.unary_unary(method) for signal, method in _METHODS.items()}
 
     async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
-        """Send *body* with *headers*, as metadata."""
+        """Send *body* with *headers* as metadata."""
         try:
             message = await asyncio.to_thread(_message, body)
         except WireError as error:
@@ -342,16 +343,16 @@ class GrpcTransport:
         return _failure_outcome(call, headers)
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         self._channel.close()
 
 
 async def open_grpc_transport(destination: Destination, egress_policy: EgressPolicy) -> GrpcTransport:
-    """Return the way to *destination*, connected to the current addresses of its host.
+    """Return a transport to *destination* that uses the current addresses of its host.
 
     Raises:
-        EgressDeniedError: One of them is none that *egress_policy* has.
-        NowhereError: It leads nowhere.
+        EgressDeniedError: One of the addresses is not allowed by *egress_policy*.
+        UnresolvedError: The host cannot be resolved.
         OSError: The TLS files cannot be used.
     """
     try:
@@ -394,7 +395,7 @@ def _failure_outcome(call: Any, headers: Mapping[str, str]) -> SendOutcome:
 
 
 def _retry_seconds(call: Any) -> float | None:
-    """Return the retry delay requested by the destination, None without one."""
+    """Return the retry delay requested by the destination, in seconds; None if there is none."""
     encoded = next((value for key, value in call.trailing_metadata() or () if key == _DETAILS), b"")
     info = RetryInfo()
     try:
@@ -405,7 +406,7 @@ def _retry_seconds(call: Any) -> float | None:
 
 
 def _target(addresses: Sequence[str], port: int) -> str:
-    """Return *addresses* in the syntax of gRPC: all of one family, with IPv4-mapped IPv6 addresses if needed."""
+    """Return *addresses* and the port in the syntax of gRPC: all of one family, with IPv4-mapped IPv6 addresses if needed."""
     found = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
     if all(each.version == 4 for each in found):  # noqa: PLR2004 - IPv4
         return "ipv4:" + ",".join(f"{each}:{port}" for each in found)
@@ -413,7 +414,7 @@ def _target(addresses: Sequence[str], port: int) -> str:
 
 
 def _credentials(tls: CallTls) -> grpc.ChannelCredentials:
-    # gRPC accepts invalid files silently, and without files uses its own authorities, not those of the system.
+    # gRPC accepts invalid files silently, and without files it uses its own certificate authorities, not those of the system.
     context = tls.context()
     system = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))).encode()
     return grpc.ssl_channel_credentials(

@@ -30,17 +30,17 @@ _BY_SUFFIX = {"_seconds": "s", "_ms": "ms", "_milliseconds": "ms", "_us": "us", 
 DIMENSIONS = ("version", "model", "model_version", "route", "status")
 _TOKENS = (TOKENS_IN, TOKENS_OUT)
 _READS = ("request", "stages", "first_token", "output_token", "tokens")
-# Suffixes of histogram samples, and of counters (the last one).
+# Suffixes of the samples of histograms and (the last suffix) counters.
 _SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMetric:
-    """Metric of an exposition.
+    """Metric of an exposition that a rule reads.
 
     Args:
         names: Names of a histogram, summary or counter in different versions; the first one present counts.
-        count: For a duration that is a plain counter: names of the counter of its events.
+        count: For a duration that is a plain counter: names of the counter of the timed events.
         unit_seconds: Seconds per unit.
         definition: Definition of a token time, one of `names.DEFINITIONS`.
     """
@@ -58,13 +58,14 @@ class Engine:
     Args:
         key: Name in the configuration.
         label: Display name.
-        request: Duration of requests.
-        stages: Time in each stage.
-        first_token: Time to the first token.
-        output_token: Time per output token.
-        tokens: Number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`; counters, or the `_sum` of a histogram.
-        labels: Labels of each of `DIMENSIONS`; the first one present counts.
-        without: Label values that are excluded, for example health checks that the engine counts as requests.
+        request: Metrics of the duration of requests.
+        stages: Metrics of the time in each stage.
+        first_token: Metrics of the time to the first token.
+        output_token: Metrics of the time per output token.
+        tokens: Metrics of the number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`: counters, or the `_sum` of a
+            histogram.
+        labels: Labels that provide each of `DIMENSIONS`; the first one present counts.
+        without: Label values of excluded samples, for example of health checks that the engine counts as requests.
         sources: URLs of the documentation of the metrics.
     """
 
@@ -80,7 +81,7 @@ class Engine:
     sources: tuple[str, ...] = ()
 
     def all_sources(self) -> Iterator[SourceMetric]:
-        """Yield every source."""
+        """Yield every metric that the rules read."""
         if self.request:
             yield self.request
         yield from self.stages.values()
@@ -89,7 +90,7 @@ class Engine:
         yield from self.tokens.values()
 
     def wanted(self) -> frozenset[str]:
-        """Return the names of all metrics it reads, without suffix."""
+        """Return the names of all metrics that the rules read, without suffix."""
         return frozenset(base_of(name) for source in self.all_sources() for name in (*source.names, *source.count))
 
 
@@ -106,7 +107,7 @@ def base_of(sample: str) -> str:
 
 
 def read_engine(fields: Fields, key: str) -> Engine:
-    """Read the rules of an engine from *fields*; errors become problems of the document."""
+    """Read the rules of the engine *key* from *fields*; errors become problems of the document."""
     label = fields.text("name", default=key)
     request = _source(fields, "request", fields.value("request"))
     stages = _by_key(fields, "stages")
@@ -144,13 +145,13 @@ def _by_key(fields: Fields, key: str) -> dict[str, SourceMetric]:
 
 def _several(fields: Fields, key: str) -> tuple[SourceMetric, ...]:
     value = fields.value(key)
-    # A list of texts is one source with several names, a list of mappings several sources.
+    # A list of texts is one source metric with several names; a list of mappings is several source metrics.
     each = value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else [value]
     return tuple(source for item in each if (source := _source(fields, key, item)) is not None)
 
 
 def _source(fields: Fields, key: str, value: Any) -> SourceMetric | None:
-    """Read a source: a name, a list of names, or a mapping with more options."""
+    """Read a source metric: a name, a list of names, or a mapping with more options."""
     if value is None:
         return None
     given: dict[Any, Any] = value if isinstance(value, dict) else {"names": value}
@@ -198,7 +199,7 @@ def _without(fields: Fields) -> dict[str, tuple[str, ...]]:
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """Return every engine by its key.
+    """Return the built-in engines by key.
 
     Raises:
         StagelensError: A built-in file is invalid.
@@ -232,18 +233,18 @@ class ScrapeTarget:
     """A scrape target.
 
     Args:
-        url: URL of the exposition; it also identifies the target.
-        service: `service.name` of its metrics.
-        engine: Its engine; None to detect it.
-        version: `service.version`.
-        environment: `deployment.environment.name`.
+        url: URL of the exposition; also identifies the target.
+        service: `service.name` of the metrics.
+        engine: Engine of the target; None to detect the engine.
+        version: `service.version` of the metrics.
+        environment: `deployment.environment.name` of the metrics.
         every: Scrape interval. [seconds]
         headers: Headers sent with each request.
         token_file: File with a bearer token, read for each request.
-        token_env: Environment variable with the token instead.
+        token_env: Environment variable with the bearer token, as an alternative to *token_file*.
         tls: TLS verification and client certificate.
         link_local: Whether metadata services of clouds are allowed.
-        statistics_url: URL of Triton statistics with batch sizes; None for none.
+        statistics_url: URL of Triton statistics with batch sizes; None for no statistics.
     """
 
     url: str
@@ -261,7 +262,7 @@ class ScrapeTarget:
 
 
 def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[ScrapeTarget, ...]:
-    """Read the section; invalid targets and those that *egress_policy* denies become problems of the document."""
+    """Read the section `scrape:`; invalid targets, and targets that *egress_policy* denies, become problems of the document."""
     fields = Fields(document, place, value, example="targets: []")
     found: dict[str, ScrapeTarget] = {}
     for at, item in fields.items("targets"):
@@ -311,7 +312,7 @@ def _url(fields: Fields, key: str, example: str, egress_policy: EgressPolicy) ->
     if not url.host:
         fields.complain(f"{fields.name(key)} is no address; write one such as http://llm:8000/metrics", key)
     elif url.userinfo:
-        # The URL may contain a password, so it is not repeated.
+        # The URL may contain a password, so the message does not repeat it.
         fields.complain(f"{fields.name(key)} has a user in it; use bearer_token_file or bearer_token_env", key)
     elif why := egress_policy.denial_reason(url.host):
         fields.complain(f"{fields.name(key)} is {why}, which is not allowed; {_CURE}", key)

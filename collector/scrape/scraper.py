@@ -2,9 +2,10 @@
 
     hold target, load its snapshot -> fetch -> read_snapshot -> difference_between -> points and snapshot in one transaction
 
-A slow, large or invalid target takes bounded time and memory and does not affect others. A failed target keeps its last good
-snapshot, so the next success counts the whole interval. Redirects are not followed and proxies of the environment are not used: only
-the configured address receives the token. The states of targets are shown on the health page, on /metrics and in the log.
+A slow, large or invalid target takes bounded time and memory and does not affect other targets. After a failure the last valid
+snapshot of the target is preserved, so the next success counts the whole interval. Redirects are not followed and proxies of the
+environment are not used: only the configured address receives the token. The states of targets are shown on the health page, on
+/metrics and in the log.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ _PREFIX = "stagelens_collector_scrape_"
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """State of a target.
+    """State of a scrape target.
 
     Args:
-        url: Its URL.
-        service: Its service.
-        engine: Display name of its engine; empty if unknown.
-        state: `up`, `down`, `elsewhere` (another collector scrapes it) or `new`.
-        error: Reason why it is down, or a note while it is up.
+        url: URL of the target.
+        service: Service of the target.
+        engine: Display name of the engine; empty if unknown.
+        state: `up`, `down`, `elsewhere` (another collector scrapes the target) or `new`.
+        error: Reason for the state `down`, or a note in the state `up`.
         last_success: Time of the last successful scrape. [Unix seconds]
         seconds: Duration of the last successful scrape. [seconds]
         streams: Number of streams read.
         beyond: Number of streams left out.
-        failures: Failed scrapes.
-        lost_seconds: Duration whose counts are lost. [seconds]
+        failures: Number of failed scrapes.
+        lost_seconds: Total time whose counts are lost. [seconds]
     """
 
     url: str
@@ -88,7 +89,7 @@ class TargetState:
 
 
 class TargetStates(Collector):
-    """States of all targets. Thread-safe; a change is logged once, not with each scrape."""
+    """States of all scrape targets. Thread-safe; each change is logged once, not with every scrape."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class TargetStates(Collector):
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
 
     def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, at: float, seconds: float) -> None:
-        """Record a successful scrape of *target* *at* a time in Unix seconds."""
+        """Record a successful scrape of *target* at the time *at*, in Unix seconds."""
         before = self._of(target)
         self._set(
             replace(
@@ -126,7 +127,7 @@ class TargetStates(Collector):
         self._set(replace(self._of(target), state="elsewhere", error=""))
 
     def forget(self, url: str) -> None:
-        """Remove a target that is no longer configured."""
+        """Remove the state of a target that is no longer configured."""
         with self._lock:
             self._states.pop(url, None)
 
@@ -163,15 +164,15 @@ class TargetStates(Collector):
 
 
 TIMEOUT_SECONDS = 5.0
-# A lease is renewed this long before its end, and exceeds the missed scrapes by this margin.
+# Time before the end of a lease at which it is renewed; a lease exceeds the missed scrapes by this time. [seconds]
 _RENEWAL_SECONDS, _LEASE_MARGIN_SECONDS = 2 * TIMEOUT_SECONDS, 4 * TIMEOUT_SECONDS
-# A vLLM server exposes 100 kB, a Ray node with many deployments a few MB.
+# Size limit of a response: a vLLM server exposes 100 kB, a Ray node with many deployments a few MB.
 MAX_BYTES = 16 * 1024**2
 _ACCEPT = f"text/plain;version=0.0.4;q=1,{OPENMETRICS};version=1.0.0;q=0.5,*/*;q=0.1"
 
 
 class FetchError(StagelensError):
-    """The target gave no usable response."""
+    """A request to a target failed, or its response cannot be used."""
 
 
 class TargetResponse(NamedTuple):
@@ -179,7 +180,7 @@ class TargetResponse(NamedTuple):
 
     Args:
         text: Decoded body.
-        media_type: Content-Type header.
+        media_type: Value of the Content-Type header.
     """
 
     text: str
@@ -232,7 +233,7 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
             body += piece
             if len(body) > MAX_BYTES:
                 break
-        # A cut body exceeds the limit after inflating, or is truncated.
+        # The body was read up to the limit only: it exceeds the limit after inflating, or is truncated.
         text = inflate(bytes(body), response.headers.get("content-encoding", ""), MAX_BYTES).decode()
     except BodyTooLargeError as error:
         msg = f"its response is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
@@ -266,31 +267,31 @@ def _token(target: ScrapeTarget, env: Mapping[str, str]) -> str:
     return env[target.token_env] if target.token_env else ""
 
 
-# Missed scrapes after which another collector takes over a target.
+# Number of missed scrapes after which another collector acquires the target.
 _MISSED = 3
 _CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """Lease of a target until a time in Unix seconds, with the last snapshot."""
+    """Lease of a target that ends at *until*, in Unix seconds, with the last snapshot."""
 
     until: float
     base: Snapshot | None
 
 
 class Scraper:
-    """Scrapes targets.
+    """Scraper of all targets, in a thread with an event loop.
 
     Args:
         store: The store to write to.
-        targets: Returns the current targets; called periodically.
+        targets: Function that returns the current targets; called periodically.
         env: Environment with the tokens of targets.
         clock: Current time. [Unix seconds]
 
     Attributes:
         states: States of all targets.
-        thread: The thread.
+        thread: Thread of the scraper.
     """
 
     def __init__(
@@ -318,11 +319,11 @@ class Scraper:
         self._in_thread = self._supervisor.in_thread
 
     def start(self) -> None:
-        """Start to scrape."""
+        """Start the thread that scrapes the targets."""
         self._supervisor.start()
 
     def stop(self) -> None:
-        """Stop, and release the targets for other collectors; without `start` it does nothing."""
+        """Stop scraping and release the targets for other collectors; does nothing without `start`."""
         if not self._supervisor.stop():
             return
         try:
@@ -339,7 +340,7 @@ class Scraper:
             await asyncio.sleep(due - time.monotonic())
 
     async def scrape(self, target: ScrapeTarget) -> None:
-        """Scrape *target* once; errors are recorded in its state."""
+        """Scrape *target* once; errors are recorded in the state of the target."""
         began = time.monotonic()
         try:
             hold = await self._in_thread(self._hold, target)
@@ -376,7 +377,7 @@ class Scraper:
         return hold
 
     async def _statistics(self, target: ScrapeTarget) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
-        """Return the Triton statistics, None without them, and an error message."""
+        """Return the Triton statistics of *target* (None if missing), and an error message, "" for none."""
         if target.statistics_url is None:
             return None, ""
         try:
@@ -416,10 +417,10 @@ def _seconds(target: ScrapeTarget) -> float:
 
 
 def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, Engine]:
-    """Return the samples of *answer* and their engine.
+    """Return the samples of the response *answer*, and the engine of the target.
 
     Raises:
-        ExpositionError: No engine, or more than one, has metrics among them.
+        ExpositionError: The response has metrics of no engine, or of more than one.
     """
     asked = [target.engine] if target.engine else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}

@@ -1,14 +1,13 @@
 """Snapshots of a target, all counters and histograms that the rules of its engine name, and the points between two snapshots.
 
-Expositions are parsed lazily: lines of other metrics are skipped. A summary, or a pair of sum and count, is a histogram with one
-bucket from zero to infinity. Triton statistics have only sums and numbers of executions by batch size, no distributions, so that the
-mean of each batch-size bucket is exact and no quantile is invented. A snapshot is stored as bytes for the next scrape, by this or
-another collector.
+Only the lines of wanted metrics are parsed. A summary, or a pair of sum and count, is a histogram with one bucket from zero to
+infinity. Triton statistics have only sums and numbers of executions by batch size, no distributions: the mean of each batch-size
+bucket is exact, and there are no quantiles. A snapshot is stored as bytes for the next scrape, by this or another collector.
 
-Counters only grow while a process lives. A counter that is smaller than before, or has a later start, was reset: all of its value
-is new. Counts from before the first snapshot have no known time, so the first snapshot adds nothing. A failed scrape keeps the
-previous snapshot and only extends the interval. Fixed buckets stay intervals: each observation is counted at both edges of its
-bucket, in two histograms; see `core.histogram`.
+Counters only grow while a process lives. A counter that is smaller than before, or has a later start, was reset: its whole value
+is new. Counts from before the first snapshot have no known time, so the first snapshot adds nothing. After a failed scrape the
+previous snapshot stays valid, and the interval becomes longer. Fixed buckets are intervals: each observation is counted at both
+edges of its bucket, in two histograms; see `core.histogram`.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
 """
@@ -39,9 +38,9 @@ from ..ingest.validation import printable_text
 from .config import Engine, ScrapeTarget, SourceMetric, base_of
 
 OPENMETRICS = "application/openmetrics-text"
-# More than a server with a hundred models has; one sample takes about 1 kB in memory.
+# Maximum number of samples, more than a server with a hundred models has; a sample takes about 1 kB in memory.
 MAX_SAMPLES = 50_000
-# Start of the process, which reveals a restart even if counters are larger than before.
+# Metric of the start of the process, which reveals a restart even if counters are larger than before.
 PROCESS_START = "process_start_time_seconds"
 
 _NAME = re.compile(r"\s*(?:#\s*(?:TYPE|HELP|UNIT)\s+)?([^\s{]+)")
@@ -62,7 +61,7 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
         text: The exposition.
         media_type: Media type of the response, which determines the format.
         wanted: Names of metrics, without suffix; `PROCESS_START` is always read.
-        limit: Limit of samples.
+        limit: Maximum number of samples.
 
     Raises:
         ExpositionError: A line of a wanted metric is invalid, or there are too many samples.
@@ -90,7 +89,7 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
 
 
 class _Lines:
-    """Iterator over the lines of the wanted metrics, with the current position."""
+    """Iterator over the lines of the wanted metrics, with the number and text of the last line."""
 
     def __init__(self, text: str, wanted: Collection[str]) -> None:
         self._text, self._wanted = text, wanted
@@ -104,12 +103,12 @@ class _Lines:
                 yield line
 
 
-# Streams of one target; each scrape writes a point for each of them. [count]
+# Maximum number of streams of a target; each scrape writes a point for each stream. [count]
 MAX_STREAMS = 2000
 # Far above any real count; the sum of thousands of such points fits into a signed 64-bit integer.
 MAX_COUNT = 2**48
 ONE_BUCKET = (0.0, math.inf)
-# Labels within one histogram or summary.
+# Labels that distinguish the samples of one histogram or summary.
 _NO_LABELS = ("le", "quantile")
 
 Kind = Literal["request", "stage", "first_token", "output_token", "tokens", "batch"]
@@ -134,10 +133,10 @@ class MetricStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamCounts:
-    """Counts of a stream.
+    """Counts of one metric stream.
 
     Args:
-        buckets: Non-empty buckets.
+        buckets: Count of each non-empty bucket.
         sum: Sum of the values. [seconds]
         created: Start of the counter; 0 if unknown. [Unix seconds]
     """
@@ -154,12 +153,12 @@ class StreamCounts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot.
+    """Counts of all streams of a target at one time.
 
     Args:
         at: Time of the request, by the clock of the collector. [Unix seconds]
         rules: Hash of the rules; snapshots with other rules are not comparable.
-        started: Start of the process, by its own clock; 0 if unknown. [Unix seconds]
+        started: Start of the process, by the clock of its machine; 0 if unknown. [Unix seconds]
         streams: Counts by stream.
         beyond: Number of streams left out: beyond the limit, invalid, or unavailable.
     """
@@ -171,7 +170,7 @@ class Snapshot:
     beyond: int = 0
 
     def with_streams(self, more: Mapping[MetricStream, StreamCounts], beyond: int = 0) -> Snapshot:
-        """Return the same snapshot with *more* streams, up to the limit, and *beyond* more left out."""
+        """Return a snapshot with *more* streams added, up to the limit, and *beyond* added to the number of streams left out."""
         streams = dict(islice(chain(self.streams.items(), more.items()), MAX_STREAMS))
         left_out = len(self.streams) + len(more) - len(streams)
         return replace(self, streams=streams, beyond=self.beyond + left_out + beyond)
@@ -208,7 +207,7 @@ def _asked(engine: Engine) -> Iterator[tuple[Kind, str, SourceMetric]]:
 
 
 def _streams(samples: Samples, source: SourceMetric, kind: Kind) -> Iterator[tuple[Labels, StreamCounts | None]]:
-    """Yield the counts of the first metric of *source* that is present; None for invalid ones."""
+    """Yield labels and counts of the first metric of *source* that is present; None for invalid counts."""
     for name in source.names:
         if kind == "tokens":
             found = _counter(samples, (name,))
@@ -244,7 +243,7 @@ def _histograms(samples: Samples, name: str, unit: float) -> Iterator[tuple[Labe
 
 
 def _classic(edges: Sequence[tuple[float, float]], unit: float) -> dict[tuple[float, float], float] | None:
-    """Return counts by bucket from cumulative counts by upper edge; None if they are invalid."""
+    """Return the counts by bucket for cumulative counts by upper edge; None if the edges are invalid."""
     if not edges or edges[-1][0] != math.inf or any(math.isnan(edge) for edge, _ in edges):
         return None
     # A duration is never negative: negative edges count as zero.
@@ -279,7 +278,7 @@ def _tokens(count: float) -> StreamCounts | None:
 def _valid_counts(
     buckets: Mapping[tuple[float, float], float] | None, total: float, created: float
 ) -> StreamCounts | None:
-    """Return the counts, or None if they are not finite, negative or implausibly large."""
+    """Return the counts; None if they are infinite, negative or implausibly large."""
     if buckets is None or not 0 <= total < math.inf or not all(0 <= count <= MAX_COUNT for count in buckets.values()):
         return None
     return StreamCounts({edges: round(count) for edges, count in buckets.items()}, total, created)
@@ -300,7 +299,7 @@ def _native(samples: Samples, name: str) -> list[Any]:
 
 
 def _labels(sample: Sample) -> Labels:
-    # Native histograms without labels have None.
+    # The parser returns None for the labels of native histograms without labels.
     return tuple(sorted((name, value) for name, value in (sample.labels or {}).items() if name not in _NO_LABELS))
 
 
@@ -312,7 +311,7 @@ def _number(text: str) -> float:
 
 
 _NANOSECONDS = 1e9
-# More models and batch sizes than any server has.
+# Maximum number of statistics, more than the models and batch sizes of any server.
 _MAX_ENTRIES = 20_000
 
 
@@ -321,7 +320,7 @@ class StatisticsError(StagelensError):
 
 
 def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
-    """Return the executions of every model by batch-size bucket; the sum is the inference time.
+    """Return the executions of every model by batch-size bucket, with the inference time as the sum.
 
     Raises:
         StatisticsError: *text* does not follow the statistics extension.
@@ -361,7 +360,7 @@ _FORMAT = 1
 
 
 def dump_snapshot(reading: Snapshot) -> bytes:
-    """Serialize *reading*."""
+    """Serialize the snapshot *reading*."""
     streams = [
         (
             *stream,
@@ -376,7 +375,7 @@ def dump_snapshot(reading: Snapshot) -> bytes:
 
 
 def load_snapshot(saved: bytes) -> Snapshot | None:
-    """Deserialize a snapshot; None for empty bytes or another format."""
+    """Return the snapshot in serialized bytes; None for empty bytes or another format."""
     if not saved:
         return None
     form, *rest = json.loads(zlib.decompress(saved))
@@ -393,7 +392,7 @@ def _load_stream(row: list[Any]) -> tuple[MetricStream, StreamCounts]:
 
 
 _SERVER_ERROR = 500
-# Label value without information: BentoML sets it for a service that was not built.
+# Label value without information: BentoML sets it for a service that is not a built Bento.
 _NOT_AVAILABLE = "not available"
 _PAIRS = {
     "request": names.ENGINE_REQUEST,
@@ -406,7 +405,7 @@ _PAIRS = {
 def points_of(
     added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
 ) -> Iterator[Point]:
-    """Yield the points of the counts *added* at *target*, at the time *at*, in Unix seconds."""
+    """Yield points with the counts *added* at *target*, all at the time *at*, in Unix seconds."""
     for stream, counted in added.items():
         series = _series_of(stream.labels, target, engine)
         if stream.kind in _PAIRS:
@@ -445,11 +444,11 @@ def _series_of(labels: Labels, target: ScrapeTarget, engine: Engine) -> Series:
     )
 
 
-# Counts of a longer interval are dropped: one point for all of it would look like a burst in charts and alerts.
+# Counts of a longer interval are dropped: a single point for the interval would look like a burst in charts and alerts. [seconds]
 MAX_GAP_SECONDS = 600.0
-# Clock difference of two machines, and start-up time of a process.
+# Tolerance for the clock difference of two machines and the start-up time of a process. [seconds]
 _SKEW_SECONDS = 30.0
-# Start times may be rounded.
+# Tolerance for rounded start times. [seconds]
 _ROUNDED_SECONDS = 1.0
 
 
@@ -458,10 +457,10 @@ class Difference:
     """Difference between two snapshots.
 
     Args:
-        base: Snapshot to compare the next one with.
-        added: Added counts, without empty ones.
-        note: Reason why nothing was counted, "" otherwise.
-        lost_seconds: Duration whose counts are lost.
+        base: Snapshot that the next snapshot is compared with.
+        added: Added counts by stream; only streams with added counts.
+        note: Reason why nothing was counted; "" otherwise.
+        lost_seconds: Time whose counts are lost. [seconds]
     """
 
     base: Snapshot
@@ -471,7 +470,7 @@ class Difference:
 
 
 def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
-    """Return the counts added between *before*, the previous base, and *after*."""
+    """Return the difference between *before*, the previous base, and *after*."""
     if before is None:
         return Difference(after, note="first scrape: counted from now on")
     if before.rules != after.rules:
@@ -482,17 +481,17 @@ def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
         return Difference(after, note=note, lost_seconds=seconds)
     restarted = _differ(before.started, after.started)
     if restarted and after.started < before.at - _SKEW_SECONDS:
-        # Two live processes respond alternately: each change would count everything again.
+        # Two live processes respond alternately: each change of the process would count all values again.
         note = "another process responded than last time: scrape each process at its own address"
         return Difference(after, note=note, lost_seconds=max(seconds, 0.0))
     then: Mapping[MetricStream, StreamCounts] = {} if restarted else before.streams
     added = {
         stream: more
         for stream, now in after.streams.items()
-        # If streams were left out before, a new stream may have existed already.
+        # If streams were left out before, a new stream may have existed at that time.
         if (stream in then or restarted or not before.beyond) and (more := _increase(then.get(stream), now)).count
     }
-    # Streams that disappear are kept, in case they return later.
+    # Streams that disappear stay in the base, because they may return later.
     gone = {stream: counted for stream, counted in then.items() if stream not in after.streams}
     return Difference(after.with_streams(gone), added)
 
