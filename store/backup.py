@@ -1,8 +1,8 @@
-"""Copy a store into another one of any engine, for backup, restore and migration, and compare both.
+"""Copy of a store into another store of any engine, for backup, restore and migration, with a comparison of both.
 
-Points are copied first, one stretch of time after another, each summed to one row a key and committed together with the
-progress of the copy. Everything else follows in one last transaction, which also compares the fingerprints of both stores: a
-copy is complete or not there. An interrupted copy continues where it was, as long as nobody has written to the source.
+Points are copied first, one stretch of time after another; each stretch is summed to one row per key and committed together with
+the progress of the copy. All other tables follow in one last transaction, which also compares the fingerprints of both stores, so
+that a copy is complete or not usable. An interrupted copy continues, unless the source has changed since the interruption.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class StoreFingerprint:
     """Counts and quantiles that identify the contents of a store.
 
     Args:
-        counts: Sum of the counts by tier (its width in seconds), service and metric; totals count as metrics of their
-            own.
+        counts: Sum of the counts by tier (width in seconds), service and metric; totals count as separate metrics.
         quantiles: p50 and p99 of each service over all data; in seconds, None without requests.
     """
 
@@ -90,7 +89,7 @@ def _quantiles(snapshot: StoreSnapshot, service: str) -> tuple[float | None, ...
 
 
 def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint) -> list[str]:
-    """Return a sentence for each difference between *actual* and *expected*."""
+    """Return one sentence for each difference between *actual* and *expected*."""
     said = [
         f"{metric} of {service or 'no service'} in the {tier} s tier counts {there}, not {here}"
         for (tier, service, metric) in sorted(expected.counts.keys() | actual.counts.keys())
@@ -111,9 +110,9 @@ _ROWS_AT_ONCE = 1000
 _KEY_COLUMNS = PointRow._fields.index("part")
 # Later than any bucket starts. [Unix seconds]
 _FOREVER = 4_000_000_000
-# Tables maintained by the writing processes; meaningless in another database.
+# Tables that are not copied: their content is only meaningful for the processes that write to this database.
 _NOT_COPIED = {"alembic_version", "collectors", "destinations", "identity", "intents", "ledger", "moves"}
-# Tables that always have a row, which is overwritten.
+# Tables that always have a row, which the copy overwrites.
 _NEVER_EMPTY = {"store", "rollups"}
 
 # Progress of the copy into this database. The table exists only while a copy is unfinished.
@@ -131,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """About *rows* rows of *tier* in `[start, stop)`, in Unix seconds."""
+    """Stretch of time `[start, stop)` of *tier*, in Unix seconds, with about *rows* rows."""
 
     tier: int
     start: int
@@ -140,12 +139,12 @@ class Stretch:
 
 
 def copy_store(source: Store, target: Store, progress: Callable[[int, int], None]) -> int:
-    """Copy all of *source* into *target*, or the rest of it, as of one moment of the source.
+    """Copy *source* into *target*, or continue an interrupted copy, as of one moment of the source.
 
     Args:
-        source: Other processes may write to it.
-        target: No other process may write to it.
-        progress: Called with the number of copied rows of points and their total.
+        source: The source; other processes may write to it meanwhile.
+        target: The target; no other process may write to it.
+        progress: Function called with the number of copied rows of points and their total number.
 
     Returns:
         Number of rows of points in the source.
@@ -189,7 +188,7 @@ def _source_name(connection: Connection) -> str:
 
 
 def stretches_of(connection: Connection) -> Iterator[Stretch]:
-    """Yield the stretches of the source, in the order of the key of `points`; each fits into memory."""
+    """Yield stretches that cover all rows, in the order of the key of `points`; the rows of each fit into memory."""
     table = schema.ledger
     for tier in schema.read_tiers(connection):
         slots = select(table.c.slot, table.c.rows).where(table.c.tier == tier.seconds).order_by(table.c.slot)
@@ -203,7 +202,7 @@ def stretches_of(connection: Connection) -> Iterator[Stretch]:
 
 
 def _begin_copy(target: Store, source: str) -> int:
-    """Return how many stretches *target* already has."""
+    """Start or continue a copy of *source* into *target*; return the number of stretches that are already copied."""
     with database.writing(target.engine, "cannot copy into") as connection:
         if not inspect(connection).has_table(_moves.name):
             _refuse_filled(connection, target)
@@ -257,7 +256,7 @@ def _write_stretch(target: Store, rows: list[PointRow], tier: int, number: int) 
 
 
 def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointRow]:
-    """Return one row a key, as part *part*; *rows* are sorted."""
+    """Return the sorted *rows* with rows of equal keys added up, as part *part*."""
     single: list[PointRow] = []
     several: list[PointRow] = []
     for _, found in groupby(rows, lambda row: row[:_KEY_COLUMNS]):
@@ -271,13 +270,13 @@ def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointR
 
 
 def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
-    """Copy everything but points, and compare both stores."""
+    """Copy all tables except points, and compare both stores."""
     expected = read_fingerprint(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
         part = connection.execute(select(schema.store.c.last_part)).scalar_one()
         _copy_tables(snapshot.connection, connection)
         numbers = schema.store
-        # Both databases have assigned part numbers to rows that are here now.
+        # The copy has rows with part numbers of both databases, so the last number must be the larger one.
         connection.execute(update(numbers).where(numbers.c.last_part < part).values(last_part=part))
         differences = fingerprint_differences(expected, read_fingerprint(StoreSnapshot(connection, target.points)))
         if differences:
@@ -290,7 +289,7 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
 
 
 def copied_tables(connection: Connection) -> list[Table]:
-    """Return all tables that are copied unchanged, each after those it refers to."""
+    """Return all tables that are copied unchanged, each after the tables it refers to."""
     # Partitions of points are tables, too.
     names = inspect(connection).get_table_names()
     found = MetaData()

@@ -46,13 +46,13 @@ def unpack_trace(packed: bytes) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Point:
-    """One histogram of one series.
+    """One data point: a histogram of one series, metric and stage.
 
     Args:
         series: The series.
-        metric: One of `names.METRICS`.
-        stage: The stage, or for `inference.request.duration` the dominant one.
-        at: Time; the store rounds it down to its bucket. [Unix seconds]
+        metric: Name of the metric, one of `names.METRICS`.
+        stage: The stage; for `inference.request.duration` the dominant stage.
+        at: Time; the store rounds it down to the start of its bucket. [Unix seconds]
         histogram: Counts (or microseconds) by bucket.
     """
 
@@ -65,7 +65,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity:
-    """Series, metric and stage of points, as in `Point`; equal only to itself."""
+    """Series, metric and stage of points, as in `Point`; compared by identity."""
 
     series: Series
     metric: str
@@ -74,7 +74,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PointColumns:
-    """Points as columns; iterating yields each as a `Point`.
+    """Points in columns; iterating yields a `Point` for each.
 
     Args:
         identities: Identity of each point.
@@ -107,7 +107,7 @@ class PointColumns:
         )
 
     def between(self, low: int, high: int) -> PointColumns:
-        """Return the points with numbers *low* to *high*, exclusive."""
+        """Return the points with indexes in `[low, high)`."""
         return PointColumns(self.identities[low:high], self.at[low:high], self.histograms.between(low, high))
 
     def __len__(self) -> int:
@@ -129,17 +129,17 @@ class KeptTrace:
 
     Args:
         trace_id: 32 hexadecimal digits; requests of one distributed trace share it.
-        span_id: 16 hexadecimal digits: the root span of this request, which nothing else in the trace has.
-        series: Its series.
-        started_ns: Start. [Unix nanoseconds]
-        duration_ns: Its wall time. [nanoseconds]
-        because: Reason for retaining it: `slow`, `error` or `uniform`.
-        dominant: Stage that took most of it.
+        span_id: 16 hexadecimal digits of the request's root span, unique within the trace.
+        series: Series of the request.
+        started_ns: Start of the request. [Unix nanoseconds]
+        duration_ns: Wall time of the request. [nanoseconds]
+        because: Reason for the retention: `slow`, `error` or `uniform`.
+        dominant: Stage with the most time.
         stages_ns: Exclusive time by stage, `overhead` included; adds up to the duration. [nanoseconds]
         spans: Recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
             `attributes`.
-        attributes: The attributes of the root span.
-        document: Spans and attributes already compressed as by `trace_packer`; None to compress them on writing.
+        attributes: Attributes of the root span.
+        document: Spans and attributes compressed as by `trace_packer`; None to compress them on writing.
     """
 
     trace_id: str
@@ -163,10 +163,10 @@ class Batch:
         id: Unique name; the store counts each name once.
         points: Histograms.
         traces: Retained traces.
-        dropped: Number of requests the agent could not count.
-        instance: `service.instance.id` of the sending agent; "" where there is none.
+        dropped: Number of requests that the agent could not count.
+        instance: `service.instance.id` of the sending agent; "" if unknown.
         spans: Encoded spans of requests that may be incomplete (`collector.traces.columns`); empty for none.
-        loads: Phases of its cold start.
+        loads: Phases of the cold start of the process.
         onward: Bodies to forward.
     """
 

@@ -92,7 +92,7 @@ class ClickHouseServer:
 
     Args:
         client: A client of clickhouse-connect.
-        url: Its URL.
+        url: URL of the server.
         place: Location of the table.
     """
 
@@ -106,7 +106,7 @@ class ClickHouseServer:
         """Connect to the server at *url*.
 
         Raises:
-            StoreError: It cannot be reached, or refuses.
+            StoreError: The server cannot be reached, or refuses the connection.
         """
         options = {name: str(value) for name, value in url.query.items() if name not in {"cluster", "ttl"}}
         cluster = url.query.get("cluster")
@@ -119,27 +119,27 @@ class ClickHouseServer:
         """Check that the server responds.
 
         Raises:
-            StoreError: It does not.
+            StoreError: The server does not respond.
         """
         self.command("SELECT 1", "cannot reach")
 
     def command(self, statement: str, doing: str = "cannot change") -> None:
-        """Execute a statement without a result."""
+        """Execute *statement*, which has no result; *doing* describes the action in errors."""
         with _explain_errors(self._url, doing):
             self._client.command(statement)
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of a result."""
+        """Return the rows of the result of *query*."""
         with _explain_errors(self._url, "cannot read"):
             return self._client.query(query).result_rows
 
     def table(self, query: str) -> dict[str, Array]:
-        """Return the columns of a result of numbers and arrays, see `read_native`."""
+        """Return the result of *query*, numbers and arrays, as columns; see `read_native`."""
         with _explain_errors(self._url, "cannot read"):
             return read_native(self._client.raw_query(query, fmt="Native"))
 
     def insert(self, block: bytes, token: str) -> None:
-        """Insert into the table of points.
+        """Insert rows into the table of points.
 
         Args:
             block: The rows, from `write_native`.
@@ -164,10 +164,10 @@ class ClickHouseServer:
 
 
 def parse_url(url: str) -> URL:
-    """Return *url*, parsed.
+    """Parse the URL of a ClickHouse database.
 
     Raises:
-        StoreError: It is not the URL of a ClickHouse database.
+        StoreError: *url* is not the URL of a ClickHouse database.
     """
     try:
         parsed = make_url(url)
@@ -202,7 +202,7 @@ def _client(url: URL, options: dict[str, str], settings: dict[str, Any]) -> Clie
 
 @contextmanager
 def _explain_errors(url: URL, doing: str) -> Generator[None]:
-    """Convert errors of the driver to `StoreError` with the place and the fix; *doing* as in "cannot open"."""
+    """Convert errors of the driver to `StoreError` with the server and the fix; *doing* is the action, as in "cannot open"."""
     try:
         yield
     except (ClickHouseError, ImportError) as error:
@@ -212,7 +212,7 @@ def _explain_errors(url: URL, doing: str) -> Generator[None]:
         raise StoreError(msg) from error
 
 
-# Age at which an intent is orphaned: no insert takes that long. [seconds]
+# Age at which an intent is orphaned, longer than any insert takes. [seconds]
 ORPHANED_SECONDS = 600
 _PLAIN = PointRow._fields[:-1]
 _KEY = _PLAIN[: 1 + _PLAIN.index("part")]
@@ -237,16 +237,16 @@ class ClickHousePoints:
 
     @classmethod
     def open(cls, url: str, retention: Retention, clock: Callable[[], float] = time.time) -> ClickHousePoints:
-        """Open the table at *url*; create it, or change its TTL to that of *retention*, where needed.
+        """Open the table at *url*; if needed, create the table or change its TTL to that of *retention*.
 
         Args:
-            url: `clickhousedb://user:password@host:8123/database`. `?cluster=NAME` spreads the table over a cluster, `?ttl=off`
-                leaves all deleting to the store; anything else in the query is for the driver.
-            retention: How long points are kept.
-            clock: The time. [Unix seconds]
+            url: `clickhousedb://user:password@host:8123/database`. `?cluster=NAME` distributes the table over a cluster,
+                `?ttl=off` leaves all deletion to the store; other parameters are options of the driver.
+            retention: Retention of points.
+            clock: Function that returns the current time. [Unix seconds]
 
         Raises:
-            StoreError: It cannot be reached, or was made by a newer Stagelens.
+            StoreError: The server cannot be reached, or another version of Stagelens created the table.
         """
         parsed = parse_url(url)
         server = ClickHouseServer.open(parsed)
@@ -258,7 +258,7 @@ class ClickHousePoints:
         return cls(server, clock)
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Implement `Points`: in the three steps above, which no other write comes between."""
+        """Implement `Points.apply` in the three steps of the module docstring, under a lock that excludes other writes."""
         # Check first, so that a write that cannot succeed leaves no intent.
         self.server.check()
         known = database.dialect(engine.url)
@@ -283,7 +283,7 @@ class ClickHousePoints:
     def read(
         self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
     ) -> Iterator[Columns]:
-        """Implement `Points`: added up as far as can be, by the server."""
+        """Implement `Points.read`; the server adds up the points."""
         where = _where_clause(connection, question, segment)
         if where is None:
             return
@@ -293,7 +293,7 @@ class ClickHousePoints:
             yield sql.columns_of_result(self.server.table(query), stages)
 
     def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """Implement `Points`."""
+        """Implement `Points.seen`: return the contents of each series."""
         where = _where_clause(connection, question, segment)
         if where is None:
             return []
@@ -302,14 +302,14 @@ class ClickHousePoints:
         return [SeriesSeen(*row) for row in self.server.rows(query)]
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """Implement `Points`."""
+        """Implement `Points.number`: return the number of rows."""
         where = _where_clause(connection, question, segment)
         if where is None:
             return 0
         return self.server.rows(sql.select_query("count()", self._place.points, where))[0][0]
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """Implement `Points`."""
+        """Implement `Points.load`: return all rows of a stretch of time."""
         where = f"tier = {tier} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
         stages = self._stages(where)
         if not stages:
@@ -322,12 +322,12 @@ class ClickHousePoints:
         return [PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True)]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Implement `Points`."""
+        """Implement `Points.first_bucket`: return the first bucket from *since* on."""
         where = f"tier = {tier} AND bucket >= {since} AND {_visible_parts(connection)}"
         return self.server.rows(sql.select_query("minOrNull(bucket)", self._place.points, where))[0][0]
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:  # noqa: ARG002 - no row of the database goes with it
-        """Implement `Points`: a partition is dropped when all of it is past."""
+        """Implement `Points.cut`: drop the partitions that end before *until*."""
         width = sql.FREED_SECONDS[tier]
         query = sql.select_query("DISTINCT partition", self._place.parts, self._place.own_parts)
         for (partition,) in self.server.rows(query):
@@ -338,7 +338,7 @@ class ClickHousePoints:
                 )
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Implement `Points`. A transaction that is rolled back does not bring them back: it is to be repeated."""
+        """Implement `Points.forget`: delete all rows of *services*; after a rollback of the transaction it must be repeated."""
         theirs = f"service_id IN {sql.in_list(services)}"
         counted = f"{theirs} AND {_visible_parts(connection)}"
         rows = self.server.rows(
@@ -348,15 +348,15 @@ class ClickHousePoints:
         return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
-        """Implement `Points`."""
+        """Implement `Points.freed_seconds`: return the length of a partition."""
         return sql.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the server counts them
-        """Implement `Points`."""
+        """Implement `Points.used_bytes`: return the size of the table on disk."""
         return self.server.rows(sql.select_query("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """Implement `Points`: deletes the rows of intents that no process can still be working on."""
+        """Implement `Points.tidy`: delete the rows and intents of writes that were interrupted."""
         intents = schema.intents
         orphans = connection.scalars(select(intents.c.part).where(intents.c.taken_at < now - ORPHANED_SECONDS)).all()
         if orphans:
@@ -365,11 +365,11 @@ class ClickHousePoints:
             connection.execute(delete(intents).where(intents.c.part.in_(orphans)))
 
     def close(self) -> None:
-        """Implement `Points`."""
+        """Implement `Points.close`: close the connections to ClickHouse."""
         self.server.close()
 
     def _check_owner(self, part: int) -> None:
-        """Refuse to write to the table of another database, whose numbers stand for other services and series."""
+        """Raise StoreError if the table belongs to another database, whose numbers identify other services and series."""
         if self._is_ours:
             return
         newest = self.server.rows(sql.select_query("max(part)", self._place.points))[0][0]
@@ -383,7 +383,7 @@ class ClickHousePoints:
         self._is_ours = True
 
     def _stages(self, where: str) -> list[str]:
-        """Return the stages that occur."""
+        """Return the stages in the rows that match *where*."""
         found = self.server.rows(sql.select_query("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
         return [row[0] for row in found]
 
@@ -426,7 +426,7 @@ def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
 
 
 def _where_clause(connection: Connection, question: PointQuery, segment: Segment) -> str | None:
-    """Return the condition on the rows of *question*; None if there can be none."""
+    """Return the condition on the rows of *question*; None if no row can match."""
     services, numbers = owner_numbers(connection, question, segment.tier)
     if not services:
         return None

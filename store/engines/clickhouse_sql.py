@@ -1,11 +1,11 @@
 """Statements, queries and the Native wire format of points in ClickHouse.
 
-The table is on one node, or replicated and distributed over a cluster. Buckets are two arrays, which the server sums itself:
-the distance of each bucket to the previous one (of the first to zero) and its count. With T64 before ZSTD they take as
+The table is on one node, or replicated and distributed over a cluster. Buckets are two arrays, which the server can sum: the
+distance of each bucket to the previous bucket (of the first bucket to zero), and its count. With T64 before ZSTD they take as
 little space as the blobs of the other engines.
 
-A Native block is the number of its columns and of its rows, then each column: name, type, values. Counts and lengths are
-varints; an array column begins with the end of each row. Millions of numbers become numpy arrays without a Python object each.
+A Native block consists of the number of columns and of rows, then of each column: name, type, values. Counts and lengths are
+varints; an array column begins with the end of each row. Numbers become numpy arrays without a Python object for each.
 
 Source: https://clickhouse.com/docs/interfaces/formats/Native and `NativeReader.cpp`
 """
@@ -27,7 +27,7 @@ from ..retention import Retention
 from ..schema import Segment
 
 Array = NDArray[Any]
-# Number of buckets of each row, and the buckets of all rows.
+# Array column: number of elements in each row, and the elements of all rows.
 Arrays = tuple[Array, Array]
 
 _NUMBERS = {
@@ -40,7 +40,7 @@ _CONTINUES = 0x80
 
 
 def read_native(data: bytes) -> dict[str, Array]:
-    """Return the columns of a result; none if it has no rows. An array column `name` comes as `name` and `name.lengths`."""
+    """Return the columns of a result, empty if it has no rows; an array column `name` becomes `name` and `name.lengths`."""
     pieces: defaultdict[str, list[Array]] = defaultdict(list)
     source = _NativeReader(data)
     while source.more:
@@ -58,7 +58,7 @@ def read_native(data: bytes) -> dict[str, Array]:
 
 
 def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_rows: int) -> bytes:
-    """Return *columns*, type and values by name, as one block; arrays as a tuple of lengths and values."""
+    """Return *columns* as one Native block; a column is its type and values by name, an array a tuple of lengths and values."""
     parts = [_encode_varint(len(columns)), _encode_varint(n_rows)]
     for name, (kind, values) in columns.items():
         parts += [_encode_text(name), _encode_text(kind)]
@@ -74,7 +74,7 @@ def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_ro
 
 
 class _NativeReader:
-    """A byte string and the read position."""
+    """Reader of a byte string in the Native format, with a read position."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -118,23 +118,23 @@ def _encode_text(value: str) -> bytes:
     return _encode_varint(len(data)) + data
 
 
-# Version of the table's form; written into its comment.
+# Version of the table's schema; written into the comment of the table.
 VERSION = 1
 COMMENT = "stagelens points "
 
 _DAY = 86_400
 # Length of a partition, by tier: the unit of deletion. A few dozen partitions in all. [seconds]
 FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
-# The store drops partitions itself, never before they are rolled up. The server's TTL applies this much later, for
-# tables that no store maintains any more. [seconds]
+# Delay of the server's TTL after the retention, for tables without a running store. The store usually drops partitions
+# first, and never before they are rolled up. [seconds]
 TTL_GRACE_SECONDS = 7 * _DAY
-# Number of deduplication tokens a table remembers: those of the last hours.
+# Number of deduplication tokens that a table remembers, those of the last hours.
 _REMEMBERED_INSERTS = 10_000
 
 COLUMNS = (
     ("tier", "UInt16", "ZSTD(1)"),
     ("service_id", "UInt32", "ZSTD(1)"),
-    # Negative for a total.
+    # Metric code; negative for a total.
     ("metric", "Int8", "ZSTD(1)"),
     ("bucket", "UInt32", "DoubleDelta, ZSTD(1)"),
     ("series_id", "UInt32", "ZSTD(1)"),
@@ -168,7 +168,7 @@ def quote_text(value: str) -> str:
 
 
 def in_list(values: Sequence[int]) -> str:
-    """Return *values* as the list of an IN.
+    """Return *values* as the list of an IN condition.
 
     >>> in_list([1, 2])
     '(1, 2)'
@@ -178,11 +178,11 @@ def in_list(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Location of the table.
+    """Location of the table of points.
 
     Args:
-        database: Its database.
-        cluster: Its cluster; None for one node.
+        database: Name of the database.
+        cluster: Name of the cluster; None for one node.
     """
 
     database: str
@@ -190,17 +190,17 @@ class TableLocation:
 
     @property
     def points(self) -> str:
-        """Table to read and write."""
+        """Quoted name of the table to read and write."""
         return f"{quote_name(self.database)}.points"
 
     @property
     def local_name(self) -> str:
-        """Name of the table that holds the rows, on each node."""
+        """Plain name of the table that holds the rows on each node."""
         return "points_local" if self.cluster else "points"
 
     @property
     def local(self) -> str:
-        """Table that holds the rows, on each node."""
+        """Quoted name of the table that holds the rows on each node."""
         return f"{quote_name(self.database)}.{self.local_name}"
 
     @property
@@ -226,7 +226,7 @@ def time_to_live(retention: Retention) -> str:
 
 
 def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
-    """Return the statements that create the database and its tables, where they do not exist.
+    """Return the statements that create the database and its tables if they do not exist.
 
     Args:
         place: The location.
@@ -235,7 +235,7 @@ def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
     columns = ", ".join(f"{name} {kind} CODEC({codec})" for name, kind, codec in COLUMNS)
     slot = f"intDiv(bucket, {_by_tier([FREED_SECONDS[tier] for tier in schema.TIERS])})"
     settings = {
-        # A row expires together with nearly all of its partition: nothing is rewritten for it.
+        # A row expires together with nearly all of its partition, so expiry rewrites no data.
         "ttl_only_drop_parts": 1,
         "materialize_ttl_recalculate_only": 1,
         "non_replicated_deduplication_window": _REMEMBERED_INSERTS,
@@ -259,7 +259,7 @@ def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
 
 
 def ttl_statement(place: TableLocation, ttl: str | None) -> str:
-    """Return the statement that changes or removes the TTL."""
+    """Return the statement that sets the TTL of the rows, or removes it if *ttl* is None."""
     return f"ALTER TABLE {place.local}{place.everywhere} {f'MODIFY TTL {ttl}' if ttl else 'REMOVE TTL'}"
 
 
@@ -268,12 +268,12 @@ def _by_tier(values: Sequence[int]) -> str:
     return f"transform(tier, {list(schema.TIERS[:-1])}, {finer}, {coarsest})"
 
 
-# Marks the row with the totals of a point, in place of a bucket index; no bucket has it, and it sorts first.
+# Stands in place of a bucket index in the row with the totals of a point; it is no valid index, and sorts first.
 _HEAD = -(2**31)
 
 
 def select_query(what: str, source: str, where: str = "true", then: str = "") -> str:
-    """Return a query. All inserted text is a number, a quoted name or a constant of this package.
+    """Return a SELECT query. All inserted text must be a number, a quoted name or a constant of this package.
 
     >>> select_query("count()", "points", "tier = 10")
     'SELECT count() FROM points WHERE tier = 10'
@@ -282,7 +282,7 @@ def select_query(what: str, source: str, where: str = "true", then: str = "") ->
 
 
 def conditions(question: PointQuery, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
-    """Return the condition on rows of *question*; *services* and *numbers* as from `points.owner_numbers`."""
+    """Return the condition on the rows of *question*; *services* and *numbers* are the result of `points.owner_numbers`."""
     wanted = [
         f"tier = {segment.tier}",
         f"service_id IN {in_list(services)}",
@@ -295,22 +295,22 @@ def conditions(question: PointQuery, segment: Segment, services: Sequence[int], 
 
 
 def stage_column(stages: Sequence[str]) -> str:
-    """Return the column expression of a row's position in *stages*, from 1 on."""
+    """Return the column expression for the position of a row's stage in *stages*, counted from 1."""
     return f"toUInt16(indexOf([{', '.join(map(quote_text, stages))}], stage)) AS place"
 
 
 def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None, *, by_series: bool) -> str:
     """Return the query for points summed by step, metric, stage and scale, and by series if requested.
 
-    The result has a row for each bucket of a point, and before them one row for its totals. All columns are numbers: a name
-    among the keys makes summing three times slower.
+    The result has a row for the totals of a point, followed by a row for each bucket. All columns are numbers, because a text
+    column among the keys makes summing three times slower.
 
     Args:
         table: Table of points.
         where: Condition, see `conditions`.
-        stages: Stages that occur; the result holds their positions, from 1 on.
+        stages: Stages that occur; the result has their positions, counted from 1.
         steps: See `Points.read`.
-        by_series: Whether to keep series apart.
+        by_series: Whether series are summed separately.
     """
     step = "0"
     if steps is not None and steps.width is not None:

@@ -1,4 +1,4 @@
-"""The relational database: its dialects, engine, transactions, migrations, errors with the fix for the operator, and its points.
+"""The relational database: dialects, engine, transactions, migrations, errors with their fixes, and storage of points.
 
 The modules `sqlite` and `postgresql` implement `SqlDialect`. Rows of points are fetched with the driver's own cursor: a row
 object of SQLAlchemy costs more than decoding its histogram.
@@ -30,7 +30,7 @@ from . import postgresql, sqlite
 
 
 class SqlDialect(Protocol):
-    """One kind of relational database."""
+    """Interface to one kind of relational database."""
 
     @property
     def FIXES(self) -> Sequence[tuple[str, str]]:  # noqa: N802 - a constant of the module
@@ -39,14 +39,14 @@ class SqlDialect(Protocol):
 
     @property
     def FREED_SECONDS(self) -> Mapping[int, int]:  # noqa: N802 - a constant of the module
-        """Length of time that `free` frees at once, by tier of `points`, in seconds."""
+        """Length of time that `free` deletes at once, by tier of `points`, in seconds."""
         ...
 
     def open_engine(self, url: URL, budget_bytes: int | None) -> Engine:
-        """Return the engine of the database at *url*, nothing opened yet; it refuses to grow past *budget_bytes* if it can.
+        """Return the engine of the database at *url* without opening it; *budget_bytes* limits the size if the database can.
 
         Raises:
-            StoreError: *url* lacks something.
+            StoreError: *url* is incomplete.
         """
         ...
 
@@ -55,19 +55,19 @@ class SqlDialect(Protocol):
         ...
 
     def for_reading(self, connection: Connection) -> Connection:
-        """Give the transactions of *connection* a consistent snapshot."""
+        """Return *connection* with transactions that read one consistent snapshot."""
         ...
 
     def hold(self, connection: Connection, /) -> None:
-        """Protect `points` from changes that the snapshot of the new transaction does not see."""
+        """Lock `points` in the new transaction against changes that its snapshot would not isolate."""
         ...
 
     def for_writing(self, connection: Connection) -> Connection:
-        """Prepare the transactions of *connection* for writing."""
+        """Return *connection* with transactions that can write."""
         ...
 
     def lock(self, connection: Connection, /) -> None:
-        """Wait, in the new transaction, for the write lock, which is held until its end."""
+        """Wait for the write lock in the new transaction, which holds it until its end."""
         ...
 
     def exclusive(self, connection: Connection) -> AbstractContextManager[None]:
@@ -81,19 +81,19 @@ class SqlDialect(Protocol):
     def insert_rows(
         self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Insert *rows* of *columns* into *table* without SQLAlchemy, which takes longer over them than the database does."""
+        """Insert *rows* of *columns* into *table* without SQLAlchemy, which would take longer than the database."""
         ...
 
     def free(self, connection: Connection, tier: int, until: int) -> None:
-        """Delete what *tier* holds before *until*, or as much of it as can be deleted at once.
+        """Delete the rows of *tier* before *until*, or only those that can be deleted at once.
 
         Raises:
-            InUseError: Somebody reads it.
+            InUseError: Another transaction reads the rows.
         """
         ...
 
     def compact_traces(self, connection: Connection, /) -> bool:
-        """Reclaim the space of deleted traces; return whether there was any."""
+        """Reclaim the space of deleted traces; return whether any space was reclaimed."""
         ...
 
     def used_bytes(self, connection: Connection) -> int:
@@ -108,7 +108,7 @@ _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/
 
 
 def dialect(url: URL) -> SqlDialect:
-    """Return the dialect of the database at *url*.
+    """Return the SQL dialect of the database at *url*.
 
     Raises:
         StoreError: The store does not support this kind of database.
@@ -126,14 +126,14 @@ def location(url: URL) -> str:
 
 
 def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
-    """Return the engine of the database at *url*; nothing is opened yet.
+    """Return the engine of the database at *url* without opening it.
 
     Args:
-        url: Of an SQLite file or a PostgreSQL database.
+        url: URL of an SQLite file or a PostgreSQL database.
         budget_bytes: Maximum size of an SQLite file.
 
     Raises:
-        StoreError: *url* is neither.
+        StoreError: *url* is not the URL of such a database.
     """
     try:
         parsed = make_url(url)
@@ -146,7 +146,7 @@ def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
 
 @contextmanager
 def explain_errors(engine: Engine, doing: str) -> Generator[None]:
-    """Convert errors of the database to `StoreError` with the place and the fix.
+    """Convert errors of the database to `StoreError` with the database and the fix.
 
     Args:
         engine: The database.
@@ -157,7 +157,7 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
     # The driver's own cursors, used for points, raise the driver's own errors.
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-        # PostgreSQL quotes the statement below the error; messages are for people, and for clients of /readyz.
+        # PostgreSQL quotes the statement below the error; operators and clients of /readyz do not need it.
         said = said.partition("\nLINE ")[0]
         fix = next((fix for sign, fix in dialect(engine.url).FIXES if sign in said.lower()), _DEFAULT_FIX)
         msg = f"{doing} {location(engine.url)}: {fix} ({said})"
@@ -166,7 +166,7 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Generator[Connection]:
-    """Give a connection with a consistent snapshot.
+    """Provide a connection with a consistent snapshot for the block.
 
     Raises:
         StoreError: The database cannot be read.
@@ -181,7 +181,7 @@ def reading(engine: Engine) -> Generator[Connection]:
 
 @contextmanager
 def writing(engine: Engine, doing: str) -> Generator[Connection]:
-    """Give a connection in an exclusive write transaction; it commits at the end, or rolls back.
+    """Provide a connection in an exclusive write transaction, which is committed at the end of the block or rolled back.
 
     Raises:
         StoreError: The database cannot begin, write or commit; nothing was written.
@@ -196,7 +196,7 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
 
 @contextmanager
 def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
-    """Give a connection for several transactions that no other holder of this lock interrupts.
+    """Provide a connection for several transactions under a lock that excludes other writers.
 
     Raises:
         StoreError: The database cannot begin, write or commit.
@@ -214,7 +214,7 @@ def used_bytes(connection: Connection) -> int:
 
 
 def compact_traces(connection: Connection) -> bool:
-    """Reclaim the space of deleted traces; return whether there was any."""
+    """Reclaim the space of deleted traces; return whether any space was reclaimed."""
     return dialect(connection.engine.url).compact_traces(connection)
 
 
@@ -247,7 +247,7 @@ def migrate(engine: Engine, revision: str = "head") -> None:
         connection.exec_driver_sql("DELETE FROM alembic_version WHERE version_num IS NULL")
 
 
-# Rows fetched at once: some tens of megabytes when decoded.
+# Number of rows fetched at once, some tens of megabytes when decoded.
 PIECE_ROWS = 5_000
 
 
@@ -255,14 +255,14 @@ class SqlPoints:
     """Implementation of `Points` in the relational database.
 
     Args:
-        dialect: SqlDialect of the database.
+        dialect: SQL dialect of the database.
     """
 
     def __init__(self, dialect: SqlDialect) -> None:
         self._dialect = dialect
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Implement `Points`: one transaction."""
+        """Implement `Points.apply` in one transaction."""
         with writing(engine, "cannot write to") as connection:
             change = prepare(connection)
             if change is None:
@@ -279,7 +279,7 @@ class SqlPoints:
         segment: Segment,
         steps: Steps | None,  # noqa: ARG002 - nothing is added up here
     ) -> Iterator[Columns]:
-        """Implement `Points`."""
+        """Implement `Points.read`; the points are not added up."""
         columns = schema.points.c
         # A constant in place of unused numbers: the driver creates an object for each value.
         series = columns.series_id if question.by else literal_column("0")
@@ -288,7 +288,7 @@ class SqlPoints:
         yield from map(_columns, _raw_rows(connection, statement))
 
     def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """Implement `Points`."""
+        """Implement `Points.seen`: return the contents of each series."""
         points = schema.points
         statement = (
             select(points.c.series_id, func.sum(points.c.count), func.min(points.c.bucket), func.max(points.c.bucket))
@@ -298,12 +298,12 @@ class SqlPoints:
         return [SeriesSeen(row[0], int(row[1]), row[2], row[3]) for row in connection.execute(statement)]
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """Implement `Points`."""
+        """Implement `Points.number`: return the number of rows."""
         statement = select(func.count()).select_from(schema.points).where(*_conditions(question, segment))
         return connection.execute(statement).scalar_one()
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """Implement `Points`."""
+        """Implement `Points.load`: return all rows of a stretch of time."""
         points = schema.points
         statement = select(*(points.c[name] for name in PointRow._fields)).where(
             points.c.tier == tier,
@@ -316,7 +316,7 @@ class SqlPoints:
         return [PointRow(*row) for piece in _raw_rows(connection, statement) for row in piece]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Implement `Points`: by one index lookup for each service and metric."""
+        """Implement `Points.first_bucket` with one index lookup for each service and metric."""
         points = schema.points
         found: list[int] = []
         for code in schema.METRIC_CODES.values():
@@ -332,11 +332,11 @@ class SqlPoints:
         return min(found, default=None)
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:
-        """Implement `Points`."""
+        """Implement `Points.cut`: delete the rows of *tier* before *until*."""
         self._dialect.free(connection, tier, until)
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Implement `Points`."""
+        """Implement `Points.forget`: delete all rows of *services*."""
         points = schema.points
         theirs = points.c.service_id.in_(services)
         counted = select(points.c.tier, points.c.bucket, func.count()).where(theirs)
@@ -345,18 +345,18 @@ class SqlPoints:
         return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
-        """Implement `Points`."""
+        """Implement `Points.freed_seconds`: return the length of time that the dialect deletes at once."""
         return self._dialect.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the database counts them
-        """Implement `Points`."""
+        """Implement `Points.used_bytes`: return 0, because the size of the database includes the points."""
         return 0
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """Implement `Points`: a transaction leaves nothing."""
+        """Implement `Points.tidy`: nothing to do, because transactions leave no remains."""
 
     def close(self) -> None:
-        """Implement `Points`: the connections are the database's."""
+        """Implement `Points.close`: nothing to do, because the connections belong to the database."""
 
 
 def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bool]]:

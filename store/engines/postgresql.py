@@ -1,4 +1,4 @@
-"""PostgreSQL: writers that take turns, readers that never wait, and points in partitions that are dropped whole."""
+"""PostgreSQL: one writer at a time, readers without waits, and points in partitions that are deleted as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .. import schema
 from ..points import InUseError, PointRow
 from ..schema import floor_to
 
-# Advisory lock id that nothing else uses in this database: "stagelen" in ASCII.
+# Id of the advisory lock, unique in this database: "stagelen" in ASCII.
 _LOCK = 0x73746167656C656E
 _LOCK_SECONDS, _IDLE_SECONDS = 10, 60
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -40,7 +40,7 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 - PostgreSQL has no limit of its own
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.open_engine`: return an engine of psycopg with a connection pool."""
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
@@ -53,30 +53,30 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 -
 
 
 def location(url: URL) -> str:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.location`: return *url* without passwords."""
     return url.difference_update_query(["password", "sslpassword", "passfile"]).render_as_string()
 
 
 def for_reading(connection: Connection) -> Connection:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.for_reading`: select repeatable-read, read-only transactions."""
     return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def hold(connection: Connection) -> None:
-    """Implement `SqlDialect`: a partition that is dropped is gone for every moment, so it has to wait.
+    """Implement `SqlDialect.hold`: lock `points` against dropping partitions, which would affect existing snapshots.
 
-    The lock comes first: it takes no snapshot, so that all of this transaction is of a moment after it.
+    The lock statement takes no snapshot, so the snapshot of the transaction is taken after it.
     """
     connection.exec_driver_sql("LOCK TABLE ONLY points IN ACCESS SHARE MODE")
 
 
 def for_writing(connection: Connection) -> Connection:
-    """Implement `SqlDialect`: each statement sees what was committed before it, so that what is read under the lock is fresh."""
+    """Implement `SqlDialect.for_writing`: select read-committed transactions, which read current data under the write lock."""
     return connection.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=False)
 
 
 def lock(connection: Connection) -> None:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.lock`: wait for the advisory lock of the transaction."""
     connection.exec_driver_sql(
         f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; "
         f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
@@ -86,7 +86,7 @@ def lock(connection: Connection) -> None:
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """Implement `SqlDialect`: the same lock as the transactions', held by the session; a session may take it again inside."""
+    """Implement `SqlDialect.exclusive`: hold the advisory lock for the session, whose transactions can acquire it again."""
     with connection.begin():
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; SELECT pg_advisory_lock({_LOCK})")
     try:
@@ -99,13 +99,13 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.insert_points`: create missing partitions, and insert *rows*."""
     _make_partitions(connection, rows)
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.insert_rows` with COPY."""
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
@@ -142,14 +142,14 @@ def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """Implement `SqlDialect`: a partition is dropped when all of it is past."""
+    """Implement `SqlDialect.free`: drop the partitions of *tier* that end before *until*."""
     for (owner, start), name in _partitions(connection).items():
         if owner == tier and start + FREED_SECONDS[tier] <= until:
             _drop(connection, name)
 
 
 def _drop(connection: Connection, partition: str) -> None:
-    """Drop *partition* unless it is being read: waiting for a reader here would block every writer."""
+    """Drop *partition*, or raise InUseError if it is being read: waiting for a reader would block all writers."""
     try:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_DROP_MILLISECONDS}ms'; DROP TABLE {partition}")
     except OperationalError as error:
@@ -160,7 +160,7 @@ def _drop(connection: Connection, partition: str) -> None:
 
 
 def compact_traces(connection: Connection) -> bool:
-    """Implement `SqlDialect`: rewrites the table; what was deleted would be free for other traces only."""
+    """Implement `SqlDialect.compact_traces`: rewrite the table, because its free space would only be reusable for traces."""
     size = text("SELECT pg_total_relation_size('traces')")
     before = connection.execute(size).scalar_one()
     connection.exec_driver_sql("CLUSTER traces USING traces_by_time")
@@ -168,7 +168,7 @@ def compact_traces(connection: Connection) -> bool:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `SqlDialect`; free space within the tables counts as used; only dropped partitions release it."""
+    """Implement `SqlDialect.used_bytes`; free space within tables counts as used until a partition is dropped."""
     names = [*schema.metadata.tables, *_partitions(connection).values()]
     size = text(
         "SELECT coalesce(sum(pg_total_relation_size(found)), 0) "

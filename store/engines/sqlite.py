@@ -18,14 +18,14 @@ from ...core.errors import StoreError
 from .. import schema
 from ..points import PointRow
 
-# The execution option that makes a transaction take the write lock when it begins, not at its first write: two that
-# upgrade later can only fail.
+# Execution option of transactions that acquire the write lock at their start. Of two transactions that acquire it at their
+# first write, one would fail.
 _WRITES = "stagelens_writes"
 
 FREED_SECONDS = schema.SLOT_SECONDS
 PAGE_BYTES = 4096
 # Measured on points of a fleet: with 4 kB pages a commit writes a quarter less than with 8 kB; FULL costs one fsync a
-# commit and nothing once several batches share it.
+# commit, which is negligible once several batches share a commit.
 _PRAGMAS = (
     "PRAGMA busy_timeout = 10000",
     f"PRAGMA page_size = {PAGE_BYTES}",
@@ -49,7 +49,7 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.open_engine`: return an engine in write-ahead mode; create the file with private permissions."""
     if not url.database or url.database == ":memory:":
         msg = f"the database URL is {str(url)!r}; it has to name a file: write sqlite:///path/to/stagelens.db"
         raise StoreError(msg)
@@ -78,7 +78,7 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
 
 
 def _set(connection: sqlite3.Connection, pragma: str) -> None:
-    """Execute *pragma*; retry while a concurrent switch of the new file to WAL locks it, which the busy timeout does not cover."""
+    """Execute *pragma*, with retries while another process switches the new file to WAL: the busy timeout does not apply."""
     deadline = time.monotonic() + _LOCKED_SECONDS
     while True:
         try:
@@ -97,31 +97,31 @@ def _begin(connection: Connection) -> None:
 
 
 def location(url: URL) -> str:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.location`: return the path of the file."""
     return url.database or str(url)
 
 
 def for_reading(connection: Connection) -> Connection:
-    """Implement `SqlDialect`: any transaction of SQLite sees one moment."""
+    """Implement `SqlDialect.for_reading`: every transaction of SQLite already reads one snapshot."""
     return connection
 
 
 def hold(_connection: Connection) -> None:
-    """Implement `SqlDialect`: its moment is of everything."""
+    """Implement `SqlDialect.hold`: nothing to do, because a snapshot of SQLite covers all tables."""
 
 
 def for_writing(connection: Connection) -> Connection:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.for_writing`: make transactions acquire the write lock at their start."""
     return connection.execution_options(**{_WRITES: True})
 
 
 def lock(_connection: Connection) -> None:
-    """Implement `SqlDialect`: the transaction began with the lock."""
+    """Implement `SqlDialect.lock`: nothing to do, because the transaction acquired the lock at its start."""
 
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """Implement `SqlDialect`: the lock of a file beside the database, because the database's own ends with each transaction."""
+    """Implement `SqlDialect.exclusive` with a lock file, because a lock of the database ends with each transaction."""
     path = Path(f"{location(connection.engine.url)}.lock")
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -129,18 +129,18 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.insert_points`: insert *rows* into the table."""
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.insert_rows` with one statement for all rows."""
     marks = ", ".join("?" for _ in columns)
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.free`: delete the rows of *tier* before *until*."""
     points = schema.points
     connection.execute(
         delete(points).where(
@@ -154,12 +154,12 @@ def free(connection: Connection, tier: int, until: int) -> None:
 
 
 def compact_traces(_connection: Connection) -> bool:
-    """Implement `SqlDialect`: what is free counts as such already."""
+    """Implement `SqlDialect.compact_traces`: nothing to do, because free pages do not count as used."""
     return False
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `SqlDialect`."""
+    """Implement `SqlDialect.used_bytes`: return the size of the pages in use."""
     pages = connection.exec_driver_sql(
         "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
