@@ -1,6 +1,7 @@
 """The store: histograms and retained traces in SQLite, PostgreSQL or ClickHouse; the only access of pages and alerts to data.
 
-Names that need pandas, which takes 80 MB, are imported on first use (PEP 562): a collector that only writes does without it.
+Names that need pandas, which takes 80 MB, are imported on first use (PEP 562), so a collector that only writes does not load
+pandas.
 """
 
 from __future__ import annotations

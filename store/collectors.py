@@ -2,13 +2,14 @@
 
 Each collector overwrites its own report every ten seconds.
 
-Several collectors may be given the same scrape targets; one of them holds a target under a lease that every reading renews. Its
-counts are committed together with the reading they were computed from, and only if it still holds the target. So the time between
-two readings is counted once, whichever collector dies or is slow in between, and whatever their clocks say.
+Several collectors may be configured with the same scrape targets; one of them holds a target under a lease that every reading
+(snapshot of the target) renews. Its counts are committed together with the reading they were computed from, and only if it still
+holds the target. So the time between two readings is counted once, even if a collector dies or is slow, or clocks differ.
 
 A body to forward is written in the transaction that counts its batch, so that every acknowledged body is either here or was accepted
 by its destination, whichever process is killed. One collector at a time holds a destination, under a lease that it renews; it deletes
-accepted bodies. A body that was sent but not yet deleted when its collector died or lost the lease is sent again: at least once.
+accepted bodies. If the collector dies or loses the lease after sending a body and before deleting it, the body is sent again:
+delivery is at least once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from . import schema
 from .schema import collectors, scrapes
 
 _IDS_AT_ONCE = 500
-# Rows scanned at once for the oldest ones to drop.
+# Number of rows scanned at once for the oldest bodies to drop.
 _DROP_ROWS = 1000
 
 
@@ -38,7 +39,7 @@ class Outgoing:
         signal: metrics, traces or logs.
         media_type: Content type of the body.
         body: The body as received, decompressed and then compressed with zstd.
-        via: Ids of the collectors it has passed, separated by commas.
+        via: Ids of the stores of the collectors that the body has passed, separated by commas.
         received: Time of receipt. [Unix seconds]
         id: Number in the store; 0 before it has one.
     """
@@ -54,12 +55,12 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Bodies that wait for a destination.
+    """Number, size and age of the bodies that wait for a destination.
 
     Args:
-        bodies: Their number.
-        size_bytes: Their compressed size.
-        oldest: Receipt of the oldest one; None without any. [Unix seconds]
+        bodies: Number of bodies.
+        size_bytes: Compressed size of the bodies.
+        oldest: Time of receipt of the oldest body; None without bodies. [Unix seconds]
     """
 
     bodies: int = 0
@@ -68,7 +69,7 @@ class Backlog:
 
 
 def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
-    """Write *bodies*, at least one, received *now*, in Unix seconds."""
+    """Write *bodies*, at least one, received at *now*, in Unix seconds."""
     rows = [
         {
             "destination": each.destination,
@@ -90,7 +91,7 @@ def store_identity(connection: Connection) -> str:
 
 
 def hold_destination(connection: Connection, destination: str, holder: str, now: float, seconds: float) -> bool:
-    """Acquire or renew the lease of *destination* for *holder* from *now* on, in Unix seconds; return whether it is held."""
+    """Acquire or renew the lease of *destination* for *holder* from *now*, in Unix seconds; return whether *holder* has it."""
     table = schema.destinations
     mine = update(table).where(
         table.c.name == destination,
@@ -105,13 +106,13 @@ def hold_destination(connection: Connection, destination: str, holder: str, now:
 
 
 def release_destinations(connection: Connection, holder: str) -> None:
-    """Release all destinations of *holder*, so that others need not wait for its leases to expire."""
+    """Release all destinations of *holder*, so that other collectors need not wait until the leases expire."""
     table = schema.destinations
     connection.execute(update(table).where(table.c.holder == holder).values(until=0.0))
 
 
 def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max_bytes: int) -> list[Outgoing]:
-    """Return the oldest bodies for *destination*: at least one, however large, and more only up to both limits."""
+    """Return the oldest bodies for *destination*: at least one, whatever its size, and further bodies up to both limits."""
     table = schema.outgoing
     sizes = connection.execute(
         select(table.c.id, table.c.size)
@@ -133,7 +134,7 @@ def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max
 
 
 def remove_bodies(connection: Connection, numbers: Sequence[int]) -> None:
-    """Delete the bodies of these *numbers*; missing ones are ignored."""
+    """Delete the bodies with the ids *numbers*; missing bodies are ignored."""
     table = schema.outgoing
     for start in range(0, len(numbers), _IDS_AT_ONCE):
         connection.execute(delete(table).where(table.c.id.in_(numbers[start : start + _IDS_AT_ONCE])))
@@ -151,7 +152,7 @@ def read_backlogs(connection: Connection) -> dict[str, Backlog]:
 
 
 def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int:
-    """Drop the oldest bodies for *destination* until the rest is at most *max_bytes*; return their number."""
+    """Drop the oldest bodies for *destination* until its backlog is at most *max_bytes*; return the number of dropped bodies."""
     table = schema.outgoing
     mine = table.c.destination == destination
     over = int(connection.execute(select(func.sum(table.c.size)).where(mine)).scalar() or 0) - max_bytes
@@ -170,28 +171,28 @@ def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int
 
 
 def drop_unknown_destinations(connection: Connection, destinations: Collection[str], before: int) -> int:
-    """Drop bodies received before *before*, in Unix seconds, for none of *destinations*; return their number."""
+    """Drop bodies older than *before*, in Unix seconds, whose destination is not in *destinations*; return their number."""
     table = schema.outgoing
     old = table.c.destination.not_in(list(destinations)) & (table.c.received < before)
     return connection.execute(delete(table).where(old)).rowcount
 
 
 class TargetLostError(StagelensError):
-    """Another collector holds the scrape target now: the counts were not committed here."""
+    """Another collector has acquired the scrape target, so the counts were not committed."""
 
 
 def take_target(connection: Connection, target: str, holder: str, now: float, seconds: float) -> bytes | None:
     """Acquire or renew the lease of *target* for *holder*.
 
     Args:
-        connection: In a write transaction.
-        target: Its name.
+        connection: Connection in a write transaction.
+        target: Name of the target.
         holder: Id of the collector.
         now: Current time. [Unix seconds]
         seconds: Length of the lease. [seconds]
 
     Returns:
-        The last reading; empty if there is none; None if another collector holds the target.
+        The last reading, empty bytes before the first; None if another collector holds the target.
     """
     found = connection.execute(select(scrapes).where(scrapes.c.target == target)).one_or_none()
     if found is None:
@@ -209,7 +210,7 @@ def save_reading(connection: Connection, target: str, holder: str, until: float,
     """Save the *reading* of *target*, and extend the lease of *holder* to *until*, in Unix seconds.
 
     Raises:
-        TargetLostError: Another collector has acquired the target meanwhile.
+        TargetLostError: Another collector has acquired the target.
     """
     mine = update(scrapes).where(scrapes.c.target == target, scrapes.c.holder == holder)
     if not connection.execute(mine.values(until=until, reading=reading)).rowcount:
@@ -218,11 +219,11 @@ def save_reading(connection: Connection, target: str, holder: str, until: float,
 
 
 def release_targets(connection: Connection, holder: str) -> None:
-    """Release all targets of *holder*, so that others need not wait for its leases to expire."""
+    """Release all targets of *holder*, so that other collectors need not wait until the leases expire."""
     connection.execute(update(scrapes).where(scrapes.c.holder == holder).values(until=0.0))
 
 
-# Reports older than this belong to collectors that will not return. [seconds]
+# Age after which a report is deleted, because its collector will not return. [seconds]
 FORGOTTEN_AFTER = 86_400
 # Age of a report after three missed ones. [seconds]
 SILENT_AFTER = 45.0
@@ -230,29 +231,29 @@ SILENT_AFTER = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """Status of a collector. Rates are of the last minute.
+    """Status of a collector; rates are averages of the last minute.
 
     Args:
         exports_per_second: Accepted exports, by signal.
         refused_per_second: Refused requests, by HTTP status.
         rejected: Data points and spans rejected since the start, by signal and reason: `metrics too_old`.
         queue_batches: Batches that wait to be committed.
-        queue_bytes: Their size.
-        receiving_bytes: Bodies being received or waiting to be parsed.
+        queue_bytes: Size of these batches.
+        receiving_bytes: Size of the bodies that are being received or wait to be parsed.
         commit_p99_seconds: 99th percentile of the transaction time; None without transactions.
         store_bytes: Size of the store.
-        store_budget_bytes: Its budget; 0 for none.
-        memory_bytes: Memory of the process; 0 where unknown.
-        cpu_ratio: CPU use of the process, in cores.
+        store_budget_bytes: Storage budget; 0 for no budget.
+        memory_bytes: Memory of the process; 0 if unknown.
+        cpu_ratio: CPU use of the process. [cores]
         targets_up: Number of scrape targets that respond.
         targets_down: Scrape targets that do not respond: address and reason.
         destinations_down: Forwarding destinations that cannot be reached: name and reason.
-        destinations_lost: Bodies lost for each destination since the start.
-        spans_waiting_bytes: Spans that wait for the rest of their requests, in the whole store.
-        spans_waiting_seconds: Age of the oldest of them.
+        destinations_lost: Number of bodies lost for each destination since the start.
+        spans_waiting_bytes: Size of the spans in the whole store that wait for the completion of their requests.
+        spans_waiting_seconds: Age of the oldest waiting span.
         failing: Failing tasks: name, reason and start. [Unix seconds]
         file_errors: Errors of the configuration file.
-        greedy: Senders that named more services than their share within a day.
+        greedy: Senders that exceeded their limit of services within a day.
     """
 
     exports_per_second: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -282,12 +283,12 @@ class Report:
     """Last report of one collector.
 
     Args:
-        id: Its id, another one after each start.
-        name: Its host and port.
+        id: Id of the collector, new after each start.
+        name: Host and port of the collector.
         version: Version of Stagelens.
         started: Start of the process. [Unix seconds]
         seen: Time of the report. [Unix seconds]
-        vitals: Its status.
+        vitals: Status of the collector.
     """
 
     id: str
@@ -299,7 +300,7 @@ class Report:
 
 
 def write_report(connection: Connection, report: Report) -> None:
-    """Write *report* over the previous one of its collector, and over that of a dead predecessor at the same address."""
+    """Write *report*, replacing the previous report of the collector and that of a dead collector at the same address."""
     table, now = collectors, report.seen
     dead = (table.c.name == report.name) & (table.c.seen < now - SILENT_AFTER)
     old = (table.c.id == report.id) | dead | (table.c.seen < now - FORGOTTEN_AFTER)
@@ -309,7 +310,7 @@ def write_report(connection: Connection, report: Report) -> None:
 
 
 def remove_collector(connection: Connection, collector: str) -> None:
-    """Remove the report of *collector*, which was stopped regularly."""
+    """Remove the report of *collector*, for a regular stop."""
     connection.execute(delete(collectors).where(collectors.c.id == collector))
 
 

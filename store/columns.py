@@ -1,11 +1,11 @@
-"""Points as numpy columns: summing them, and their histogram buckets as blobs of varints.
+"""Points as numpy columns: their sums, and the encoding of their histogram buckets as blobs of varints.
 
 Counts are summed as integers at the coarsest scale of their group, so that the result is exact and independent of the order
 of rows, tiers and parts.
 
-A blob is a format byte, then for each bucket in ascending order the distance to the previous bucket and its count, both as
-varints (7 bits a byte, least significant first). The first distance is the bucket index itself, zigzag-encoded. Twenty
-requests in ten seconds take about 36 bytes. numpy processes whole columns, about 0.3 µs a row.
+A blob is a format byte, followed for each bucket in ascending order by the distance to the previous bucket and the count, both
+as varints (7 bits a byte, least significant first). The first distance is the bucket index, zigzag-encoded. Twenty requests in
+ten seconds take about 36 bytes. numpy processes whole columns, about 0.3 µs a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOB_FORMAT = 1
 _BLOB_FORMAT_BYTE = bytes([BLOB_FORMAT])
 _CONTINUES = 0x80
 _BITS = 0x7F
-# Rows decoded at once: their columns stay in the CPU cache, which makes decoding three times as fast.
+# Number of rows decoded at once: their columns stay in the CPU cache, which makes decoding three times as fast.
 _BLOCK_ROWS = 1024
 
 
@@ -39,7 +39,7 @@ class Buckets:
     Args:
         offsets: Start of each histogram's buckets, and the end of the last; shape (n + 1,).
         index: Bucket indices, ascending within a histogram; shape (m,).
-        amount: Their counts, all above zero; shape (m,).
+        amount: Counts of the buckets, all above zero; shape (m,).
     """
 
     offsets: Ints
@@ -52,7 +52,7 @@ class Buckets:
         return np.diff(self.offsets)
 
     def between(self, low: int, high: int) -> Buckets:
-        """Return the buckets of histograms number *low* to *high*, exclusive."""
+        """Return the buckets of the histograms with indexes in `[low, high)`."""
         first, last = self.offsets[low], self.offsets[high]
         return Buckets(self.offsets[low : high + 1] - first, self.index[first:last], self.amount[first:last])
 
@@ -78,7 +78,7 @@ def decode_buckets(blobs: Sequence[bytes]) -> Buckets:
     r"""Return the buckets of each blob.
 
     Raises:
-        StoreError: A blob is damaged or written in a format this version does not know.
+        StoreError: A blob is damaged or has a format that this version does not know.
 
     >>> decode_buckets([b'\x01\x01\x05\x04\xac\x02']).amount.tolist()
     [5, 300]
@@ -99,7 +99,7 @@ def _decode_block(blobs: Sequence[bytes]) -> Buckets:
     data = np.frombuffer(b"".join(blobs), np.uint8)
     _check_blobs(data, size)
     values, starts = _decode_varints(data)
-    # The format byte decodes as a varint of its own: one value more than two for each bucket.
+    # The format byte decodes as a varint, so a blob has one value more than two for each bucket.
     heads = np.searchsorted(starts, np.cumsum(size) - size)
     body = np.ones(len(values), bool)
     body[heads] = False
@@ -140,7 +140,7 @@ def _zigzag(values: Ints) -> Ints:
 
 
 def _encode_varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
-    """Return *values* as varints, and the end of each."""
+    """Return *values* encoded as varints, and the end of each varint."""
     size = np.ones(len(values), np.int64)
     for bits in range(7, 64, 7):
         size += values >= np.uint64(1 << bits)
@@ -156,7 +156,7 @@ def _encode_varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
 
 
 def read_varints(data: bytes) -> NDArray[np.uint64]:
-    r"""Return the varints in *data*, which must contain at least one.
+    r"""Return the values of the varints in *data*, at least one.
 
     >>> read_varints(b'\x05\xac\x02').tolist()
     [5, 300]
@@ -165,7 +165,7 @@ def read_varints(data: bytes) -> NDArray[np.uint64]:
 
 
 def _decode_varints(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], Ints]:
-    """Return the varints in *data*, and the start of each."""
+    """Return the values of the varints in *data*, and the start of each varint."""
     last = np.flatnonzero(data < _CONTINUES)
     starts = np.concatenate((np.zeros(1, np.int64), last[:-1] + 1))
     size = last - starts + 1
@@ -184,7 +184,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Division of a stretch of time into steps that begin at multiples of *width* since the epoch.
+    """Division of a stretch of time into steps that start at multiples of *width* since the epoch.
 
     Args:
         start: Start of the stretch, and of its first step. [Unix seconds]
@@ -195,29 +195,29 @@ class Steps:
     width: int | None
 
     def of(self, at: Ints) -> Ints:
-        """Return the start of the step that contains each of *at*."""
+        """Return the start of the step that contains each time in *at*."""
         if self.width is None:
             return np.full(len(at), self.start)
         return np.maximum(at - at % self.width, self.start)
 
     def number(self, at: Ints) -> Ints:
-        """Return the number of the step that contains each of *at*, counted from the one of *start*."""
+        """Return the number of the step that contains each time in *at*; the first step is number 0."""
         return np.zeros_like(at) if self.width is None else at // self.width - self.start // self.width
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Points, sorted by time.
+    """Points in columns, sorted by time.
 
     Args:
-        times: Start of the bucket; shape (n,). [Unix seconds]
-        series: Series number; shape (n,).
+        times: Start of the bucket of time; shape (n,). [Unix seconds]
+        series: Id of the series or total; shape (n,).
         metric: Metric code; shape (n,).
         stage: Position in `stages`; shape (n,).
         stages: Stages that occur.
-        scale: Shape (n,).
-        zero: Shape (n,).
-        sum: Shape (n,).
+        scale: Scale of the histogram; shape (n,).
+        zero: Number of values below a nanosecond; shape (n,).
+        sum: Sum of the values; shape (n,).
         buckets: Buckets of each point.
     """
 
@@ -241,7 +241,7 @@ class Columns:
         return self.zero + np.diff(running[self.buckets.offsets])
 
     def where(self, chosen: NDArray[np.bool_]) -> Columns:
-        """Return the *chosen* points; shape (n,)."""
+        """Return the points in the mask *chosen*, of shape (n,)."""
         lengths = self.buckets.lengths
         kept = np.repeat(chosen, lengths)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[chosen])))
@@ -253,7 +253,7 @@ class Columns:
         return self.where(self.metric == schema.METRIC_CODES[metric])
 
     def between(self, low: int, high: int) -> Columns:
-        """Return the points with numbers *low* to *high*, exclusive."""
+        """Return the points with indexes in `[low, high)`."""
         return self._with(slice(low, high), self.buckets.between(low, high))
 
     def _with(self, chosen: Any, buckets: Buckets) -> Columns:
@@ -272,14 +272,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Summed points: one row a stage, one column a bucket.
+    """Table of summed points, with a row for each stage and a column for each bucket.
 
     Args:
-        scale: Scale of the buckets: the coarsest one of the points.
+        scale: Scale of the buckets, the coarsest scale of the points.
         index: Non-empty buckets, ascending; shape (k,).
-        amount: Requests, or microseconds; shape (stages, k).
-        zero: Values below a nanosecond; shape (stages,).
-        sum: Shape (stages,). [seconds]
+        amount: Number of requests, or microseconds; shape (stages, k).
+        zero: Number of values below a nanosecond; shape (stages,).
+        sum: Sum of the values; shape (stages,). [seconds]
     """
 
     scale: int
@@ -308,7 +308,7 @@ class StageCounts:
         return int(self.index[np.searchsorted(np.cumsum(self.amount.sum(axis=0)), rank)])
 
     def value_at(self, quantile: float) -> Estimate:
-        """Return the value at *quantile* (nearest rank), as `Histogram.quantile` does; there must be a request."""
+        """Return the value at *quantile* (nearest rank), as `Histogram.quantile` does, for at least one request."""
         bucket = self.bucket_of(quantile)
         if bucket is None:
             return Estimate(0.0, 0.0, ZERO_THRESHOLD)
@@ -325,7 +325,7 @@ def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tupl
         scale: Scale of the table's buckets.
 
     Returns:
-        The buckets that have anything, ascending, shape (k,); and the table, shape (n_rows, k).
+        The non-empty buckets, ascending, shape (k,); and the table of sums, shape (n_rows, k).
     """
     lengths = columns.buckets.lengths
     index = columns.buckets.index >> np.repeat(columns.scale - scale, lengths)
@@ -340,7 +340,7 @@ def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tupl
 
 
 def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
-    """Sum *columns*, of one metric, by stage, at their coarsest scale, or at *scale* if it is coarser."""
+    """Sum *columns*, of one metric, by stage at their coarsest scale, or at *scale* if that is coarser."""
     coarsest = int(columns.scale.min(initial=MAX_SCALE if scale is None else scale))
     index, amount = bucket_table(columns, columns.stage, len(columns.stages), coarsest)
     zero = np.zeros(len(columns.stages), np.int64)
@@ -350,12 +350,12 @@ def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
     return StageCounts(coarsest, index, amount, zero, total)
 
 
-# Size limit of the table in which cells are summed, per bucket that is summed. Beyond it the used cells are
-# determined first: most of a much larger table would be empty, and clearing it would take longer.
+# Maximum number of table cells per summed bucket. Beyond it the used cells are determined first, because most of a larger
+# table would be empty and initialising it would take longer.
 _CELLS_A_BUCKET, _CELLS = 16, 1 << 20
-# Above every index.
+# Larger than every bucket index.
 _BEYOND = 1 << 62
-# Limit for a row and for a result: sums of counts stay within a signed 64-bit integer.
+# Limit of the counts of a row and of a result, so that sums fit into a signed 64-bit integer.
 MAX_COUNT = 2**62
 # Scales lie within -10..20.
 _SCALE_OFFSET = 10
@@ -380,7 +380,7 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
     Args:
         buckets: Buckets of n histograms.
         group: Group of each histogram; shape (n,). [0..n_groups)
-        shift: Reduction of each histogram's scale; shape (n,). [steps of scale]
+        shift: Difference by which the scale of each histogram is reduced; shape (n,).
         n_groups: Number of groups.
     """
     lengths = buckets.lengths
@@ -389,7 +389,7 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
     low, high = np.full(n_groups, _BEYOND), np.full(n_groups, -_BEYOND)
     np.minimum.at(low, group[filled], index[buckets.offsets[:-1][filled]])
     np.maximum.at(high, group[filled], index[buckets.offsets[1:][filled] - 1])
-    # Each group has its own cells, from its lowest to its highest bucket.
+    # Each group has cells of its own, from its lowest to its highest bucket.
     width = np.maximum(high - low + 1, 0)
     ends = np.cumsum(width)
     base = ends - width - low
@@ -399,7 +399,7 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
 
 
 def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
-    """Return the non-empty cells, ascending, and the sum of each."""
+    """Return the non-empty cells, ascending, and the sum of each cell."""
     used: Ints | None = None
     if n_cells > max(_CELLS, _CELLS_A_BUCKET * len(cell)):
         used, cell = np.unique(cell, return_inverse=True)
@@ -411,15 +411,15 @@ def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
 
 
 def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:
-    """Return *columns* with one point for each step, metric, stage and scale, at the last of its times; sorted by step.
+    """Sum *columns* into one point for each step, metric, stage and scale, at the last time of its points; sorted by step.
 
     Args:
         columns: The points.
-        steps: Steps to keep apart; None for one step.
-        apart: Whether to keep series apart.
+        steps: Steps that are summed separately; None for one step.
+        apart: Whether series are summed separately.
 
     Raises:
-        StoreError: They hold more than can be added up.
+        StoreError: The counts exceed the limit of a sum.
     """
     if not len(columns):
         return columns

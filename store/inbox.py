@@ -1,8 +1,8 @@
 """The inbox: spans of requests that may be incomplete, and their aggregation by one collector at a time.
 
-A parcel of spans is written in the transaction that counts its batch. It is removed as a whole in the transaction that counts
-the points aggregated from it; spans that must wait longer go back as a new parcel. So each span is either in the inbox or in
-the points, whichever process is killed and whichever collector aggregates. The store does not look into parcels.
+A parcel of spans is written in the transaction that counts its batch. The whole parcel is removed in the transaction that counts
+the points aggregated from it; spans that must wait longer are written back as a new parcel. So each span is either in the inbox
+or in the points, whichever process is killed and whichever collector aggregates. The store does not decode parcels.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..core.errors import StoreError
 from . import schema
 from .records import KeptTrace, Point, PointColumns
 
-# Length of the aggregation lease; a collector that takes longer is considered dead. [seconds]
+# Length of the aggregation lease; a collector that needs longer is considered dead. [seconds]
 CLAIM_SECONDS = 60
 _IDS_AT_ONCE = 500
-# Most parcels have some tens of kilobytes; one may be as large as a body.
+# Number of parcels loaded at once; most have some tens of kilobytes, but a parcel may be as large as a body.
 _LOADED_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Spans that were received together, or the remaining ones of them.
+    """Spans that were received together, or those that still wait.
 
     Args:
         received: Time of receipt. [Unix seconds]
-        counted: Whether these requests were counted already and are kept to recognise late spans.
+        counted: Whether the requests are already counted; their roots are retained to recognise late spans.
         spans: Encoded spans; empty until loaded.
         id: Number in the store; 0 before it has one.
         size: Size of the spans in the store; 0 before they are written. [bytes]
@@ -45,7 +45,7 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """Size of its spans, loaded or not."""
+        """Size of the spans, loaded or not."""
         return self.size or len(self.spans)
 
 
@@ -57,8 +57,8 @@ class AggregationInput:
         now: Current time. [Unix seconds]
         parcels: Waiting parcels, oldest first.
         counted: Parcels of counted requests, oldest first.
-        complete: Whether *parcels* are all that wait.
-        load: Yields the given parcels with their spans, in order, few of them in memory at a time.
+        complete: Whether *parcels* has all waiting parcels.
+        load: Function that yields the given parcels with their spans, in order, few of them in memory at a time.
     """
 
     now: int
@@ -75,7 +75,7 @@ class AggregationResult:
     Args:
         points: Aggregated points.
         traces: Retained traces.
-        taken: Numbers of the parcels to remove.
+        taken: Ids of the parcels to remove.
         left: Parcels to write back.
     """
 
@@ -87,12 +87,12 @@ class AggregationResult:
 
 @dataclass(frozen=True, slots=True)
 class InboxBacklog:
-    """Size of the inbox.
+    """Number, size and age of the parcels in the inbox.
 
     Args:
         parcels: Number of waiting parcels.
-        size_bytes: Their size.
-        oldest: Receipt of the oldest one; None without any. [Unix seconds]
+        size_bytes: Size of the waiting parcels.
+        oldest: Time of receipt of the oldest parcel; None without parcels. [Unix seconds]
     """
 
     parcels: int = 0
@@ -104,7 +104,7 @@ Fold: TypeAlias = Callable[[AggregationInput], AggregationResult]
 
 
 def put_spans(connection: Connection, spans: Sequence[bytes], now: int) -> None:
-    """Write encoded *spans*, a parcel each, received *now*, in Unix seconds."""
+    """Write each of the encoded *spans* as a parcel received at *now*, in Unix seconds."""
     _insert_parcels(connection, [Parcel(now, counted=False, spans=each) for each in spans])
 
 
@@ -122,7 +122,7 @@ def release_folding(connection: Connection) -> None:
 
 
 def read_backlog(connection: Connection) -> InboxBacklog:
-    """Return how much waits."""
+    """Return the backlog of the inbox."""
     table = schema.inbox
     count, size, oldest = connection.execute(
         select(func.count(), func.sum(table.c.size), func.min(table.c.received)).where(table.c.counted == 0)
@@ -131,10 +131,10 @@ def read_backlog(connection: Connection) -> InboxBacklog:
 
 
 def read_delivery(connection: Connection, now: int, max_bytes: int) -> AggregationInput:
-    """Return the oldest waiting parcels *now*, in Unix seconds, and all parcels of counted requests.
+    """Return the input of an aggregation at *now*, in Unix seconds: the oldest waiting parcels and all counted parcels.
 
-    At least one parcel is returned, however large, and more only up to *max_bytes* in total. Their spans can be loaded until the
-    transaction ends.
+    At least one waiting parcel is returned, whatever its size, and further parcels up to *max_bytes* in total. The spans can be
+    loaded until the transaction ends.
     """
     table = schema.inbox
     columns = (table.c.received, table.c.counted, table.c.id, table.c.size)
@@ -159,7 +159,7 @@ def read_delivery(connection: Connection, now: int, max_bytes: int) -> Aggregati
 
 
 def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
-    """Return whether all parcels of these *numbers* are still there."""
+    """Return whether all parcels with the ids *numbers* still exist."""
     table = schema.inbox
     found = sum(
         connection.execute(select(func.count()).select_from(table).where(table.c.id.in_(some))).scalar_one()
@@ -169,10 +169,10 @@ def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
 
 
 def replace_parcels(connection: Connection, folded: AggregationResult) -> None:
-    """Remove the aggregated parcels and write back the remaining ones.
+    """Remove the aggregated parcels, and write back the parcels with spans that still wait.
 
     Raises:
-        StoreError: Another collector has removed a parcel: nothing of this transaction may be committed.
+        StoreError: Another collector has removed a parcel, so the transaction must be rolled back.
     """
     table = schema.inbox
     gone = sum(

@@ -29,13 +29,13 @@ class Reader(
 ):
     """All queries to the store. Thread-safe.
 
-    Each query runs in one transaction, so that its result describes one moment. The same selection gives the same number
-    in every query, because all of them add up the same rows with the same code.
+    Each query runs in one transaction, so that its result describes one moment. The same selection has the same numbers
+    in every query, because all queries add up the same rows with the same code.
 
-    Times are aware; windows are half open and stand for the 10 s buckets that start in them. Frames without data have
-    their columns and no rows. Steps begin at multiples of their width since the epoch; a step as wide as the window is
-    the window. Where steps are finer than the retained tiers, or would read too many rows, they are wider than requested:
-    `attrs["step_seconds"]` is their width (that of the window where it is one step).
+    Times are timezone-aware; windows are half open and contain the 10 s buckets that start in them. Frames without data have
+    their columns and no rows. Steps start at multiples of their width since the epoch; a step as wide as the window is
+    the window. If steps are finer than the retained tiers, or would read too many rows, they are wider than requested:
+    `attrs["step_seconds"]` is the actual width (that of the window if there is only one step).
 
     Every method raises StoreError if the database cannot be read.
     """

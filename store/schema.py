@@ -1,11 +1,11 @@
-"""Tables of the store in SQLAlchemy Core, the codes of metrics, the text that every engine can store, and the tiers of points.
+"""Tables of the store in SQLAlchemy Core, metric codes, conversion of text that not every engine can store, and tiers of points.
 
 Rows of `points` are only added and, when they expire, deleted; readers sum them. Times are integers: Unix seconds in
 `points`, `series`, `batches`, `inbox` and `outgoing`, milliseconds in `events`, nanoseconds in `traces` and `loads`.
 
-A tier holds everything in `[kept_from, watermark)`; the finest is always complete up to now. `plan_segments` reads a stretch of
-time from the coarsest tier that fits; its ragged edges and the part that is not rolled up yet come from finer ones. A bucket
-belongs to the stretch in which it starts.
+A tier holds all data in `[kept_from, watermark)`; the finest tier is always complete up to now. `plan_segments` reads a stretch
+of time from the coarsest tier that fits; the edges of the stretch that are no whole buckets, and the part that is not rolled up
+yet, are read from finer tiers. A bucket belongs to the stretch in which it starts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_NAME_BYTES = 256
 
 
 def is_storable(text: str) -> bool:
-    """Return whether `storable` leaves *text* unchanged; False also for any non-ASCII text."""
+    """Return whether *text* is certainly unchanged by `storable`; False for any non-ASCII text."""
     return text.isascii() and "\0" not in text
 
 
@@ -52,7 +52,7 @@ def storable(text: str) -> str:
 
 
 def storable_name(text: str) -> str:
-    """Return *text* as the name of a dimension or stage: `storable`, and at most `MAX_NAME_BYTES` long.
+    """Return *text* as a name of a dimension or stage: converted by `storable`, and cut to `MAX_NAME_BYTES` bytes.
 
     >>> storable_name("推論" * 1000) == "推論" * 42 + "推"
     True
@@ -60,14 +60,14 @@ def storable_name(text: str) -> str:
     return storable(text).encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
-# Seconds a bucket, finest first. Each divides the next, so a bucket never straddles two coarser ones.
+# Width of the buckets of each tier, finest first. Each width divides the next, so a bucket lies in one coarser bucket. [seconds]
 TIERS = (10, 60, 3600)
 FINEST, COARSEST = TIERS[0], TIERS[-1]
 
-# Unit of deletion and of the ledger. [seconds]
+# Length of a slot, the unit of deletion and of the ledger, by tier. [seconds]
 SLOT_SECONDS = {10: 3600, 60: 3600, 3600: 86_400}
 
-# A metric is one byte in every row; the numbers must never change.
+# Number of each metric in the database, one byte in every row; the numbers must never change.
 METRIC_CODES = {
     names.REQUEST_DURATION: 1,
     names.STAGE_DURATION: 2,
@@ -103,20 +103,20 @@ ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.va
 # Columns of `series` that identify a series.
 DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status", "cold")
 
-# Dimensions of a total, which adds up the series that agree in all of them. Coarser tiers hold totals beside the
-# series, and nearly every query reads totals: the number of routes or devices of a service costs it nothing.
+# Dimensions of a total, which adds up all series with equal values of them. Coarser tiers hold totals beside the series, and
+# nearly every query reads totals, so its cost does not depend on the number of routes or devices of a service.
 TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
 
 metadata = MetaData()
 
-# One row: state shared by all writers.
+# Single row: state shared by all writers.
 store = Table(
     "store",
     metadata,
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     # The number of the last write.
     Column("last_part", BigInteger, nullable=False),
-    # Increases when series are deleted: numbers cached by other processes are then invalid.
+    # Increases when series are deleted; ids cached by other processes are then invalid.
     Column("series_epoch", BigInteger, nullable=False),
     # End of the aggregation lease of the inbox; 0 or past when free. [Unix seconds]
     Column("folding_until", BigInteger, nullable=False, server_default="0"),
@@ -137,15 +137,15 @@ series = Table(
     Column("id", Integer, primary_key=True),
     Column("service_id", Integer, ForeignKey("services.id"), nullable=False),
     *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS[:-1]),
-    # "1" for requests in which something was loaded or warmed up, "0" for all others, and where nobody said.
+    # "1" for requests in which something was loaded or warmed up, "0" otherwise or if unknown.
     Column(DIMENSIONS[-1], Text, nullable=False, server_default="0"),
-    # Number of the total it belongs to: that of the total's first series.
+    # Id of the total that the series belongs to, which is the id of the first series of the total.
     Column("total_id", Integer, nullable=False, server_default="0"),
-    # Starts of the first and the last 10 s bucket that has data. [Unix seconds]
+    # Starts of the first and the last 10 s bucket with data. [Unix seconds]
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     UniqueConstraint(*DIMENSIONS, name="series_dimensions"),
-    # Numbers are never reused: a leftover row of a deleted series must not appear in another one.
+    # Ids are never reused: a remaining row of a deleted series must not appear in another series.
     sqlite_autoincrement=True,
 )
 
@@ -156,19 +156,19 @@ stages = Table(
     Column("stage", Text, primary_key=True),
 )
 
-# A page queries one service, one or two metrics and a stretch of time: that is the order of the key. A batch comes
-# from one service, so that it is appended in three places, not in one for each series.
+# The order of the key follows the queries of pages: one service, one or two metrics, and a stretch of time. A batch comes from
+# one service, so its rows are appended in three places of the index and not in one for each series.
 points = Table(
     "points",
     metadata,
     Column("tier", SmallInteger, primary_key=True),
     Column("service_id", Integer, primary_key=True),
-    # Negative for a total.
+    # Metric code; negative for a total.
     Column("metric", SmallInteger, primary_key=True),
     Column("bucket", BigInteger, primary_key=True),
     Column("series_id", Integer, primary_key=True),
     Column("stage", Text, primary_key=True),
-    # Number of the write.
+    # Number of the write that added the row.
     Column("part", BigInteger, primary_key=True),
     Column("scale", SmallInteger, nullable=False),
     Column("zero", BigInteger, nullable=False),
@@ -180,7 +180,7 @@ points = Table(
     postgresql_partition_by="RANGE (tier, bucket)",
 )
 
-# Parts being written where points are in another database: readers ignore them.
+# Parts that are being written while points are in another database; readers ignore them.
 intents = Table(
     "intents",
     metadata,
@@ -188,21 +188,21 @@ intents = Table(
     Column("taken_at", BigInteger, nullable=False),
 )
 
-# Number of rows of `points` in each slot of each tier, updated with every write: counting would read all of it.
+# Number of rows of `points` in each slot of each tier, updated with every write, because counting would read the whole table.
 ledger = Table(
     "ledger",
     metadata,
     Column("tier", SmallInteger, primary_key=True, autoincrement=False),
     Column("slot", BigInteger, primary_key=True, autoincrement=False),
     Column("rows", BigInteger, nullable=False),
-    # Of the encoded histograms alone.
+    # Size of the encoded histograms alone.
     Column("bytes", BigInteger, nullable=False),
 )
 
 traces = Table(
     "traces",
     metadata,
-    # Requests of one distributed trace share its id (retries, fan-out); their root spans tell them apart.
+    # Requests of one distributed trace share its id (retries, fan-out); their root spans distinguish them.
     Column("trace_id", Text, primary_key=True),
     Column("span_id", Text, primary_key=True),
     Column("series_id", Integer, ForeignKey("series.id"), nullable=False),
@@ -210,7 +210,7 @@ traces = Table(
     Column("duration", BigInteger, nullable=False),
     Column("because", Text, nullable=False),
     Column("dominant", Text, nullable=False),
-    # JSON, nanoseconds by stage.
+    # JSON: nanoseconds by stage.
     Column("stages", Text, nullable=False),
     # Compressed JSON: the spans and the attributes of the root.
     Column("spans", LargeBinary, nullable=False),
@@ -241,14 +241,14 @@ inbox = Table(
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("received", BigInteger, nullable=False),
-    # 1 for requests that were counted: what comes of them later is recognised by it.
+    # 1 for roots of counted requests, by which late spans are recognised.
     Column("counted", SmallInteger, nullable=False),
-    # Of the spans. [bytes]
+    # Size of the spans. [bytes]
     Column("size", BigInteger, nullable=False),
     # See `collector.traces.columns`.
     Column("spans", LargeBinary, nullable=False),
     Index("inbox_by_time", "counted", "received", "id"),
-    # Numbers are never reused: a number that was read must keep its meaning.
+    # Ids are never reused: an id that was read must stay valid.
     sqlite_autoincrement=True,
 )
 
@@ -257,9 +257,9 @@ events = Table(
     "events",
     metadata,
     Column("id", Integer, primary_key=True),
-    # Unix milliseconds: two of one second have an order.
+    # Unix milliseconds, so that two events of one second have an order.
     Column("at", BigInteger, nullable=False),
-    # "" for all.
+    # "" for all services.
     Column("service", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("key", Text, nullable=False),
@@ -278,7 +278,7 @@ loads = Table(
     Column("environment", Text, nullable=False),
     # `service.instance.id`.
     Column("instance", Text, nullable=False),
-    # Its host and process id.
+    # Host and process id of the replica.
     Column("place", Text, nullable=False),
     Column("phase", Text, nullable=False),
     Column("model", Text, nullable=False),
@@ -295,9 +295,9 @@ rollups = Table(
     "rollups",
     metadata,
     Column("tier", SmallInteger, primary_key=True, autoincrement=False),
-    # Everything before it is in the tier. The finest tier is always complete: its watermark is not used.
+    # All data before the watermark are in the tier. The finest tier is always complete, so its watermark is not used.
     Column("watermark", BigInteger, nullable=False),
-    # Everything before it was deleted from the tier.
+    # All data before this time were deleted from the tier. [Unix seconds]
     Column("kept_from", BigInteger, nullable=False),
 )
 
@@ -309,7 +309,7 @@ scrapes = Table(
     Column("holder", Text, nullable=False),
     # [Unix seconds]
     Column("until", Double, nullable=False),
-    # Last reading, the base of the next increase; empty before the first.
+    # Last reading, to which the next reading is compared; empty before the first.
     Column("reading", LargeBinary, nullable=False),
 )
 
@@ -335,15 +335,15 @@ outgoing = Table(
     Column("destination", Text, nullable=False),
     Column("signal", Text, nullable=False),
     Column("media_type", Text, nullable=False),
-    # The collectors it has passed.
+    # Collectors that the body has passed.
     Column("via", Text, nullable=False),
     Column("received", BigInteger, nullable=False),
-    # Of the body. [bytes]
+    # Size of the body. [bytes]
     Column("size", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
     # A covering index for all queries about waiting bodies, so that the bodies themselves are not read.
     Index("outgoing_by_destination", "destination", "id", "size", "received"),
-    # Numbers are never reused: a number that was read must keep its meaning until it is deleted.
+    # Ids are never reused: an id that was read must stay valid until it is deleted.
     sqlite_autoincrement=True,
 )
 
@@ -357,7 +357,7 @@ destinations = Table(
     Column("until", Double, nullable=False),
 )
 
-# One row: the unique id of the store. A copy has another id.
+# Single row: the unique id of the store. A copy of the store has another id.
 identity = Table("identity", metadata, Column("id", Text, primary_key=True))
 
 
@@ -366,9 +366,9 @@ class Tier:
     """State of one tier.
 
     Args:
-        seconds: Width of its buckets. [seconds]
-        watermark: Everything before it is in the tier. [Unix seconds]
-        kept_from: Everything before it was deleted. [Unix seconds]
+        seconds: Width of the buckets. [seconds]
+        watermark: Time before which all data are in the tier. [Unix seconds]
+        kept_from: Time before which all data were deleted from the tier. [Unix seconds]
     """
 
     seconds: int
@@ -378,7 +378,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of time `[start, end)` to read from one tier; in Unix seconds."""
+    """Stretch of time `[start, end)` to read from one tier; in Unix seconds."""
 
     tier: int
     start: int
@@ -396,7 +396,7 @@ def ceil_to(at: int, width: int) -> int:
 
 
 def read_tiers(connection: Connection) -> list[Tier]:
-    """Return the tiers, finest first."""
+    """Return the state of the tiers, finest first."""
     table = rollups
     rows = connection.execute(select(table.c.tier, table.c.watermark, table.c.kept_from).order_by(table.c.tier))
     return [Tier(*row) for row in rows]
@@ -406,10 +406,10 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COA
     """Return the tier to read for each part of `[start, end)`, in order of time.
 
     Args:
-        tiers: Finest first.
-        start: [Unix seconds]
-        end: [Unix seconds]
-        widest: Maximum width of a bucket, unless nothing finer is kept. [seconds]
+        tiers: State of the tiers, finest first.
+        start: Start of the stretch. [Unix seconds]
+        end: End of the stretch. [Unix seconds]
+        widest: Maximum width of a bucket; wider buckets are read only where no finer ones are retained. [seconds]
     """
     segments: list[Segment] = []
     start = max(start, tiers[-1].kept_from)
@@ -424,14 +424,14 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COA
 
 
 def finest_kept(tiers: Sequence[Tier], start: int) -> int:
-    """Return the width of the finest buckets still kept at *start*, in seconds."""
+    """Return the width of the finest buckets that are retained at *start*, in seconds."""
     return next((tier.seconds for tier in tiers if tier.kept_from <= start), tiers[-1].seconds)
 
 
 def whole_buckets(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int]:
-    """Return `[start, end)` extended to whole buckets of the tiers kept at its ends, in Unix seconds.
+    """Return `[start, end)` extended to whole buckets of the tiers retained at its ends, in Unix seconds.
 
-    A bucket belongs to the stretch in which it starts, so a window that begins within one would miss all of it.
+    A bucket belongs to the stretch in which it starts, so a window that starts within a bucket would miss the whole bucket.
     """
     return floor_to(start, finest_kept(tiers, start)), ceil_to(end, finest_kept(tiers, end))
 

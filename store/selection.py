@@ -16,18 +16,18 @@ from .schema import ceil_to, storable_name
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The requests of `[start, end)` with the given dimensions; None takes all.
+    """Requests in `[start, end)` with the given dimensions; None selects all values.
 
     Args:
-        start: Aware; the first 10 s bucket starts at or after it.
-        end: Aware; the last 10 s bucket starts before it.
+        start: Start of the window, timezone-aware; the first 10 s bucket starts at or after it.
+        end: End of the window, timezone-aware; the last 10 s bucket starts before it.
         service: `service.name`.
         version: `service.version`.
         environment: `deployment.environment.name`.
         model: `inference.model.name`.
         route: `http.route`.
         status: `ok` or `error`.
-        cold: "0" leaves out requests in which something was loaded or warmed up, "1" takes only those.
+        cold: "0" excludes requests in which something was loaded or warmed up, "1" selects only those.
     """
 
     start: datetime
@@ -42,21 +42,21 @@ class Selection:
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """Start and end, rounded to 10 s buckets, in Unix seconds."""
+        """Start and end of the window, rounded up to 10 s buckets, in Unix seconds."""
         return _bucket(self.start), _bucket(self.end)
 
     @property
     def is_of_services(self) -> bool:
-        """Whether it includes all requests of its services."""
+        """Whether the selection includes all requests of its services."""
         return {self.version, self.environment, self.model, self.route, self.status, self.cold} == {None}
 
     @property
     def is_fine(self) -> bool:
-        """Whether it is finer than a total, see `schema.TOTAL_DIMENSIONS`."""
+        """Whether the selection is finer than a total, see `schema.TOTAL_DIMENSIONS`."""
         return self.model is not None or self.route is not None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Return the conditions on the rows of `series`."""
+        """Return the SQL conditions of the selection on the rows of `series`."""
         wanted = {
             "service": self.service,
             "version": self.version,
@@ -77,7 +77,7 @@ def _bucket(at: datetime) -> int:
 
 
 def step_seconds(step: timedelta) -> int:
-    """Return *step* rounded up to a width that tiers can be read at: whole buckets of the widest tier not wider than it."""
+    """Return *step* rounded up to whole buckets of the widest tier that is not wider than *step*, in seconds."""
     wanted = max(math.ceil(step.total_seconds()), schema.FINEST)
     widest = max(tier for tier in schema.TIERS if tier <= wanted)
     return ceil_to(wanted, widest)
@@ -89,7 +89,7 @@ def moment(seconds: int) -> datetime:
 
 
 Kind = Literal["latency", "ttft", "tpot", "stage", "availability", "coverage", "freshness"]
-# Kinds that count the values of one histogram above a threshold.
+# Metric of each kind of indicator that counts the values of one histogram above a threshold.
 HISTOGRAMS: dict[Kind, str] = {
     "latency": REQUEST_DURATION,
     "availability": REQUEST_DURATION,
@@ -101,20 +101,20 @@ HISTOGRAMS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """A service level indicator: what is counted, and which part of it is bad.
+    """Service level indicator: the counted events, and the condition that makes an event bad.
 
-    - `latency`: requests; bad are those that failed or took longer than the threshold.
-    - `availability`: requests; bad are those that failed.
-    - `ttft`, `tpot`: requests that had a first token, or a second; bad are those whose time to the first token, or mean
-      time from one token to the next, is above the threshold. What failed before is not among them: that is availability's.
-    - `stage`: requests that had the stage; bad are those that spent longer in it.
-    - `coverage`: the time of all requests; bad is what no stage explains, `overhead`.
-    - `freshness`: minutes since the first data; bad are those at whose end the newest data were older than the threshold.
+    - `latency`: all requests; bad if the request failed or took longer than the threshold.
+    - `availability`: all requests; bad if the request failed.
+    - `ttft`, `tpot`: requests with a first token, or with a second token; bad if the time to the first token, or the mean time
+      between tokens, is above the threshold. Requests that failed before that token are not counted; see `availability`.
+    - `stage`: requests with the stage; bad if the time in the stage is above the threshold.
+    - `coverage`: the time of all requests; bad is the time that no stage explains, `overhead`.
+    - `freshness`: minutes since the first data; bad if at the end of the minute the newest data were older than the threshold.
 
     Args:
-        kind: The kind.
-        threshold_seconds: Values above it are bad; None for `availability` and `coverage`.
-        key: Stage of `stage`; definition of `ttft` and `tpot`, None for all.
+        kind: Kind of the indicator.
+        threshold_seconds: Threshold above which a value is bad; None for `availability` and `coverage`. [seconds]
+        key: Stage of `stage`; definition of `ttft` and `tpot`, None for all definitions.
     """
 
     kind: Kind

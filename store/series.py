@@ -1,4 +1,4 @@
-"""Series: the dimensions of a measurement, their numbers in the database, the caps on their number, and the time of the newest data."""
+"""Series: the dimensions of a measurement, their ids in the database, the caps on their number, and the time of the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM, COLD = "0", "1"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One stream of requests, identified by its dimensions.
+    """Series of requests, identified by its dimensions.
 
     Args:
         service: `service.name`.
@@ -28,12 +28,12 @@ class Series:
         environment: `deployment.environment.name`.
         model: `inference.model.name`.
         model_version: `inference.model.version`.
-        route: The template of the route, never a raw path.
+        route: Template of the route, never a raw path.
         device: `inference.device`.
         status: `ok` or `error`.
         cold: "1" if something was loaded or warmed up in its requests, "0" otherwise or if unknown.
 
-    What is unknown is the empty string.
+    Unknown values are empty strings.
     """
 
     service: str
@@ -52,8 +52,7 @@ class SeriesCaps:
     """Maximum number of values of each dimension within a service; further values are merged into `__other__`.
 
     Args:
-        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be
-            remembered.
+        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be stored.
         version: Versions of a service.
         environment: Environments of a service.
         model: Models of a service.
@@ -61,8 +60,8 @@ class SeriesCaps:
         route: Routes of a service.
         device: Devices of a service.
         custom_stages: Custom stages of a service, beyond the fixed list.
-        series: Combinations in a service; a cold one counts with its warm one. Beyond it, all finer dimensions are
-            merged at once: the number of remaining series is bounded by versions, environments and status.
+        series: Combinations of dimensions of a service; a cold series counts together with its warm one. Beyond this cap all
+            finer dimensions are merged, so the number of further series is bounded by versions, environments and status.
     """
 
     services: int = 500
@@ -78,7 +77,7 @@ class SeriesCaps:
 
 @dataclass(frozen=True, slots=True)
 class SeriesNumbers:
-    """Numbers of a series, its service and its total in the database."""
+    """Database ids of a series, its service and its total."""
 
     series_id: int
     service_id: int
@@ -96,10 +95,10 @@ _KNOWN_KEYS = {
     TOKENS_OUT,
     OTHER,
 }
-# Hardware keys (measures of processes and GPUs) of a service within an hour; further ones share one key. Processes
-# come and go with every deployment, so that a permanent cap would soon be used up.
+# Maximum number of hardware keys (measures of processes and GPUs) of a service within an hour; further ones share one key.
+# Every deployment has new processes, so a permanent cap would soon be used up.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
-# A service unused for this long no longer counts towards the cap; its data stay. [seconds]
+# Time without data after which a service no longer counts towards the cap; its data stay. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
 _CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
@@ -107,10 +106,10 @@ _FOLDED_DIMENSIONS = {"model": OTHER, "model_version": OTHER, "route": OTHER, "d
 
 
 class SeriesIndex:
-    """In-memory index of known series, services and stages; new ones are written as they come.
+    """In-memory index of known series, services and stages; new ones are written to the database at once.
 
-    `refresh` must be called at the start of a transaction that interns, for others write too. After one that failed,
-    `forget` must be called: what was interned in it is not in the database.
+    `refresh` must be called at the start of a transaction that interns, because other processes write, too. After a failed
+    transaction `forget` must be called, because the series interned in it are not in the database.
     """
 
     def __init__(self, caps: SeriesCaps) -> None:
@@ -132,11 +131,11 @@ class SeriesIndex:
         self._totals: dict[tuple[str, ...], int] = {}
         self._places: defaultdict[int, set[str]] = defaultdict(set)
         self._places_hour = -1
-        # Time in which the database has seen each series, or a part of it.
+        # First and last time at which the database has data of each series, or a part of that time.
         self._seen: dict[int, tuple[int, int]] = {}
 
     def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
-        """Return the numbers of *series*, merged where a cap is reached; a new series is first seen *at* these Unix seconds."""
+        """Return the ids of *series*, merged where a cap is reached; a new series is first seen at *at*, in Unix seconds."""
         self._latest = max(self._latest, at)
         folded = self._folded.get(series) or self._fold(series)
         known = self._series.get(folded)
@@ -145,23 +144,23 @@ class SeriesIndex:
         return known
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:
-        """Return the name under which *stage* is counted: its own, or `__other__` beyond the cap."""
+        """Return the name under which *stage* is counted: its own name, or `__other__` beyond the cap."""
         if stage in _KNOWN_KEYS:
             return stage
         cause, held_up = split_stall_key(stage)
         if cause in STALL_CAUSES and held_up:
-            # A stall does not count towards the cap: its stage does.
+            # A stall does not count towards the cap, but its stage does.
             return stall_key(
                 cause, held_up if held_up in _KNOWN_KEYS else self._own_stage(connection, service_id, held_up)
             )
         return self._own_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
-        """Return the key under which a hardware value is stored (`core.hardware.hardware_key`): its own, or a common one beyond the cap.
+        """Return the key under which a hardware value is stored: its own hardware key, or a common key beyond the cap.
 
         Args:
-            service_id: Number of the service.
-            name: The hardware key.
+            service_id: Id of the service.
+            name: Hardware key, see `core.hardware.hardware_key`.
             at: Time of the value. [Unix seconds]
         """
         hour = at // _PLACES_SECONDS
@@ -186,7 +185,7 @@ class SeriesIndex:
         return stage
 
     def refresh(self, connection: Connection) -> None:
-        """Load what other processes have added or deleted since the last call."""
+        """Load the changes that other processes have made since the last call."""
         epoch = connection.execute(select(schema.store.c.series_epoch)).scalar_one()
         if epoch != self._epoch:
             self.forget()
@@ -209,8 +208,8 @@ class SeriesIndex:
         """Extend the first and last time at which series were seen.
 
         Args:
-            connection: To the database.
-            seen: Numbers of series, and starts of buckets in which they have data. [Unix seconds]
+            connection: Connection in a write transaction.
+            seen: Pairs of the id of a series and the start of a bucket with its data. [Unix seconds]
         """
         wider: dict[int, tuple[int, int]] = {}
         for number, bucket in seen:
@@ -244,7 +243,7 @@ class SeriesIndex:
             self._values[series.service, dimension].add(getattr(series, dimension))
 
     def _fold(self, series: Series) -> Series:
-        """Return the series that *series* is counted as; results are cached, within a bound."""
+        """Return the series under which *series* is counted; a bounded number of results is cached."""
         folded = replace(
             series,
             **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
@@ -256,20 +255,20 @@ class SeriesIndex:
         )
         has_place = self._has_place(folded.service)
         if not has_place:
-            # Unknown stays unknown: the empty string does not count towards the cap.
+            # An unknown value stays unknown: the empty string does not count towards the cap.
             folded = replace(folded, service=folded.service and OTHER)
         for dimension in _CAPPED_DIMENSIONS:
             value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
             folded = replace(folded, **{dimension: value})
         if self._admit(folded.service, "series", _combination_key(folded), self._caps.series) == OTHER:
             folded = replace(folded, **_FOLDED_DIMENSIONS)
-        # Do not cache a service beyond the cap: it may be admitted tomorrow.
+        # A service beyond the cap is not cached, because it may be admitted later.
         if has_place and len(self._folded) < 10 * self._caps.series:
             self._folded[series] = folded
         return folded
 
     def _has_place(self, service: str) -> bool:
-        """Return whether *service* is known, or may be added."""
+        """Return whether *service* is known, or may be added below the cap."""
         if service in self._used or len(self._used) < self._caps.services:
             return True
         if len(self._used) >= self._caps.services * _REMEMBERED_FACTOR:
@@ -282,7 +281,7 @@ class SeriesIndex:
         if value in known or len(known) < cap:
             known.add(value)
             return value
-        # Unknown stays unknown: the empty string does not count towards the cap.
+        # An unknown value stays unknown: the empty string does not count towards the cap.
         return value and OTHER
 
     def _insert(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
@@ -307,7 +306,7 @@ def _key(series: Series) -> tuple[str, ...]:
 
 
 def _combination_key(series: Series) -> str:
-    """Return the key under which a series counts towards the cap of its service; cold and warm share one."""
+    """Return the key under which a series counts towards the cap of its service; cold and warm series share a key."""
     return "\0".join(_key(replace(series, cold=WARM)))
 
 
@@ -321,20 +320,20 @@ def _new_id(key: Sequence[int] | None) -> int:
     return key[0]
 
 
-# Maximum time a sender's clock may be ahead before its times are replaced. [seconds]
+# Maximum time by which a sender's clock may be ahead before its times are replaced. [seconds]
 MAX_SKEW_SECONDS = 60
-# How long the store's time continues after the newest data: until the last hour is rolled up. [seconds]
+# Maximum time of the store after its newest data, long enough to roll up the last hour. [seconds]
 GRACE_SECONDS = 2 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """Time of the store.
+    """Current time of the store, protected against wrong clocks.
 
     Args:
         present: Time of the clock, or of the newest data if the clock is too far behind them. [Unix seconds]
-        settled: Time for rollup and deletion: at most shortly after the newest data. So a clock that is years ahead
-            deletes nothing, and data do not age while none arrive. [Unix seconds]
+        settled: Time for rollup and deletion, at most `GRACE_SECONDS` after the newest data. So a clock that is years ahead
+            deletes nothing, and data do not expire while no data arrive. [Unix seconds]
     """
 
     present: int

@@ -1,4 +1,4 @@
-"""Open the store that the settings name."""
+"""Opening of the store: its settings, and a lock against a second instance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .store import Store
 
 # Default storage budget. [bytes]
 DEFAULT_BUDGET_BYTES = 10 * 1024**3
-# A smaller budget cannot hold the tables and the data of one maintenance interval. [bytes]
+# Minimum storage budget: enough for the tables and the data of one maintenance interval. [bytes]
 MIN_BUDGET_BYTES = 16 * 1024**2
 
 
@@ -32,7 +32,7 @@ class StoreConfig:
 
     Args:
         database: URL of the database.
-        points: URL of the ClickHouse database that keeps the histograms; None to keep them in *database*.
+        points: URL of the ClickHouse database for the histograms; None to store them in *database*.
         retention: Retention periods and storage budget.
     """
 
@@ -55,10 +55,10 @@ class StoreConfig:
 
 
 def open_store(config: StoreConfig) -> Store:
-    """Open the store of *config*, and create it if it is missing.
+    """Open the store of *config*; a missing store is created.
 
     Raises:
-        StoreError: It cannot be opened, or is the target of an interrupted copy.
+        StoreError: The store cannot be opened, or is the target of an interrupted copy.
     """
     with ExitStack() as undo:
         store = Store.open(config.database, points_url=config.points, retention=config.retention)
@@ -77,7 +77,7 @@ def open_existing(config: StoreConfig) -> Store:
     """Open the existing store of *config*.
 
     Raises:
-        StoreError: It does not exist, or cannot be opened.
+        StoreError: The store does not exist, or cannot be opened.
     """
     engine = database.open_engine(config.database)
     where = database.location(engine.url)
@@ -100,7 +100,7 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
     """Lock the SQLite file of *config* against a second `stagelens up` within the block; other databases may be shared.
 
     Raises:
-        StoreError: Another `stagelens up` uses it.
+        StoreError: Another `stagelens up` uses the file.
     """
     try:
         url = make_url(config.database)
@@ -123,13 +123,13 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
             )
             raise StoreError(msg) from None
         except OSError:
-            # The directory is not writable, which opening the store reports, or the file system has no locks.
+            # The directory is not writable, which is reported when the store is opened, or the file system has no locks.
             pass
         yield
 
 
 def store_locations(config: StoreConfig) -> list[str]:
-    """Return the locations of the store of *config*, a line each, without passwords."""
+    """Return the locations of the store of *config*, without passwords, one line for each database."""
     lines = [f"database   {database.location(make_url(config.database))}"]
     if config.points:
         lines.append(f"points     {make_url(config.points).render_as_string(hide_password=True)}")

@@ -1,1 +1,1 @@
-"""The history of the database: one list of steps for all tables, run by Alembic."""
+"""Migrations of the database: one list of steps for all tables, run by Alembic."""
