@@ -17,31 +17,31 @@ from .schema import MAX_NAME_BYTES, storable_name
 EVENT_KINDS = ("deploy", "config", "advice", "note")
 EVENT_COLUMNS = ("at", "service", "kind", "key", "text", "link")
 MAX_KEY, MAX_TEXT, MAX_LINK = 200, 500, 1000
-# With every character escaped, all fields together take 24 kB; parsing JSON takes many times its length.
+# Size limit of an event in JSON: with every character escaped, all fields take 24 kB; parsing takes many times its length.
 MAX_BODY_BYTES = 32_768
-# A runaway pipeline must not fill the store: the oldest events are deleted first. [count]
+# Maximum number of events, so that a faulty pipeline cannot fill the store; the oldest events are deleted first. [count]
 MAX_EVENTS = 20_000
-# Allows for clock differences, and for events planned for the next day.
+# Maximum time of an event in the future: allows for clock differences, and for events planned for the next day.
 _MAX_AHEAD = timedelta(days=1)
-# Times in seconds instead of milliseconds would be in the 1970s.
+# Earliest valid time: times in seconds instead of milliseconds would be in the 1970s.
 _MAX_AGE = timedelta(days=400)
 _MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event.
+    """Event such as a deployment.
 
     Args:
-        at: Time; aware.
+        at: Time of the event, timezone-aware.
         service: Service; "" for all services. At most 256 bytes.
-        kind: One of `EVENT_KINDS`.
-        key: Subject: a version, the key of an advice. At most 200 characters.
+        kind: Kind of the event, one of `EVENT_KINDS`.
+        key: Subject of the event, such as a version or the key of an advice. At most 200 characters.
         text: Description, one line of at most 500 characters.
-        link: Address with details: a path of the dashboard that begins with "/", or an http URL; "" for none.
+        link: Address with details: a path of the dashboard that starts with "/", or an http URL; "" for none.
 
     Raises:
-        ValueError: One of them is otherwise; the message names it, and the fix.
+        ValueError: A field is invalid; the message names the field and the fix.
     """
 
     at: datetime
@@ -74,11 +74,11 @@ class Event:
 def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
     """Parse an event in its wire format: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …}`.
 
-    Only `text` must be there; kind is `note` and the time *now* unless they are given. `at` is ISO 8601 (UTC where it
-    names no zone) or milliseconds of the epoch.
+    Only `text` is required; the default of `kind` is `note`, and that of `at` is *now*. `at` is an ISO 8601 time (UTC by default)
+    or milliseconds since the epoch.
 
     Raises:
-        ValueError: It is no such event; the message says what is wrong, and the fix.
+        ValueError: The event is invalid; the message names the error and the fix.
     """
     document = body if isinstance(body, Mapping) else _parse_body(body)
     unknown = sorted(set(document) - set(EVENT_COLUMNS))
@@ -89,12 +89,12 @@ def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Eve
     for name, value in texts.items():
         if not isinstance(value, str):
             msg = f"{name} is {json.dumps(value)[:40]}; write a text"
-            raise ValueError(msg)  # noqa: TRY004 - to the sender it is a wrong value like the others
+            raise ValueError(msg)  # noqa: TRY004 - for the sender a wrong type is an invalid value
     return Event(_parse_time(document.get("at"), now), **(texts | {"kind": texts["kind"] or "note"}))
 
 
 def add_event(connection: Connection, event: Event) -> None:
-    """Write *event*; an equal one within the same minute is stored once, at the later time."""
+    """Write *event*; equal events within the same minute are stored once, with the later time."""
     table = schema.events
     at = int(event.at.timestamp() * 1000)
     minute = at // _MINUTE_MS * _MINUTE_MS
@@ -112,7 +112,7 @@ def add_event(connection: Connection, event: Event) -> None:
 
 
 def forget_events(connection: Connection, before: int) -> None:
-    """Delete events before *before*, in Unix seconds, and the oldest beyond `MAX_EVENTS`."""
+    """Delete events older than *before*, in Unix seconds, and the oldest events beyond `MAX_EVENTS`."""
     table = schema.events
     connection.execute(delete(table).where(table.c.at < before * 1000))
     surplus = select(table.c.id).order_by(table.c.at.desc(), table.c.id.desc()).offset(MAX_EVENTS).limit(MAX_EVENTS)
@@ -122,7 +122,7 @@ def forget_events(connection: Connection, before: int) -> None:
 
 
 def _bump_revision(connection: Connection, service: str) -> None:
-    """Increase the revision of *service*, or of all services if it is unknown, so that pages refresh."""
+    """Increase the revision of *service* (of all services if the service is unknown), so that pages refresh."""
     table, part = schema.services, points.take_part(connection)
     grown = connection.execute(update(table).where(table.c.name == service).values(revision=part))
     if not grown.rowcount:
@@ -133,7 +133,7 @@ def _check_line(name: str, text: str, most: int) -> None:
     if len(text) > most:
         msg = f"{name} has {len(text)} characters; {most} is the most, put the rest behind a link"
         raise ValueError(msg)
-    # Cc: line breaks, tabs, NUL and escapes; Zl, Zp: other line breaks; Cs: halves of a character, which no database takes.
+    # Cc: line breaks, tabs, NUL and escapes; Zl, Zp: other line breaks; Cs: unpaired surrogates, which databases reject.
     wrong = next((each for each in text if unicodedata.category(each) in {"Cc", "Zl", "Zp", "Cs"}), None)
     if wrong is not None:
         msg = f"{name} holds the control character {wrong!a}; write one line of plain text"
@@ -141,7 +141,7 @@ def _check_line(name: str, text: str, most: int) -> None:
 
 
 def _is_dashboard_path(link: str) -> bool:
-    """Return whether *link* is a path of the dashboard: two slashes, or a slash and a backslash, lead elsewhere."""
+    """Return whether *link* is a path of the dashboard; `//` and `/` with a backslash would lead to another host."""
     return link.startswith("/") and not link.startswith(("//", "/\\"))
 
 
@@ -156,7 +156,7 @@ def _parse_body(body: bytes | str) -> Mapping[str, Any]:
         raise ValueError(msg) from error
     if not isinstance(found, dict):
         msg = f'the body is {json.dumps(found)[:40]}, not an object; send one such as {{"text": "…"}}'
-        raise ValueError(msg)  # noqa: TRY004 - to the sender it is a wrong value like the others
+        raise ValueError(msg)  # noqa: TRY004 - for the sender a wrong type is an invalid value
     return cast("Mapping[str, Any]", found)
 
 
@@ -182,7 +182,7 @@ def _parse_time(value: Any, now: datetime) -> datetime:
     return at
 
 
-# Enough for hundreds of replicas deployed every hour; beyond it the oldest loads are deleted first. [count]
+# Maximum number of loads, enough for hundreds of replicas deployed every hour; the oldest loads are deleted first. [count]
 MAX_LOADS = 50_000
 _TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
 
@@ -192,17 +192,17 @@ class LoadRecord:
     """One phase of a cold start.
 
     Args:
-        service: Service.
-        version: Its version.
-        environment: Its environment.
-        instance: `service.instance.id` of the replica; "" where unknown.
-        place: Host and process, as `core.hardware.place` writes them.
-        phase: A key of `core.stages.LOAD_PHASES`.
-        model: Model; "" where unknown.
-        shape: Input shapes of a first run; "" elsewhere.
-        started: [Unix nanoseconds]
-        ended: [Unix nanoseconds]
-        own: Time not spent in any other phase. [nanoseconds]
+        service: Service of the replica.
+        version: Version of the service.
+        environment: Environment of the service.
+        instance: `service.instance.id` of the replica; "" if unknown.
+        place: Host and process, in the format of `core.hardware.place`.
+        phase: Phase, a key of `core.stages.LOAD_PHASES`.
+        model: Model; "" if unknown.
+        shape: Input shapes of a first run; "" for other phases.
+        started: Start of the phase. [Unix nanoseconds]
+        ended: End of the phase. [Unix nanoseconds]
+        own: Time outside of other phases. [nanoseconds]
     """
 
     service: str
@@ -224,7 +224,7 @@ def write_loads(connection: Connection, loads: Sequence[LoadRecord]) -> None:
 
 
 def forget_loads(connection: Connection, before: int) -> None:
-    """Delete loads that ended before *before*, in Unix seconds, and the oldest beyond `MAX_LOADS`."""
+    """Delete loads that ended before *before*, in Unix seconds, and the oldest loads beyond `MAX_LOADS`."""
     table = schema.loads
     connection.execute(delete(table).where(table.c.ended < before * 1_000_000_000))
     newest = select(table.c.ended).order_by(table.c.ended.desc()).offset(MAX_LOADS).limit(1)

@@ -1,4 +1,4 @@
-"""Export of all histograms and traces, at the finest resolution that is still kept."""
+"""Export of all histograms and traces, at the finest retained resolution."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ExportedHistogram:
 
     Args:
         series: The series.
-        metric: One of `schema.METRIC_CODES`.
-        stage: The stage, or other key of the metric.
+        metric: Name of the metric, one of `schema.METRIC_CODES`.
+        stage: The stage, or another key of the metric.
         start: Start of the bucket. [Unix seconds]
-        seconds: Width of the bucket: 10 where the finest tier is kept.
-        histogram: Counts, or microseconds.
+        seconds: Width of the bucket, 10 where the finest tier is retained. [seconds]
+        histogram: Counts, or microseconds, by histogram bucket.
     """
 
     series: Series
@@ -46,7 +46,7 @@ class StoreExport:
     """Contents of a store at one moment.
 
     Args:
-        snapshot: The moment.
+        snapshot: Snapshot of the store.
     """
 
     def __init__(self, snapshot: StoreSnapshot) -> None:
@@ -61,7 +61,7 @@ class StoreExport:
             stop = min(stretch.stop, until[stretch.tier])
             if stretch.start < stop:
                 rows = self._snapshot.points.load(connection, stretch.tier, stretch.start, stop)
-                # Negative metrics are totals of series that are exported themselves.
+                # Negative metric codes are totals of series that are exported individually.
                 own = sum_rows(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
                 yield [
                     ExportedHistogram(
@@ -71,7 +71,7 @@ class StoreExport:
                 ]
 
     def traces(self) -> Iterator[KeptTrace]:
-        """Yield the retained traces by start."""
+        """Yield the retained traces, ordered by start."""
         table = schema.traces
         wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
         for trace_id, span_id in self._snapshot.connection.execute(wanted).all():
@@ -80,7 +80,7 @@ class StoreExport:
                 yield found
 
     def dropped(self) -> int:
-        """Return how many requests agents could not count, within the retention of batch names."""
+        """Return the number of requests that agents could not count, within the retention of batch names."""
         batches = schema.batches
         told = select(batches.c.dropped).where(batches.c.dropped > 0)
         return sum(self._snapshot.connection.scalars(told))
@@ -88,7 +88,7 @@ class StoreExport:
 
 @contextmanager
 def open_export(store: Store) -> Generator[StoreExport]:
-    """Give the contents of *store* as of now.
+    """Provide the current contents of *store* for the block.
 
     Raises:
         StoreError: The store cannot be read.
@@ -104,7 +104,7 @@ def _series(connection: Connection) -> dict[int, Series]:
 
 
 def _finest_until(connection: Connection) -> dict[int, int]:
-    """Return the end of the time in which each tier is the finest one kept, in Unix seconds."""
+    """Return for each tier the end of the time in which it is the finest retained tier, in Unix seconds."""
     until, finest = dict[int, int](), sys.maxsize
     for tier in schema.read_tiers(connection):
         until[tier.seconds] = finest

@@ -1,8 +1,8 @@
-"""Rows of `points`: building and summing them, the ledger of how many rows each slot holds, and the interface of their storage.
+"""Rows of `points`: creation and sums, the ledger with the number of rows in each slot, and the interface of their storage.
 
 The ledger and the write numbers are updated in the transaction that writes the rows. The rows are in the relational database
-(`SqlPoints`), or in ClickHouse beside it (`ClickHousePoints`). ClickHouse has no transactions; exactly-once batches, leases and
-the outbox need a database that has them.
+(`SqlPoints`), or in ClickHouse beside it (`ClickHousePoints`). ClickHouse has no transactions, which exactly-once batches, leases
+and the outbox need.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class HistogramArrays:
-    """Histograms as arrays; the fields are those of `Histogram`.
+    """Histograms as arrays, with the fields of `Histogram`.
 
     Args:
-        scale: Shape (n,).
-        zero: Shape (n,).
-        sum: Shape (n,).
-        buckets: Buckets of each; a bucket may occur several times until `added_up`.
+        scale: Scale of each histogram; shape (n,).
+        zero: Number of zero values of each histogram; shape (n,).
+        sum: Sum of the values of each histogram; shape (n,).
+        buckets: Buckets of each histogram; before `added_up` a bucket may occur several times.
     """
 
     scale: Ints
@@ -69,7 +69,7 @@ class HistogramArrays:
         )
 
     def between(self, low: int, high: int) -> HistogramArrays:
-        """Return the histograms with numbers *low* to *high*, exclusive."""
+        """Return the histograms with indexes in `[low, high)`."""
         chosen = slice(low, high)
         return HistogramArrays(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.between(low, high))
 
@@ -87,12 +87,12 @@ class HistogramArrays:
 
     @property
     def count(self) -> Ints:
-        """Sum of the counts (or microseconds) of each; shape (n,)."""
+        """Sum of the counts (or microseconds) of each histogram; shape (n,)."""
         running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.buckets.amount)))
         return self.zero + np.diff(running[self.buckets.offsets])
 
     def added_up(self, group: Ints, n_groups: int) -> HistogramArrays:
-        """Return one histogram for each group, at the coarsest scale of the group, and none finer than `SCALE`.
+        """Return the sum of each group of histograms, at the coarsest scale of the group and no finer than `SCALE`.
 
         Args:
             group: Group of each histogram; shape (n,). [0..n_groups)
@@ -110,7 +110,7 @@ class HistogramArrays:
         )
 
     def _within_bounds(self, group: Ints, n_groups: int) -> HistogramArrays:
-        """Return the histograms with groups above `MAX_COUNT` scaled down: every member is divided by the same number."""
+        """Return the histograms; those of groups above `MAX_COUNT` are scaled down, each by the same divisor."""
         held = np.bincount(group, self.count, n_groups)
         if held.max(initial=0) <= MAX_COUNT:
             return self
@@ -124,10 +124,10 @@ class PointKey(NamedTuple):
     """Key of a row within one tier, in the order of the table's key, so that sorted rows are appended.
 
     Args:
-        service_id: Service number.
+        service_id: Id of the service.
         metric: Metric code; negative for a total.
         bucket: Start of the bucket. [Unix seconds]
-        series_id: Number of the series or total.
+        series_id: Id of the series or total.
         stage: Stage, or dominant stage.
     """
 
@@ -138,23 +138,23 @@ class PointKey(NamedTuple):
     stage: str
 
     def at_tier(self, width: int) -> PointKey:
-        """Return the key of the row of a tier of *width* seconds that includes this one."""
+        """Return the key of the row in the tier of *width* seconds that includes this row."""
         return self._replace(bucket=floor_to(self.bucket, width))
 
 
 class PointRow(NamedTuple):
-    """A row, in the order of the table's columns.
+    """Row of `points`, in the order of the table's columns.
 
     Args:
-        tier: Width of its bucket. [seconds]
-        service_id: Service number.
+        tier: Width of the bucket of time. [seconds]
+        service_id: Id of the service.
         metric: Metric code; negative for a total.
-        bucket: Start of the bucket. [Unix seconds]
-        series_id: Number of the series or total.
+        bucket: Start of the bucket of time. [Unix seconds]
+        series_id: Id of the series or total.
         stage: Stage, or dominant stage.
-        part: Number of the write it came with.
-        scale: Scale of the buckets.
-        zero: Values below a nanosecond.
+        part: Number of the write that added the row.
+        scale: Scale of the histogram.
+        zero: Number of values below a nanosecond.
         count: Sum of the counts, or microseconds.
         sum: Sum of the values. [seconds]
         histogram: Encoded buckets.
@@ -179,12 +179,12 @@ class PointRow(NamedTuple):
         return PointKey(self.service_id, self.metric, self.bucket, self.series_id, self.stage)
 
     def in_total(self, total_id: int) -> PointRow:
-        """Return the row as a row of total *total_id*."""
+        """Return the row as a row of the total *total_id*."""
         return self._replace(metric=-self.metric, series_id=total_id)
 
 
 def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: HistogramArrays) -> list[PointRow]:
-    """Return *histograms* as rows of *keys*, one for each."""
+    """Return the *histograms* as rows with the keys *keys*."""
     said = zip(
         histograms.scale.tolist(),
         histograms.zero.tolist(),
@@ -197,7 +197,7 @@ def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: Histo
 
 
 def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
-    """Return the histograms of *rows*, one for each."""
+    """Return the decoded histograms of *rows*."""
     return HistogramArrays(
         np.array([row.scale for row in rows], np.int64),
         np.array([row.zero for row in rows], np.int64),
@@ -207,21 +207,21 @@ def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
 
 
 def sum_rows(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
-    """Return the sums of *rows*: one row for each key and bucket of *width* seconds, as part *part*."""
+    """Return the sums of *rows*: one row for each key and bucket of *width* seconds, with the write number *part*."""
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
     return point_rows(width, groups, part, histograms_of(rows).added_up(group, len(groups)))
 
 
 def take_part(connection: Connection) -> int:
-    """Return the number of the write that begins."""
+    """Return a new write number, for the write that begins."""
     table = schema.store
     connection.execute(update(table).values(last_part=table.c.last_part + 1))
     return connection.execute(select(table.c.last_part)).scalar_one()
 
 
 def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
-    """Add *rows* to the ledger."""
+    """Add the number and size of *rows* to the ledger."""
     entries: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         entry = entries[row.tier, floor_to(row.bucket, schema.SLOT_SECONDS[row.tier])]
@@ -239,7 +239,7 @@ def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
 
 
 def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
-    """Return the oldest and the newest non-empty slot of *tier*, in Unix seconds; 0 and 0 if there is none."""
+    """Return the starts of the oldest and the newest non-empty slot of *tier*, in Unix seconds; (0, 0) if there is none."""
     table = schema.ledger
     first, last = connection.execute(
         select(func.min(table.c.slot), func.max(table.c.slot)).where(table.c.tier == tier)
@@ -248,13 +248,13 @@ def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
 
 
 def cut_ledger(connection: Connection, tier: int, until: int) -> None:
-    """Remove what *tier* held before *until*, the start of a slot, from the ledger."""
+    """Remove the slots of *tier* before *until*, the start of a slot, from the ledger."""
     table = schema.ledger
     connection.execute(delete(table).where(table.c.tier == tier, table.c.slot < until))
 
 
 def subtract_from_ledger(connection: Connection, rows: Iterable[tuple[int, int, int]]) -> None:
-    """Subtract *rows*, given as (tier, bucket, rows), from the ledger, at the mean size of their slot."""
+    """Subtract deleted *rows*, given as (tier, bucket, number of rows), from the ledger, at the mean row size of their slot."""
     gone: Counter[tuple[int, int]] = Counter()
     for tier, bucket, number in rows:
         gone[tier, floor_to(bucket, schema.SLOT_SECONDS[tier])] += number
@@ -267,7 +267,7 @@ def subtract_from_ledger(connection: Connection, rows: Iterable[tuple[int, int, 
 
 
 class InUseError(StoreError):
-    """The data to free are being read: try again later."""
+    """The data to delete are being read; deletion can be retried later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +275,9 @@ class PointQuery:
     """Query for points.
 
     Args:
-        selection: The requests.
-        metrics: The histograms, as in `names.METRICS`.
-        by: What the result must keep apart: totals or series; None for whatever is cheapest.
+        selection: Selection of the requests.
+        metrics: Metrics to read, from `names.METRICS`.
+        by: Whether the result must separate totals or series; None for the cheapest.
     """
 
     selection: Selection
@@ -285,11 +285,11 @@ class PointQuery:
     by: Literal["series", "total"] | None = None
 
     def asks_totals(self, tier: int) -> bool:
-        """Return whether totals suffice for the query: *tier* has totals, and nothing finer is selected."""
+        """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""
         return tier != schema.FINEST and self.by != "series" and not self.selection.is_fine
 
     def codes(self, tier: int) -> list[int]:
-        """Return the codes of the metrics in *tier*; those of totals are negative."""
+        """Return the codes of the metrics to read in *tier*; codes of totals are negative."""
         sign = -1 if self.asks_totals(tier) else 1
         return [sign * schema.METRIC_CODES[name] for name in self.metrics]
 
@@ -299,10 +299,10 @@ class SeriesSeen:
     """Contents of one series in a segment.
 
     Args:
-        series_id: Number of the series or total.
+        series_id: Id of the series or total.
         requests: Sum of the counts.
-        first: Its first bucket. [Unix seconds]
-        last: Its last bucket. [Unix seconds]
+        first: Start of the first bucket with data. [Unix seconds]
+        last: Start of the last bucket with data. [Unix seconds]
     """
 
     series_id: int
@@ -313,12 +313,12 @@ class SeriesSeen:
 
 @dataclass(frozen=True, slots=True)
 class PreparedWrite:
-    """A prepared write.
+    """Prepared write of rows of `points` and of everything that belongs to the same transaction.
 
     Args:
-        part: Its number.
+        part: Number of the write.
         rows: Rows of `points`, in the order of their key.
-        finish: Writes everything that must be committed together with the rows.
+        finish: Function that writes all other changes of the transaction.
     """
 
     part: int
@@ -326,7 +326,7 @@ class PreparedWrite:
     finish: Callable[[Connection], None]
 
     def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
-        """Return the same write with *more* to be called at its end."""
+        """Return the write with *more* called at the end of *finish*."""
 
         def finish(connection: Connection) -> None:
             self.finish(connection)
@@ -338,14 +338,14 @@ class PreparedWrite:
 class Points(Protocol):
     """Storage of the rows of `points`. Thread-safe.
 
-    Every method raises StoreError if it cannot be done; *connection* is in a transaction of the database.
+    Every method raises StoreError if the operation fails; *connection* is in a transaction of the database.
     """
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Write the rows that *prepare* returns, and finish: exactly once, both or neither.
+        """Apply the write that *prepare* returns: its rows and its other changes exactly once, and both or neither.
 
         Returns:
-            Whether *prepare* had anything to write.
+            Whether *prepare* returned a write.
         """
         ...
 
@@ -354,23 +354,23 @@ class Points(Protocol):
     ) -> Iterator[Columns]:
         """Yield the points of *segment*, in pieces.
 
-        Points of one step, metric, stage and scale (and series or total, if the question says so) may come added up, at the
-        last of their times.
+        Points of one step, metric, stage and scale (and series or total, if the query separates them) may be added up into one
+        point, at the last of their times.
 
         Args:
             connection: The snapshot to read.
             question: The query.
-            segment: Tier and time.
-            steps: Steps into which the time will be divided; None for one.
+            segment: Tier and stretch of time.
+            steps: Steps into which the time will be divided; None for one step.
         """
         ...
 
     def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """Return the contents of each series of *question* in *segment*."""
+        """Return the contents of each series that matches *question* in *segment*."""
         ...
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """Return the number of rows, before summing."""
+        """Return the number of stored rows that match *question* in *segment*."""
         ...
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
@@ -378,23 +378,23 @@ class Points(Protocol):
         ...
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Return the first bucket of *tier* from *since* on."""
+        """Return the start of the first bucket of *tier* from *since* on, in Unix seconds; None if there is none."""
         ...
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:
-        """Delete what *tier* holds before *until*; data that cannot be deleted on its own may stay, it is no longer read."""
+        """Delete the rows of *tier* before *until*; rows in a partition with newer data may stay, and are no longer read."""
         ...
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Delete all rows of *services*, given by number; return the deleted rows by tier and bucket: (tier, bucket, rows)."""
+        """Delete all rows of *services*, given by id; return the number of deleted rows as (tier, bucket, number of rows)."""
         ...
 
     def freed_seconds(self, tier: int) -> int:
-        """Return the length of time that *tier* frees at once."""
+        """Return the length of time that is deleted at once in *tier*, in seconds."""
         ...
 
     def used_bytes(self, connection: Connection) -> int:
-        """Return the size of the points that the relational database does not count itself."""
+        """Return the size of the points outside of the relational database, in bytes."""
         ...
 
     def tidy(self, connection: Connection, now: int) -> None:
@@ -408,7 +408,7 @@ class Points(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """One moment of the store.
+    """Consistent snapshot of the store.
 
     Args:
         connection: Connection in a transaction with a consistent snapshot.
@@ -420,7 +420,7 @@ class StoreSnapshot:
 
 
 def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
-    """Return the numbers of the services, and of the series or totals of *tier*; None for all of the services."""
+    """Return the ids of the services of *question*, and of their series or totals in *tier*; None for all of these."""
     series, selection = schema.series, question.selection
     number = series.c.total_id if question.asks_totals(tier) else series.c.id
     found = connection.execute(select(series.c.service_id, number).where(*selection.conditions())).all()

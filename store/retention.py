@@ -1,10 +1,11 @@
 """Rollup of complete buckets into coarser tiers, and deletion of data past their retention or beyond the storage budget.
 
-Each tier is the sum of the next finer one. The rolled-up rows and the new watermark are one write, so that a process that dies in
-between leaves nothing. A row that arrives after the watermark is also written to the coarser tier on arrival (see
-`write`), so that a tier always equals its recomputation from the finest one.
+Each tier is the sum of the next finer tier. The rolled-up rows and the new watermark are one write, so an interrupted process
+leaves no partial results. A row that arrives after the watermark is also written to the coarser tier on arrival (see `write`), so
+a tier always equals its recomputation from the finest tier.
 
-Both use `series.store_time` instead of the clock: a clock that jumps must neither delete data nor roll them up early.
+Rollup and deletion use `series.store_time` instead of the clock: a clock that jumps must neither delete data nor roll them up
+early.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from .points import (
 )
 from .schema import Tier, floor_to, read_tiers
 
-# Agents send every 10 s, when a request's own 10 s bucket is already past. Rows that arrive during this delay need no
-# second row in the coarser tiers. [seconds]
+# Delay of the rollup. Agents send every 10 s, after the end of the 10 s bucket of a request; rows that arrive during this delay
+# need no second row in the coarser tiers. [seconds]
 SETTLE_SECONDS = 60
 # Amount rolled up in one transaction, which blocks acknowledgements. [buckets of the coarser tier]
 _CHUNK_BUCKETS = {60: 5, 3600: 1}
 
 
 def prepare_rollup(connection: Connection, points: Points, now: int) -> PreparedWrite | None:
-    """Return the write that rolls up one chunk of the first tier that needs it; None if none does."""
+    """Return the write that rolls up one chunk of the first tier with complete buckets; None if there is none."""
     finest, *coarser = read_tiers(connection)
     complete, source = now - SETTLE_SECONDS, finest
     for tier in coarser:
@@ -77,7 +78,7 @@ def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRo
     return [row.in_total(totals[row.series_id]) for row in rows]
 
 
-# Share of the budget at which deletion begins: data that arrive before the next check must fit.
+# Share of the budget at which deletion starts, so that data that arrive before the next check fit. [ratio]
 FULL_SHARE = 0.9
 # Prefix of the names of imported batches: a file may be imported again until its data have expired.
 IMPORT_PREFIX = "import:"
@@ -90,12 +91,12 @@ class Retention:
     """Retention of each kind of data.
 
     Args:
-        seconds_10: Points at 10 s.
-        minutes: Points at 1 min.
-        hours: Points at 1 h, events and loads; a series without any data left is deleted.
-        traces: Retained traces.
-        traces_per_service: Retained traces of a service; the oldest are deleted first. [count]
-        batches: Names of batches: how late a retry is still recognised, and how late data may arrive.
+        seconds_10: Retention of points in buckets of 10 s.
+        minutes: Retention of points in buckets of 1 min.
+        hours: Retention of points in buckets of 1 h, of events and of loads; series without remaining data are deleted.
+        traces: Retention of retained traces.
+        traces_per_service: Maximum number of retained traces of a service; the oldest are deleted first. [count]
+        batches: Retention of batch names: maximum delay of a retry that is recognised, and of data.
         budget_bytes: Maximum size of the store; None for no limit.
     """
 
@@ -120,7 +121,7 @@ def forget_points(connection: Connection, points: Points, retention: Retention, 
     """Delete one slot of the first tier that holds expired data; *now* in Unix seconds.
 
     Returns:
-        Whether something was done: there may be more.
+        Whether data were deleted, so that more expired data may remain.
     """
     tiers = read_tiers(connection)
     for tier, coarser in zip_longest(tiers, tiers[1:]):
@@ -132,13 +133,13 @@ def forget_points(connection: Connection, points: Points, retention: Retention, 
 
 
 def fit_budget(connection: Connection, points: Points, retention: Retention, used_bytes: int, now: int) -> bool:
-    """Delete the oldest data of the finest tier that has any to spare, if the store is close to its budget.
+    """Delete the oldest data of the finest tier with deletable data, if the store is close to its budget.
 
-    Each tier keeps the slot that is being filled. Traces are deleted before the coarsest tier; data that are not rolled up yet are
-    deleted last.
+    The newest slot of each tier is never deleted. Traces are deleted before the coarsest tier; data that are not rolled up yet
+    are deleted last.
 
     Returns:
-        Whether something was deleted: there may be more.
+        Whether data were deleted, so that another call may be needed.
     """
     if retention.budget_bytes is None or used_bytes <= retention.budget_bytes * FULL_SHARE:
         return False
@@ -170,13 +171,13 @@ def _free_traces(connection: Connection) -> bool:
 
 
 def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) -> bool:
-    """Delete what *tier* holds before *until*, one slot at most; return whether there was anything to do."""
+    """Delete the rows of *tier* before *until*, at most one slot; return whether there was anything to delete."""
     width = schema.SLOT_SECONDS[tier.seconds]
     until = floor_to(until, width)
     if until <= tier.kept_from:
         return False
     first, last = ledger_ends(connection, tier.seconds)
-    # Nothing to delete before it: skip ahead.
+    # Without data before *until*, the whole time is skipped at once.
     if first < until and (first, last) != (0, 0):
         until = min(until, first + width)
     points.cut(connection, tier.seconds, until)
@@ -190,7 +191,7 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
     """Delete expired traces, batches, events, loads and series.
 
     Returns:
-        Whether series were deleted: series numbers held in memory are no longer valid.
+        Whether series were deleted, so that cached series ids are no longer valid.
     """
     _forget_traces(connection, retention, now)
     events.forget_events(connection, now - int(retention.hours.total_seconds()))
@@ -203,7 +204,7 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
 
 
 def forget_services(connection: Connection, points: Points, names: Collection[str]) -> None:
-    """Delete the services called *names* with all their data; they no longer count towards any cap."""
+    """Delete the services *names* with all their data; they no longer count towards any cap."""
     services, series = schema.services, schema.series
     numbers = connection.scalars(select(services.c.id).where(services.c.name.in_(names))).all()
     subtract_from_ledger(connection, points.forget(connection, numbers))
@@ -247,6 +248,6 @@ def _forget_series(connection: Connection, oldest: int) -> bool:
 
 
 def _invalidate_series(connection: Connection) -> None:
-    """Make all processes reload the series they hold in memory."""
+    """Make all processes reload their cached series."""
     table = schema.store
     connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))

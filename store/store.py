@@ -1,4 +1,4 @@
-"""The store: one database, writers that take turns, any number of readers."""
+"""The store: one database with one writer at a time and any number of readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .write import Arrival, prepare_batches, prepare_folded
 if TYPE_CHECKING:
     from .reader import Reader
 
-# Services deleted in one transaction, which blocks other writers.
+# Number of services deleted in one transaction, which blocks other writers.
 _AT_ONCE = 100
 
 
@@ -40,8 +40,8 @@ class Store:
     """The database of a Stagelens server. Thread-safe; other processes may read the same database, and write to it in turn.
 
     Args:
-        engine: An engine made by `database.open_engine`, already migrated.
-        points: Storage of the points; in the same database if left out.
+        engine: Engine from `database.open_engine` of a migrated database.
+        points: Storage of the points; by default in the same database.
         retention: Retention and storage budget.
         series_caps: Caps on the number of series.
         clock: Returns the current time. [Unix seconds]
@@ -78,17 +78,17 @@ class Store:
         series_caps: SeriesCaps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Store:
-        """Open a database; create or migrate its tables where needed.
+        """Open a store; create or migrate its tables if needed.
 
         Args:
             url: `sqlite:///path` or `postgresql://user:password@host/database`.
-            points_url: `clickhousedb://user:password@host/database`, to keep the histograms there.
-            retention: How long things are kept, and how large the store may be.
-            series_caps: How many series are told apart.
-            clock: The time. [Unix seconds]
+            points_url: `clickhousedb://user:password@host/database`, to store the histograms in ClickHouse.
+            retention: Retention of the data and storage budget.
+            series_caps: Caps on the number of series.
+            clock: Function that returns the current time. [Unix seconds]
 
         Raises:
-            StoreError: It cannot be opened or written, is not a database, or is newer than this version.
+            StoreError: The database cannot be opened or written, is no Stagelens store, or is newer than this version.
         """
         retention = retention or Retention()
         engine = database.open_engine(url, retention.budget_bytes)
@@ -109,7 +109,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
-        """Give a connection in a transaction that holds the write lock; commits at the end, or rolls back.
+        """Provide a connection in a transaction that holds the write lock; committed at the end of the block, or rolled back.
 
         Raises:
             StoreError: The database cannot begin or commit; nothing was written.
@@ -122,13 +122,14 @@ class Store:
 
         Args:
             batches: The batches.
-            finish: Writes what must be committed with them, if any of them is new; if it raises, nothing is counted.
+            finish: Function that writes further rows in the same transaction if any batch is new; if it raises an error, nothing
+                is counted.
 
         Returns:
-            For each batch, True if it was counted now, False if it had been counted before.
+            For each batch, True if it was counted now, False if it was counted before.
 
         Raises:
-            StoreError: It could not be committed: nothing was counted, and all may be written again.
+            StoreError: The transaction could not be committed: nothing was counted, and all batches may be written again.
         """
         clock = int(self._clock())
         fresh: list[bool] = []
@@ -145,17 +146,18 @@ class Store:
     def fold(self, fold: inbox.Fold, max_bytes: int) -> bool:
         """Aggregate waiting spans of the inbox with *fold* into points and traces, and count them in one write.
 
-        It works on a copy, while others write. Of several collectors that fold the same, one counts.
+        *fold* runs on a snapshot while other processes write. If several collectors aggregate the same spans, only one result is
+        counted.
 
         Args:
-            fold: Pure: it may be called in vain.
-            max_bytes: How much it is given at once, or a single parcel. [bytes]
+            fold: Aggregation function without side effects, because its result may be discarded.
+            max_bytes: Maximum size of the parcels that are aggregated at once; a single parcel may be larger. [bytes]
 
         Returns:
-            Whether anything changed.
+            Whether spans were aggregated.
 
         Raises:
-            StoreError: It could not be committed: nothing was counted, and all still waits.
+            StoreError: The transaction could not be committed: nothing was counted, and all spans still wait.
         """
         clock = int(self._clock())
         if not self.waiting().parcels:
@@ -180,7 +182,7 @@ class Store:
         """Return the backlog of the inbox.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: The database cannot be read.
         """
         with database.reading(self.engine) as connection:
             return inbox.read_backlog(connection)
@@ -189,17 +191,17 @@ class Store:
         """Acquire or renew the lease of a scrape target; see `collectors.take_target`.
 
         Raises:
-            StoreError: It could not be committed.
+            StoreError: The transaction could not be committed.
         """
         with self.transaction() as connection:
             return collectors.take_target(connection, target, holder, now, seconds)
 
     def write_reading(self, target: str, holder: str, until: float, reading: bytes, batch: Batch) -> None:
-        """Count *batch*, the increase since the last reading of a target, and save the *reading*; see `collectors.save_reading`.
+        """Count *batch*, the counts since the last reading of a target, and save *reading*; see `collectors.save_reading`.
 
         Raises:
-            LostError: Somebody else reads the target now: nothing was counted.
-            StoreError: It could not be committed.
+            TargetLostError: Another collector has acquired the target: nothing was counted.
+            StoreError: The transaction could not be committed.
         """
         self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, reading))
 
@@ -207,34 +209,34 @@ class Store:
         """Release the scrape targets of *holder*.
 
         Raises:
-            StoreError: It could not be committed.
+            StoreError: The transaction could not be committed.
         """
         with self.transaction() as connection:
             collectors.release_targets(connection, holder)
 
     def add_event(self, event: Event) -> None:
-        """Write *event*; an equal one within the same minute is stored once.
+        """Write *event*; equal events within the same minute are stored once.
 
         Raises:
-            StoreError: It could not be committed.
+            StoreError: The transaction could not be committed.
         """
         with self.transaction() as connection:
             events.add_event(connection, event)
 
     def services(self) -> list[str]:
-        """Return the names of all services, whenever they were used.
+        """Return the names of all services in the store.
 
         Raises:
-            StoreError: They cannot be read.
+            StoreError: The database cannot be read.
         """
         with database.reading(self.engine) as connection:
             return sorted(connection.scalars(select(schema.services.c.name)))
 
     def forget(self, services: Sequence[str]) -> None:
-        """Delete *services* with all their data; other processes may write meanwhile, and a service that sends again starts anew.
+        """Delete *services* with all their data; a service that sends again later starts as a new service.
 
         Raises:
-            StoreError: It could not be committed.
+            StoreError: The transaction could not be committed.
         """
         for first in range(0, len(services), _AT_ONCE):
             with self.transaction() as connection:
@@ -244,7 +246,7 @@ class Store:
         """Roll up complete buckets, and delete data past their retention or beyond the budget; idempotent.
 
         Raises:
-            StoreError: It could not be committed; the next call goes on where this one stopped.
+            StoreError: A transaction could not be committed; the next call continues the work.
         """
         clock = int(self._clock())
         # Delete first: rolling up needs space.
@@ -289,6 +291,6 @@ class Store:
 def _open_points(url: str | None, retention: Retention, clock: Callable[[], float]) -> Points | None:
     if not url:
         return None
-    from .engines.clickhouse import ClickHousePoints  # noqa: PLC0415 - only who keeps points there has the driver
+    from .engines.clickhouse import ClickHousePoints  # noqa: PLC0415 - its driver is optional
 
     return ClickHousePoints.open(url, retention, clock)

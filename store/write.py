@@ -1,6 +1,6 @@
-"""Writing batches: each exactly once, into every tier that needs it.
+"""Writing of batches, each exactly once, into every tier that has to contain them.
 
-Aggregated spans of the inbox are written as a batch that removes the parcels they were made of.
+Points aggregated from spans of the inbox are written as a batch that removes the parcels of these spans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .schema import is_storable, storable
 from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
 
 _NS = 1_000_000_000
-# Ids in one statement: SQLite allows 32,766 by default.
+# Maximum number of ids in one statement; the default limit of SQLite is 32,766.
 _IDS_AT_ONCE = 1000
 # Columns of `traces`, in the order of `_trace_row`.
 _TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
@@ -33,23 +33,23 @@ _TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Time of a write, and the oldest time its data may have; both in Unix seconds."""
+    """Time of a write, and the oldest valid time of its data; both in Unix seconds."""
 
     now: int
     oldest: int
 
     def valid_times(self, at: Ints) -> Ints:
-        """Return *at*, replaced by the time of the write where the sender's clock cannot be right."""
+        """Return the times *at*; times that a wrong clock must have caused are replaced by the time of the write."""
         return np.where((self.oldest <= at) & (at <= self.now + MAX_SKEW_SECONDS), at, self.now)
 
 
 def prepare_batches(
     connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival
 ) -> tuple[list[bool], PreparedWrite | None]:
-    """Prepare the write of those *batches* that were not counted before.
+    """Prepare the write of the *batches* that were not counted before.
 
     Returns:
-        For each batch whether it is new, and the write that counts the new ones; None if there is nothing to write.
+        For each batch whether it is new; and the write that counts the new batches, None if there is nothing to write.
     """
     batches = [_storable_batch(batch) for batch in batches]
     fresh = _is_new(connection, batches)
@@ -57,7 +57,7 @@ def prepare_batches(
     if not chosen:
         return fresh, None
     if not any(len(batch.points) or batch.traces for batch in chosen):
-        # The rest concerns series, and spans in the inbox have none yet.
+        # The following steps concern series, which spans in the inbox do not have yet.
         return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
     index.refresh(connection)
     points = PointColumns.join([as_columns(batch.points) for batch in chosen])
@@ -72,7 +72,7 @@ def prepare_batches(
         add_to_ledger(connection, rows)
         touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
         _set_revision(connection, touched, part)
-        # Hardware values are no sign of requests.
+        # Hardware values do not count as requests of their series.
         requests = (key for key in keyed.keys if key.metric != schema.METRIC_CODES[HARDWARE])
         index.widen(connection, ((key.series_id, key.bucket) for key in requests))
 
@@ -117,7 +117,7 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
 
 
 class _Numbering(dict[Identity, int]):
-    """Numbers keys in the order of their first use."""
+    """Numbers of identities, in the order of their first use."""
 
     def __missing__(self, key: Identity) -> int:
         self[key] = number = len(self)
@@ -126,12 +126,12 @@ class _Numbering(dict[Identity, int]):
 
 @dataclass(frozen=True, slots=True)
 class _GroupedPoints:
-    """Points, and the rows of the finest tier that they belong to.
+    """Points, and the rows of the finest tier to which they belong.
 
     Args:
         keys: Keys of the rows.
-        totals: Number of the total of each row's series.
-        row: Row number of each point; shape (n,).
+        totals: Id of the total of each row's series.
+        row: Index of the row of each point; shape (n,).
         histograms: Histograms of the points.
     """
 
@@ -150,7 +150,7 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
     found: dict[PointKey, int] = {}
     totals: list[int] = []
     row = np.zeros(len(pairs), np.int64)
-    # In the order of arrival: where a cap leaves no place for all, the first ones keep their own name.
+    # In the order of arrival: if a cap does not allow all series, the first ones are counted under their own names.
     for number in np.argsort(first).tolist():
         point = int(first[number])
         about, started = points.identities[point], int(buckets[bucket[point]])
@@ -168,7 +168,7 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
 
 
 def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[schema.Tier]) -> list[PointRow]:
-    """Return the rows of the finest tier, and of every other tier whose watermark has passed them."""
+    """Return the rows of the finest tier, and their sums for each coarser tier whose watermark is past them."""
     finest, *coarser = known
     added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
     rows = sorted(row for row in added if row.bucket >= finest.kept_from)
@@ -187,7 +187,7 @@ def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[schema.Tier]
 def _insert_traces(
     connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
 ) -> list[SeriesNumbers]:
-    """Write the traces that are not stored yet; return the series of those written."""
+    """Write the traces that are not stored yet; return the ids of the series of the written traces."""
     table = schema.traces
     ids = list({trace.trace_id for trace in traces})
     known: set[tuple[str, str]] = set()
@@ -237,7 +237,7 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
 def prepare_folded(
     connection: Connection, folded: AggregationResult, index: SeriesIndex, arrival: Arrival
 ) -> PreparedWrite | None:
-    """Return the write that counts *folded*; None if another process has counted any of it."""
+    """Return the write that counts the aggregation *folded*; None if another process has counted one of its parcels."""
     if not inbox.holds_parcels(connection, folded.taken):
         return None
     batch = Batch(f"fold#{uuid.uuid4().hex}", folded.points, list(folded.traces))

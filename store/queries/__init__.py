@@ -1,1 +1,1 @@
-"""Queries of the reader, one topic a module: rows of points in, frames and histograms out."""
+"""Queries of the reader, one module for each topic; they turn rows of points into frames and histograms."""

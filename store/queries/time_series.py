@@ -1,4 +1,4 @@
-"""Latency over time: breakdown, quantiles, and the heat map of all requests."""
+"""Queries of latency over time: breakdown, quantiles, and the heat map of all requests."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class StepMixtures:
 
     Args:
         stages: Names of the stages.
-        latency: The requests, at their own scale.
-        requests: The requests, at the scale shared with `times`.
-        times: Time spent in the stages, in microseconds; of the same steps.
+        latency: Requests by latency, at their own scale.
+        requests: Requests by latency, at the scale shared with `times`.
+        times: Time spent in the stages by requests of each latency, for the same steps. [microseconds]
     """
 
     stages: tuple[str, ...]
@@ -49,13 +49,13 @@ class StepMixtures:
     times: StepCounts
 
     def rows(self, quantile: float | None) -> Iterator[dict[str, object]]:
-        """Yield for each step its start, requests, the latency at *quantile* (None: the mean), and its share by stage; in seconds."""
+        """Yield a row for each step: start, number of requests, and latency at *quantile* (None: mean) in total and by stage."""
         value, spent = self._mean() if quantile is None else self._at(quantile)
         seconds = spent / np.maximum(spent.sum(axis=1), 1)[:, None] * value[:, None]
         told = zip(self.latency.starts.tolist(), self.latency.total.tolist(), value.tolist(), strict=True)
         for (at, n, whole), some, by_stage in zip(told, spent.tolist(), seconds.tolist(), strict=True):
             named = zip(self.stages, some, by_stage, strict=True)
-            # Time without a stage, as from a client that knows no stages, is overhead.
+            # Requests without stage times, as from a client without stages, are overhead.
             known = {stage: each for stage, any_of_it, each in named if any_of_it} or {OVERHEAD: whole}
             yield {"at": at, "n": n, "value_seconds": whole, **known}
 
@@ -63,7 +63,7 @@ class StepMixtures:
         return self.latency.sum.sum(axis=1) / self.latency.total, self.times.amount.sum(axis=2)
 
     def _at(self, quantile: float) -> tuple[Floats, Ints]:
-        """Return the latency, and the time its requests spent by stage; shape (n, stages)."""
+        """Return the latency at *quantile* in each step, and the time of its requests by stage; shape (n, stages)."""
         place = self.latency.places_of(quantile)
         # The last value is for the place -1: requests with zero latency spent no time.
         centre = np.append(self.latency.index >> (self.latency.scale - self.requests.scale), 0)[place]
@@ -73,14 +73,14 @@ class StepMixtures:
 
 
 class TimeSeriesQueries(QueryGroup):
-    """Latency and stages over time."""
+    """Queries of latency and stages over time."""
 
     def breakdown_over_time(self, selection: Selection, quantile: float | None, step: timedelta) -> pd.DataFrame:
         """Return the breakdown at *quantile*, or of the mean if None, for each step with requests.
 
         Returns:
-            Columns at (UTC, start of the step), n (requests in the step), value_seconds, then one column of seconds for
-            each stage, adding up to value_seconds.
+            Columns at (UTC, start of the step), n (requests in the step), value_seconds, and one column of seconds for each
+            stage; the stages add up to value_seconds.
         """
         with self._snapshot() as snapshot:
             return _breakdown_over_time(snapshot, selection, quantile, step)
@@ -89,26 +89,26 @@ class TimeSeriesQueries(QueryGroup):
         """Return the latency at each of *quantiles* for each step with requests.
 
         Returns:
-            Columns at (UTC), n (requests in the step), and one of seconds for each quantile: p50, p99, p99.9, …
+            Columns at (UTC), n (requests in the step), and one column of seconds for each quantile: p50, p99, p99.9, …
         """
         with self._snapshot() as snapshot:
             return _quantiles_over_time(snapshot, selection, quantiles, step)
 
     def heat(self, selection: Selection, step: timedelta) -> pd.DataFrame:
-        """Return the number of requests by time and latency, eight buckets a doubling.
+        """Return the number of requests by time and latency, with eight latency buckets per doubling.
 
         Returns:
-            Columns at (UTC), low_seconds, high_seconds (the band), n (requests), dominant (the stage that dominates most of
-            them), share (of them it dominates), second, second_share (the same of the stage after it; "" and 0 where one
-            dominates all); only cells that have requests. All steps have the same bands. The more the two shares are
-            alike, the less a cell has one cause.
+            Columns at (UTC), low_seconds, high_seconds (bounds of the latency bucket), n (requests in the cell), dominant (the
+            stage that dominates most of these requests), share (the share of requests that it dominates), second and
+            second_share (the same for the next stage; "" and 0 if one stage dominates all requests). Only cells with requests
+            have a row; all steps have the same latency buckets. Similar shares mean that a cell has more than one cause.
         """
         with self._snapshot() as snapshot:
             return _heat(snapshot, selection, step)
 
 
 def _step_reaches(requests: StepCounts, centre: Ints) -> Ints:
-    """Return how many buckets on both sides of *centre* are needed to hold `MIN_REQUESTS`, or all there are; shape (n,)."""
+    """Return the number of buckets on each side of *centre* that hold `MIN_REQUESTS`, or all requests; shape (n,)."""
     if not len(requests.index):
         return np.zeros_like(centre)
     distance = np.abs(requests.index - centre[:, None])
@@ -119,11 +119,11 @@ def _step_reaches(requests: StepCounts, centre: Ints) -> Ints:
 
 
 def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
-    """Yield the steps of *columns*, of `BREAKDOWN_METRICS` and sorted by time, that have requests."""
+    """Yield the steps with requests of *columns*, which has points of `BREAKDOWN_METRICS` sorted by time."""
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
     counted, timed = step_edges(requests, steps), step_edges(times, steps)
     shared = np.minimum(counted.scale, _scales_of(timed, counted.starts, counted.scale))
-    # Latency at its own scale, so that it is the same number everywhere; shares at the scale common to both metrics.
+    # Latency at its own scale, so that all queries return the same number; shares at the common scale of both metrics.
     for chosen in equal_scale_slices(counted.scale, shared):
         at, scale = counted.starts[chosen], int(shared[chosen.start])
         latency = count_steps(requests, counted, chosen, int(counted.scale[chosen.start]))
@@ -134,14 +134,14 @@ def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
 
 
 def _scales_of(found: StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
-    """Return the scales of the steps that start *at*; *otherwise* for steps that *found* does not have."""
+    """Return the scales of the steps in *found* that start at *at*; *otherwise* for missing steps."""
     if not len(found.starts):
         return otherwise
     place = np.minimum(np.searchsorted(found.starts, at), len(found.starts) - 1)
     return np.where(found.starts[place] == at, found.scale[place], otherwise)
 
 
-# Eight buckets a doubling: finer cells would be less than a pixel high.
+# Scale with eight buckets per doubling: finer cells would be less than a pixel high.
 HEAT_SCALE = 3
 HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
 
@@ -162,7 +162,7 @@ def _quantiles_over_time(
 
 
 def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float]) -> pd.DataFrame:
-    """Return the rows of `Reader.streams_over_time` of *columns*, of one metric; `at` in Unix seconds."""
+    """Return the frame of `Reader.streams_over_time` for *columns* of one metric, with `at` in Unix seconds."""
     names = ("at", "n", "total", *(f"p{100 * quantile:g}" for quantile in quantiles))
     rows: list[dict[str, object]] = []
     for counts in add_up_steps(columns, steps):
@@ -182,7 +182,7 @@ def _heat(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.
 
 
 def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
-    """Return the cells with requests, by step and latency."""
+    """Return the cells of the heat map that have requests, by step and latency."""
     bounds = [(0.0, ZERO_THRESHOLD), *(bucket_bounds(index, counts.scale) for index in counts.index.tolist())]
     low, high = np.array(bounds).T
     amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)
@@ -200,8 +200,8 @@ def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
 
 
 def _top_stages(amount: Ints, stages: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return the two stages that dominate most requests of each cell, and their shares; "" for no second one."""
-    # Pad with an empty stage, so that there are always two.
+    """Return the two stages that dominate most requests of each cell, and their shares; "" for no second stage."""
+    # An empty stage is added, so that there are always two stages.
     padded = np.vstack((amount, np.zeros_like(amount[:1])))
     order = np.argsort(-padded, axis=0, kind="stable")[:2]
     shares = np.take_along_axis(padded, order, axis=0) / amount.sum(axis=0)
