@@ -1,15 +1,15 @@
-"""IP addresses: loopback detection, and the address or network that counts as one client."""
+"""IP addresses: parsing, loopback detection, and the address or network that counts as one client."""
 
 from __future__ import annotations
 
 import ipaddress
 
-# Prefix length of the IPv6 network of one client, which can use any address in it. [bits]
+# Prefix length of the IPv6 network of one client, which can use any address of the network. [bits]
 _IPV6_PREFIX_BITS = 64
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether *host* can be reached from this machine only.
+    """Return whether *host* can be reached only from this machine.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)

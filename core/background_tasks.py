@@ -1,6 +1,6 @@
-"""Background work: a thread that repeats one step, and a thread with an event loop that runs one task for each target.
+"""Background threads: a thread that repeats one step, and a thread with an event loop that runs one task for each target.
 
-Both survive exceptions of their work. Targets are, for example, scrape targets or forwarding destinations.
+Both survive exceptions of their steps and tasks. Targets are, for example, scrape targets or forwarding destinations.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ Result = TypeVar("Result")
 
 
 class TaskSupervisor(Generic[Target]):
-    """Runs one task for each wanted target until it is stopped.
+    """Supervisor of one task for each wanted target, in a thread with an event loop.
 
     Args:
         name: Name of the thread.
-        wanted: Returns the targets by name; called periodically. A changed target gets a new task.
+        wanted: Function that returns the targets by name; called periodically. A changed target gets a new task.
         run_task: Coroutine function of the task of one target, which runs until it is cancelled.
-        on_removed: Called with the name of a removed target.
+        on_removed: Function called with the name of a removed target.
         check_seconds: Time between two calls of *wanted*. [seconds]
-        on_checked: Called after each call of *wanted*, with its result.
+        on_checked: Function called with the result of each call of *wanted*.
         grace_seconds: Time for tasks to finish after `ended` is set. [seconds]
         threads: Number of worker threads.
 
     Attributes:
-        ended: Set when the supervisor stops.
-        thread: The thread.
+        ended: Event that is set when the supervisor stops.
+        thread: Thread of the event loop.
         threads: Worker threads for blocking calls.
     """
 
@@ -79,7 +79,7 @@ class TaskSupervisor(Generic[Target]):
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
     async def rest(self, seconds: float) -> None:
-        """Wait for *seconds*, or until the supervisor stops."""
+        """Wait for *seconds*, at most until the supervisor stops."""
         try:
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
@@ -89,7 +89,7 @@ class TaskSupervisor(Generic[Target]):
     def _run(self) -> None:
         try:
             asyncio.run(self._watch())
-        except Exception:  # noqa: BLE001 - a dead thread must be logged
+        except Exception:  # noqa: BLE001 - the end of the thread must be logged
             _log.exception("the thread %s ended by a fault of its own; restart the collector", self.thread.name)
 
     async def _watch(self) -> None:
@@ -134,12 +134,12 @@ class PeriodicThread(ABC):
     """A daemon thread that repeats one task until it is stopped.
 
     Args:
-        name: Task, and for whom it runs; part of the thread's name.
+        name: Name of the task, part of the thread's name.
         gap_seconds: Minimum time between two steps, also after `wake`. [seconds]
         rest_seconds: Delay before the first step. [seconds]
 
     Attributes:
-        thread: Lives until `stop`.
+        thread: Thread of the task, which runs until `stop`.
     """
 
     def __init__(self, name: str, gap_seconds: float = 0.0, *, rest_seconds: float = 0.0) -> None:
@@ -150,16 +150,16 @@ class PeriodicThread(ABC):
 
     @abstractmethod
     def step(self) -> float:
-        """Do the work that is due, and return the delay before the next step, in seconds; exceptions go to `failed`."""
+        """Run the task once, and return the delay before the next step, in seconds; exceptions are passed to `failed`."""
 
     def failed(self, error: Exception) -> float:
-        """Log *error*, raised by a step and being handled, and return the delay before the next step, in seconds."""
+        """Log *error*, an exception of a step, and return the delay before the next step, in seconds."""
         _log.exception("%s failed with an unexpected error and is retried: %s", self.thread.name, type(error).__name__)
         return RETRY_SECONDS
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no further step will run."""
+        """Whether the thread is stopping, so that no further step will run."""
         return self._stopping.is_set()
 
     def start(self) -> None:
@@ -167,11 +167,11 @@ class PeriodicThread(ABC):
         self.thread.start()
 
     def wake(self) -> None:
-        """End the current wait early: there is new work."""
+        """End the current wait early, because there is new work."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Finish the running step, then stop; does nothing before `start`."""
+        """Stop the thread after the running step; does nothing before `start`."""
         self._stopping.set()
         self._awake.set()
         if self.thread.ident is not None:
@@ -187,7 +187,7 @@ class PeriodicThread(ABC):
             self._rest(seconds)
 
     def _rest(self, seconds: float) -> None:
-        """Wait; `wake` ends the wait, but never before the minimum gap."""
+        """Wait for the delay; `wake` ends the wait, but not before the minimum gap."""
         gap = min(seconds, self._gap_seconds)
         if gap:
             self._stopping.wait(gap)

@@ -1,12 +1,12 @@
 """Confidence intervals of quantiles.
 
-They use order statistics and make no assumption about the shape of the distribution. The number of requests below
+The intervals use order statistics and make no assumption about the shape of the distribution. The number of requests below
 the true quantile is binomial, so the requests at two ranks around it enclose the true value with the wanted confidence.
-Each end is widened to the edge of the histogram bucket of its request. Few requests are counted with the binomial itself,
-many with its normal approximation.
+Each end is widened to the edge of the histogram bucket of its request. The binomial distribution is used for few requests,
+its normal approximation for many.
 
-The binomial assumes independent requests. In a queue they are not: a burst of slow requests is one event. Treat the
-interval as a lower bound of the uncertainty, and look at the difference over time before you act on a small one.
+The binomial distribution assumes independent requests. Requests in a queue are not independent: a burst of slow requests is one
+event. The interval is therefore a lower bound of the uncertainty; check a small difference over time before acting on it.
 
 Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
 """
@@ -19,12 +19,12 @@ from statistics import NormalDist
 
 from .histogram import Estimate, Histogram, bucket_bounds
 
-# Minimum number of requests beyond a percentile to show or evaluate it.
+# Minimum number of requests beyond a percentile that is shown or evaluated.
 MIN_TAIL = 10
 CONFIDENCE = 0.95
 # Variance from which the normal approximation is as good as the binomial, and fast.
 _MANY = 1000
-# Number of standard deviations beyond which a binomial has no mass.
+# Number of standard deviations beyond which the mass of a binomial distribution is negligible.
 _REACH = 10
 
 
@@ -38,7 +38,7 @@ def has_enough_samples(count: int, quantile: float) -> bool:
 
 
 def samples_needed(quantile: float) -> int:
-    """Return how many requests are enough for *quantile*.
+    """Return the number of requests that is enough for *quantile*, see `has_enough_samples`.
 
     >>> samples_needed(0.999)
     10000
@@ -47,7 +47,7 @@ def samples_needed(quantile: float) -> int:
 
 
 def interval(histogram: Histogram, quantile: float, confidence: float = CONFIDENCE) -> Estimate | None:
-    """Return the value at *quantile* with its confidence interval; None when nothing was recorded."""
+    """Return the value at *quantile* with its confidence interval; None for an empty histogram."""
     n = histogram.count
     middle = histogram.quantile(quantile)
     if middle is None:
@@ -62,7 +62,7 @@ def ranks(count: int, quantile: float, confidence: float = CONFIDENCE) -> tuple[
     """Return the two ranks, in order of latency and counted from 1, whose requests enclose the true quantile.
 
     The probability of missing the true quantile is at most (1 - *confidence*) / 2 at each end. With too few requests the first
-    rank is 0 or below, or the last is above *count*: that end is unknown.
+    rank is 0 or below, or the last rank is above *count*, which means that this end is unknown.
 
     >>> ranks(10, 0.5), ranks(5, 0.5), ranks(1000, 0.99)
     ((2, 9), (0, 6), (983, 997))
@@ -96,4 +96,4 @@ def _edges_at(histogram: Histogram, rank: int) -> tuple[float, float]:
         left -= histogram.buckets[index]
         if left <= 0:
             return bucket_bounds(index, histogram.scale)
-    raise AssertionError  # the caller asks for ranks that exist
+    raise AssertionError  # the ranks of the caller exist

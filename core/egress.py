@@ -2,14 +2,14 @@
 
 STAGELENS_MAY_CALL is a list of kinds of addresses, networks and host names:
 
-public, private, loopback            the default: everything except cloud metadata services, which give out credentials
-public                               nothing within private networks
-10.0.0.0/8, hooks.slack.com          these, and nothing else
-public, private, loopback, metadata  everything
+public, private, loopback            the default: all addresses except cloud metadata services, which return credentials
+public                               no addresses in private networks
+10.0.0.0/8, hooks.slack.com          only this network and this host
+public, private, loopback, metadata  all addresses
 
 `CheckedTransport` connects only to addresses that were resolved and checked, so DNS rebinding has no effect. httpx follows
-redirects only on request, and each one is checked. A proxy of the environment resolves names itself; then the written host is
-checked, and a name counts as public.
+redirects only on request, and each one is checked. A proxy of the environment resolves names itself; in this case the host in the
+URL is checked, and a name counts as public.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .settings.yaml_config import Fields
 
 @dataclass(frozen=True, slots=True)
 class CallTls:
-    """PEM files of outbound TLS; without `ca_file` the system's authorities verify, without `cert_file` no certificate is sent."""
+    """PEM files of outbound TLS; defaults are the system's certificate authorities and no client certificate."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return a new TLS context; each call reads the files again, so they can be replaced.
+        """Return a new TLS context; each call reads the files again, so that replaced files are used.
 
         Raises:
             OSError: A file cannot be used; `ssl.SSLError` is a subclass.
@@ -64,7 +64,7 @@ def read_call_tls(fields: Fields) -> CallTls:
 
 
 def file_at(fields: Fields, key: str) -> Path | None:
-    """Return the path at *key* of *fields*, None without the key; a missing file is a problem of the document."""
+    """Return the path at *key* of *fields*, None without the key; a missing file becomes a problem of the document."""
     written = fields.text(key)
     if not written:
         return None
@@ -167,7 +167,7 @@ class EgressPolicy:
         return EgressPolicy(frozenset((*self.kinds, kind)), self.networks, self.names)
 
     def denial_reason(self, host: str, address: str | None = None) -> str:
-        """Return a description of *host* if it may not be called, else "".
+        """Return a description of *host* if it must not be called, else "".
 
         Args:
             host: A name or an address.
@@ -190,10 +190,10 @@ class EgressPolicy:
         return _KIND_TEXT[kind]
 
     def check(self, host: str, addresses: Sequence[str]) -> None:
-        """Check whether *host* may be called at each of *addresses*, to which it resolves.
+        """Check that *host* may be called at all of its resolved *addresses*.
 
         Raises:
-            EgressDeniedError: It may not.
+            EgressDeniedError: One of the addresses is not allowed.
         """
         for address in addresses:
             if why := self.denial_reason(host, address):
@@ -202,10 +202,10 @@ class EgressPolicy:
                 raise EgressDeniedError(msg)
 
     def check_by_proxy(self, host: str) -> None:
-        """Check whether a proxy, which resolves names itself, may be used for *host*; a name counts as public.
+        """Check that *host* may be called by a proxy, which resolves names itself; a name counts as public.
 
         Raises:
-            EgressDeniedError: It may not.
+            EgressDeniedError: The host is not allowed.
         """
         if _address(host) is None and "public" not in self.kinds and not self._has(host.rstrip(".").lower()):
             msg = f"{host} is not in {ENV}, and a proxy would resolve it, so it is not allowed"
@@ -264,7 +264,7 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         verify: TLS verification, as for `httpx.AsyncHTTPTransport`.
         proxy: URL of the proxy; None for direct calls.
 
-    Requests raise EgressDeniedError if the host may not be called, otherwise the errors of httpx.
+    Requests raise EgressDeniedError if the host is not allowed, otherwise the errors of httpx.
     """
 
     def __init__(
@@ -292,15 +292,15 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         return await self._inner.handle_async_request(_at(found[-1], request))
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         await self._inner.aclose()
 
 
 async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]:
-    """Return the addresses of the host of *url*, all of which may be called.
+    """Return the addresses of the host of *url*, after checking that all are allowed.
 
     Raises:
-        EgressDeniedError: One of them may not be called.
+        EgressDeniedError: One of the addresses is not allowed.
         OSError: The host cannot be resolved.
     """
     egress_policy.check(url.host, [url.host])
@@ -333,7 +333,7 @@ def _distinct_addresses(found: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def _at(address: str, request: httpx.Request) -> httpx.Request:
-    """Return *request* sent to *address*, with the Host header and TLS server name of its host."""
+    """Return *request* changed to connect to *address*, with the Host header and TLS server name of the original host."""
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),

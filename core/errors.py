@@ -4,20 +4,20 @@
     ├── ConfigError    a setting or file is wrong: names the file, the key, the value and the fix
     ├── WireError      a payload violates OTLP: names the field
     ├── StoreError     a database operation failed: names the database and the fix
-    └── ChannelError   a notification could not be delivered; `permanent` tells whether to retry
+    └── ChannelError   a notification could not be delivered; `permanent` shows whether a retry is useless
 
-None of them is raised into the user's own process: the agent fails open.
+None of these is raised in the user's process, because the agent fails open.
 """
 
 from __future__ import annotations
 
 
 class StagelensError(Exception):
-    """Base class of the errors that Stagelens raises on purpose; the text is written for the user."""
+    """Base class of the expected errors of Stagelens; the text is written for the user."""
 
 
 class ConfigError(StagelensError):
-    """A setting or a configuration file is wrong."""
+    """A setting or a configuration file is invalid."""
 
 
 class WireError(StagelensError):
@@ -32,9 +32,9 @@ class ChannelError(StagelensError):
     """A notification was not delivered.
 
     Args:
-        message: What the receiver answered.
-        permanent: Whether retrying is useless.
-        retry_after_seconds: Delay that the receiver asked for, if any. [seconds]
+        message: Response of the receiver.
+        permanent: Whether a retry is useless.
+        retry_after_seconds: Retry delay that the receiver requested, if any. [seconds]
     """
 
     def __init__(self, message: str, *, permanent: bool, retry_after_seconds: float | None = None) -> None:

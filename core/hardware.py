@@ -1,8 +1,8 @@
 """Hardware measures of the machine a service runs on: names on the wire and in the store.
 
-On the wire these are OpenTelemetry gauges and sums. They use the semantic conventions where those define a name, so that
-measurements of other programs under the same name are accepted too. In the store each value is one observation in a
-histogram, so that it merges, rolls up and expires like all others; the mean over time is exact.
+On the wire the measures are OpenTelemetry gauges and sums. They have the names of the semantic conventions where these define a
+name, so that measurements of other programs under the same names are accepted, too. In the store each value is one observation in
+a histogram, which is merged, rolled up and deleted like all others; the mean over time is exact.
 
 Source: https://opentelemetry.io/docs/specs/semconv/hardware/gpu/ and https://opentelemetry.io/docs/specs/semconv/system/process-metrics/
 """
@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-# gauge; sum that goes up and down; or increase of a counter, which is stored per second.
+# Kind of a measure: gauge; sum that goes up and down; or increase of a counter, which is stored per second.
 Kind = Literal["gauge", "level", "rate"]
 # Object a value describes: a process, its machine, a GPU (`hw.id`), or a device by the process's own name.
 Of = Literal["process", "host", "gpu", "device"]
 
 HOST, PROCESS_ID, POD = "host.name", "process.pid", "k8s.pod.name"
 GPU_ID, GPU_TYPE = "hw.id", "hw.type"
-# Engine of a GPU: only the general one; video encoder and decoder are ignored.
+# Engine of a GPU whose values are used, the general one; video encoder and decoder are ignored.
 GPU_TASK, GENERAL = "hw.gpu.task", "general"
 DIRECTION = "network.io.direction"
 _MAX_PLACE_CHARS = 120
@@ -34,9 +34,9 @@ class Measure:
         key: Name in the store.
         metric: Name on the wire.
         unit: UCUM unit of the metric; rates are stored per second.
-        of: The kind of object it describes.
-        kind: How it is sent.
-        direction: Required value of `network.io.direction`, where the metric has this attribute.
+        of: Kind of object that the measure describes.
+        kind: Kind of metric on the wire.
+        direction: Required value of `network.io.direction`, if the metric has this attribute.
     """
 
     key: str
@@ -47,19 +47,19 @@ class Measure:
     direction: str = ""
 
 
-# Of a process: number of busy CPUs, and their share of the CPUs it may use.
+# Of a process: number of busy CPUs, and their share of the CPUs that the process may use.
 CPU = Measure("cpu", "process.cpu.time", "s", kind="rate")
 CPU_SHARE = Measure("cpu_share", "process.cpu.utilization", "1")
 MEMORY = Measure("memory", "process.memory.usage", "By", kind="level")
 THREADS = Measure("threads", "process.thread.count", "{thread}", kind="level")
-# Maximum delay of its event loops.
+# Maximum delay of the event loops of a process.
 LOOP_LAG = Measure("loop_lag", "inference.loop.lag", "s")
-# Share of the scheduler's periods in which its container was throttled by its CPU quota.
+# Share of the scheduler's periods in which the container was throttled by its CPU quota.
 THROTTLED = Measure("throttled", "inference.cpu.throttled", "1")
-# Share of the machine's CPUs that all processes keep busy.
+# Share of the machine's CPUs that are busy with all processes.
 HOST_CPU = Measure("host_cpu", "inference.host.cpu.utilization", "1", of="host")
 
-# Of a GPU, for all processes: share of the time in which a kernel ran.
+# Of a GPU, for all processes: share of the time in which a kernel was running.
 GPU = Measure("gpu", "hw.gpu.utilization", "1", of="gpu")
 GPU_MEMORY = Measure("gpu_memory", "hw.gpu.memory.usage", "By", of="gpu", kind="level")
 GPU_MEMORY_SHARE = Measure("gpu_memory_share", "hw.gpu.memory.utilization", "1", of="gpu")
@@ -97,8 +97,8 @@ class Reading(NamedTuple):
     """One measured value.
 
     Args:
-        measure: The measure it belongs to.
-        value: Value from 0 up, in the unit of the measure; rates per second.
+        measure: Measure of the value.
+        value: Value, in the unit of the measure; rates per second. [>= 0]
         device: The GPU or device; "" for the process or the machine.
     """
 
@@ -120,7 +120,7 @@ def means(readings: Iterable[Reading]) -> list[Reading]:
 
 
 def place(of: Of, host: str, process: str, device: str) -> str:
-    """Return the name of the object a value describes; long names keep their end, which distinguishes pods.
+    """Return the name of the object that a value describes; long names are cut at the start, because the end identifies a pod.
 
     >>> place("process", "web-1", "7", ""), place("gpu", "web-1", "7", "gpu0"), place("device", "web-1", "7", "cuda:0")
     ('web-1:7', 'web-1/gpu0', 'web-1:7/cuda:0')
@@ -130,7 +130,7 @@ def place(of: Of, host: str, process: str, device: str) -> str:
 
 
 def host_of(where: str) -> str:
-    """Return the machine part of a name made by `place`.
+    """Return the machine part of a name from `place`.
 
     >>> host_of("web-1:7/cuda:0"), host_of("web-1/gpu0")
     ('web-1', 'web-1')
@@ -139,7 +139,7 @@ def host_of(where: str) -> str:
 
 
 def hardware_key(measure: str, where: str) -> str:
-    """Return the name under which a value is stored.
+    """Return the key under which the values of a measure at a place are stored.
 
     >>> hardware_key("gpu", "web-1/gpu0")
     'gpu web-1/gpu0'
@@ -148,6 +148,6 @@ def hardware_key(measure: str, where: str) -> str:
 
 
 def split_hardware_key(name: str) -> tuple[str, str]:
-    """Return measure and place of a name made by `hardware_key`."""
+    """Return the measure and the place of a key from `hardware_key`."""
     measure, _, where = name.partition(" ")
     return measure, where

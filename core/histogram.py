@@ -1,12 +1,13 @@
 """Mergeable base-2 exponential histograms, scale 5, and the size buckets of batches and tokens.
 
-Bucket i holds values in (2**(i/32), 2**((i+1)/32)]: 32 buckets a doubling, each 2.19 % wide. The middle of a bucket is
+Bucket i holds values in (2**(i/32), 2**((i+1)/32)]: 32 buckets per doubling, each 2.19 % wide. The middle of a bucket is
 therefore within 1.1 % of the recorded value (`MAX_RELATIVE_ERROR`), for any value from one nanosecond up. Merging adds
 bucket counts, so it is exact, commutative and associative over threads, processes, replicas, time and databases.
 
-`Distribution` holds values known only as intervals, such as those of a scraped histogram with fixed buckets: one histogram of
-the lower edges and one of the upper edges. The k-th smallest value is at least the k-th smallest lower edge and at most the
-k-th smallest upper edge, so the true quantile lies between the quantiles of the two, without a guess about the inside of a bucket.
+`Distribution` holds values known only as intervals, such as those of a scraped histogram with fixed buckets: one histogram of the
+lower edges and one of the upper edges. The k-th smallest value is at least the k-th smallest lower edge and at most the k-th
+smallest upper edge, so the true quantile lies between the quantiles of the two, without assumptions about the values within a
+bucket.
 
 Source: OpenTelemetry metrics data model, "ExponentialHistogram" (base = 2**(2**-scale), upper-inclusive buckets).
 """
@@ -23,7 +24,7 @@ SCALE = 5
 _BUCKETS_A_DOUBLING = 2**SCALE
 # OpenTelemetry allows scales from -10 to 20.
 MIN_SCALE, MAX_SCALE = -10, 20
-# Durations below a nanosecond count as zero: no clock in use resolves less.
+# Durations below a nanosecond, the resolution of clocks, count as zero.
 ZERO_THRESHOLD = 1e-9
 # Half a bucket, relative to its lower edge: (2**(1/32) - 1) / 2.
 MAX_RELATIVE_ERROR = (2 ** (1 / 32) - 1) / 2
@@ -34,7 +35,7 @@ class Estimate:
     """A value read from a histogram, with its error bounds.
 
     Args:
-        value: The best estimate.
+        value: Best estimate of the true value.
         low: Lower bound of the true value.
         high: Upper bound of the true value.
     """
@@ -70,7 +71,7 @@ def rank_of(quantile: float, count: int) -> int:
     >>> rank_of(0.99, 100), rank_of(0.5, 1), rank_of(0.07, 100)
     (99, 1, 7)
     """
-    # The small term undoes float dust: 0.07 * 100 is 7.000000000000001.
+    # The small term compensates rounding errors of floats: 0.07 * 100 is 7.000000000000001.
     return min(max(1, math.ceil(quantile * count - 1e-9)), count)
 
 
@@ -79,10 +80,10 @@ class Histogram:
     """Counts of non-negative values in exponential buckets.
 
     Args:
-        scale: Buckets a doubling, as the exponent: 2**scale. [-10..20]
-        buckets: Bucket index to count. Only counts above zero are kept.
+        scale: Binary logarithm of the number of buckets per doubling. [-10..20]
+        buckets: Count by bucket index; only counts above zero.
         zero: Number of values below `ZERO_THRESHOLD`.
-        sum: The exact sum of all values. [the unit of the values]
+        sum: Exact sum of all values. [unit of the values]
     """
 
     scale: int = SCALE
@@ -117,7 +118,7 @@ class Histogram:
         self.buckets[index] = self.buckets.get(index, 0) + count
 
     def count_one(self, value: float) -> None:
-        """Count *value* once, faster than `record`; it must be finite, from 0 up, and the scale must be `SCALE`."""
+        """Count *value* once, faster than `record`; *value* must be finite and >= 0, and the scale must be `SCALE`."""
         self.sum += value
         if value < ZERO_THRESHOLD:
             self.zero += 1
@@ -141,7 +142,7 @@ class Histogram:
         """Make the buckets coarser, to *scale*; counts stay exact.
 
         Raises:
-            ValueError: *scale* is finer than the present one: what was merged cannot be told apart again.
+            ValueError: *scale* is finer than the current scale: merged buckets cannot be split again.
         """
         if scale > self.scale:
             msg = f"a histogram of scale {self.scale} cannot be refined to scale {scale}"
@@ -156,7 +157,7 @@ class Histogram:
         """Return the value at *quantile* (nearest rank) as the middle of its bucket, bounded by the bucket.
 
         Returns:
-            None when nothing was recorded.
+            The value with its bounds; None for an empty histogram.
 
         Raises:
             ValueError: *quantile* is outside [0, 1].
@@ -179,7 +180,7 @@ class Histogram:
     def count_above(self, threshold: float) -> Estimate:
         """Return the number of values above *threshold*.
 
-        The bucket the threshold falls into is split log-linearly; `low` leaves all of it out, `high` takes all of it.
+        The bucket that contains the threshold is split log-linearly for `value`; `low` excludes this bucket, `high` includes it.
         """
         if threshold < ZERO_THRESHOLD:
             above = self.count - self.zero
@@ -188,12 +189,12 @@ class Histogram:
         beyond = sum(count for index, count in self.buckets.items() if index > split)
         inside = self.buckets.get(split, 0)
         share = 1 - (math.ldexp(math.log2(threshold), self.scale) - split)
-        # Upper edges are inclusive: a threshold that stands on one leaves nothing of its bucket above it.
+        # Upper edges are inclusive: if the threshold is an upper edge, no value of its bucket is above it.
         high = beyond if share <= 0 else beyond + inside
         return Estimate(beyond + inside * max(share, 0.0), beyond, high)
 
     def fraction_below(self, threshold: float) -> Estimate | None:
-        """Return the share of values at or below *threshold*, or None when nothing was recorded."""
+        """Return the share of values at or below *threshold*; None for an empty histogram."""
         total = self.count
         if total == 0:
             return None
@@ -217,14 +218,14 @@ class Histogram:
         """Build a histogram from the fields of an OTLP data point; scales finer than `SCALE` are reduced to it.
 
         Args:
-            scale: The point's scale. [-10..20]
-            zero: Its zero_count.
-            offset: positive.offset, the index of the first bucket.
-            counts: positive.bucket_counts.
-            total: The point's sum.
+            scale: Scale of the point. [-10..20]
+            zero: Field zero_count of the point.
+            offset: Field positive.offset, the index of the first bucket.
+            counts: Field positive.bucket_counts.
+            total: Sum of the point.
 
         Raises:
-            ValueError: A field is outside what OTLP allows, or the buckets lie outside the range of a float.
+            ValueError: A field is outside the range of OTLP, or the buckets lie outside the range of a float.
         """
         if not MIN_SCALE <= scale <= MAX_SCALE:
             msg = f"scale must lie between {MIN_SCALE} and {MAX_SCALE}, got {scale}"
@@ -248,7 +249,7 @@ class Histogram:
 
 
 def dense(buckets: Mapping[int, int]) -> tuple[int, list[int]]:
-    """Return sparse *buckets* as OTLP writes them: the first index and every count from there on.
+    """Return sparse *buckets* as in OTLP: the index of the first bucket, and the counts from that bucket to the last.
 
     >>> dense({3: 1, 5: 2})
     (3, [1, 0, 2])
@@ -269,14 +270,13 @@ def _edge(index: int, scale: int) -> float:
     return 2.0**exponent
 
 
-# Upper edge that stands for the missing one of a last bucket: above any duration, and small enough to keep tables of buckets
-# small. [seconds]
+# Upper edge that replaces an infinite one: above any duration, and small enough to keep tables of buckets small. [seconds]
 ENDLESS = 2.0**40
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Bounds of a value: at least *low* and at most *high*, which is infinite in a last bucket without an end."""
+    """Bounds of a value: at least *low* and at most *high*, which is infinite in a last bucket without upper edge."""
 
     low: float
     high: float
@@ -284,7 +284,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Values of which only intervals, their number and their sum are known.
+    """Distribution of values of which only intervals, their number and their sum are known.
 
     Args:
         lows: Histogram of the lower edges; its sum is the sum of the values.
@@ -301,20 +301,20 @@ class Distribution:
 
     @property
     def mean(self) -> float | None:
-        """Exact mean of the values; None without any."""
+        """Exact mean of the values; None without values."""
         return self.lows.sum / self.count if self.count else None
 
     def add(self, low: float, high: float, count: int) -> None:
-        """Count *count* values in (*low*, *high*]; set their sum with `set_sum`."""
+        """Count *count* values in (*low*, *high*]; their sum must be set with `set_sum`."""
         self.lows.record(min(low, ENDLESS), count)
         self.highs.record(min(high, ENDLESS), count)
 
     def set_sum(self, total: float) -> None:
-        """Set the sum of the values; until then the sums are those of the edges, which mean nothing."""
+        """Set the sum of the values; before, the sums are those of the edges and have no meaning."""
         self.lows.sum = self.highs.sum = total
 
     def quantile(self, quantile: float) -> Interval | None:
-        """Return the bounds of the value at *quantile* (nearest rank), in [0..1]; None without any values.
+        """Return the bounds of the value at *quantile* (nearest rank), in [0..1]; None without values.
 
         >>> two = Distribution()
         >>> two.add(0.5, 1.0, 2)
@@ -328,10 +328,10 @@ class Distribution:
 
 
 class SizeBuckets:
-    """Labelled buckets for one kind of size, each a doubling wide: 1, 2-3, 4-7, …, 512-1023, 1024+.
+    """Labelled buckets for one kind of size, each one doubling wide: 1, 2-3, 4-7, …, 512-1023, 1024+.
 
     Args:
-        doublings: Number of doublings from one to the start of the last bucket, which has no upper bound.
+        doublings: Number of doublings from 1 to the start of the last bucket, which has no upper bound.
     """
 
     def __init__(self, doublings: int) -> None:
@@ -351,7 +351,7 @@ class SizeBuckets:
         return self.names.index(name) if name in self.names else len(self.names)
 
 
-# Items in one batch of a model: 1 to 1024 and more.
+# Buckets for the number of items in a batch of a model: 1 to 1024 and more.
 BATCH_SIZES = SizeBuckets(10)
-# Tokens of a prompt or a completion: 1 to 131,072 and more.
+# Buckets for the number of tokens of a prompt or a completion: 1 to 131,072 and more.
 TOKEN_COUNTS = SizeBuckets(17)

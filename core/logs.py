@@ -3,8 +3,8 @@
 STAGELENS_LOG_LEVEL     info    debug, info, warning or error: the lowest level that is written
 STAGELENS_LOG_FORMAT    text    text or json
 
-A JSON line has `time`, `level`, `logger` and `message`; `fields` with the `extra=` values of the call, and `exception` where
-there was one. Passwords in URLs and secrets from the environment are written as `…` in every record.
+A JSON line has `time`, `level`, `logger` and `message`, `fields` with the `extra=` values of the call, and `exception` if there
+was one. Passwords in URLs and secrets from the environment are replaced by `…` in every record.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _log = logging.getLogger("stagelens")
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-# Libraries whose info messages are of no use to an operator.
+# Libraries whose info messages are not useful to an operator.
 _QUIET = ("alembic", "httpx", "uvicorn", "werkzeug")
-# Attributes that every record has.
+# Standard attributes of every log record.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 # Control characters except newline and tab, and Unicode line separators.
@@ -37,12 +37,12 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _UNINDENTED = re.compile(r"\n(?! )")
 
 _HIDDEN = "…"
-# user:password@ of a URL, up to the last "@", which a password may contain.
+# `user:password@` of a URL, up to the last "@", because a password may contain "@".
 _LOGIN = re.compile(r"(?<=://)([^\s/@:]*):(\S+)(?=@)")
-# Names of variables that hold a secret, and not the path of one.
+# Names of variables that hold a secret, and not the path of a secret file.
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|WEBHOOK|ROUTING_KEY|API_KEY|ACCESS_KEY|CREDENTIAL")
 _PLACE = re.compile(r"_(FILE|PATH|DIR)$")
-# Shorter secrets would mask half of every line.
+# Minimum length of a masked secret: masking shorter ones would hide unrelated text. [characters]
 _MIN_SECRET_CHARS = 8
 
 
@@ -51,13 +51,13 @@ class CommandOutput:
     """Status output of a command: stdout for people, the log for machines.
 
     Args:
-        is_json: Whether the log is JSON; then nothing else may be written.
+        is_json: Whether the log is JSON, so that no other output is allowed.
     """
 
     is_json: bool
 
     def print_lines(self, *lines: str) -> None:
-        """Print *lines* about the start or end of a command."""
+        """Print *lines* about the start or end of a command, or log them if the log is JSON."""
         if not self.is_json:
             print(*lines, sep="\n  ", flush=True)
             return
@@ -69,8 +69,8 @@ class CommandOutput:
         """Log an error that ends a JSON-logging command and exit with 1; in text mode the caller prints the error.
 
         Raises:
-            StagelensError: There was one.
-            SystemExit: There was one, and it is in the log.
+            StagelensError: The command failed, in text mode.
+            SystemExit: The command failed, and the error is in the JSON log.
         """
         try:
             yield
@@ -86,10 +86,10 @@ def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> C
 
     Args:
         env: The environment.
-        stream: Where to write; stderr if left out.
+        stream: Output stream; by default stderr.
 
     Raises:
-        ConfigError: A value is not what its key allows.
+        ConfigError: A setting of the log is invalid.
     """
     level, form = (
         _one_of(env, "STAGELENS_LOG_LEVEL", "info", LEVELS),
@@ -121,14 +121,14 @@ def _one_of(env: Mapping[str, str], key: str, otherwise: str, allowed: Mapping[s
 
 
 class _Lines(logging.Formatter):
-    """Format each record as one line with further lines indented, so that no logged text can look like another record."""
+    """Formatter of records as text; further lines of a record are indented, so that logged text cannot imitate a record."""
 
     def __init__(self, secrets: list[str]) -> None:
         super().__init__(_TEXT)
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        # Secrets first: one with several lines is no longer found after the lines are indented.
+        # Secrets are replaced first, because a secret with several lines cannot be found after indentation.
         text = self._clean(super().format(record))
         text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
         return _UNINDENTED.sub("\n  ", text)
@@ -141,7 +141,7 @@ class _Lines(logging.Formatter):
 
 
 class _Json(_Lines):
-    """Format each record as one JSON object."""
+    """Formatter of records as JSON objects, one a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, object] = {

@@ -1,7 +1,7 @@
 """Metric, attribute and header names on the wire.
 
-OpenTelemetry semantic conventions where one exists (service.*, deployment.environment.name, http.route, error.type);
-`inference.*` where none does.
+Names follow the OpenTelemetry semantic conventions where a convention exists (service.*, deployment.environment.name,
+http.route, error.type); other names start with `inference.*`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 # Metrics: base-2 exponential histograms with delta temporality. Values of these three are in seconds.
 REQUEST_DURATION = "inference.request.duration"
 STAGE_DURATION = "inference.stage.duration"
-# Bucket i holds no count, but the microseconds in the stage of requests whose end-to-end latency is in bucket i.
+# Bucket i holds no count, but the time in the stage of requests whose end-to-end latency is in bucket i. [microseconds]
 STAGE_TIME = "inference.stage.time"
 
 # Streamed responses: time from the start of the request to its first token, from one token to the next, and the longest wait
@@ -58,10 +58,10 @@ ENGINE_BATCH = "inference.engine.batch"
 AGENT_COST = "stagelens.agent.cost"
 AGENT_BACKGROUND = "stagelens.agent.background"
 
-# Hardware (`core.hardware`), only in the store. An observation is the value of a measure at a place in an export.
+# Hardware values (`core.hardware`), a metric only in the store. An observation is the value of a measure at a place in an export.
 HARDWARE = "inference.hardware"
 
-# Metrics whose "counts" are microseconds and which therefore have no sum.
+# Metrics whose "counts" are microseconds, and which therefore have no sum.
 TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME)
 
 # Requests that the agent could not count, by reason; a monotonic delta sum.
@@ -141,9 +141,9 @@ DEFINITIONS = MappingProxyType(
     }
 )
 
-# Recording levels of the agent, most expensive first: everything; no traces; neither traces nor facts about requests other than
-# the model (tokens, batch sizes, failed calls); requests without stages; nothing. A process that records nothing reports it
-# by one 0 in each export.
+# Recording levels of the agent, most expensive first: everything; no traces; neither traces nor details of requests other than
+# the model (tokens, batch sizes, failed calls); requests without stages; nothing. A process that records nothing reports this
+# with a single 0 in each export.
 AGENT_LEVELS = ("all", "no_traces", "no_facts", "requests_only", "nothing")
 
 STATUS_OK = "ok"
@@ -153,11 +153,11 @@ STATUS_ERROR = "error"
 KEPT_BECAUSE = "stagelens.kept.because"
 # Nanoseconds of the request's wall time that belong to the stage, one attribute each: stagelens.stage.<key>.
 STAGE_SELF_PREFIX = "stagelens.stage."
-# How the stage was timed, unless by a clock around the call: gpu, launch, reported or averaged.
+# Timing method of the stage, unless a clock around the call: gpu, launch, reported or averaged.
 TIMING = "stagelens.timing"
 # Dialects of servers that reported implausible times for calls of the request, which are not used.
 SUSPECT = "stagelens.report.suspect"
-# Part of its stage that a span covers, if there are several: the body of a response after its headers.
+# Part of a stage that a span covers, if a stage has several parts: the body of a response after its headers.
 PART = "stagelens.part"
 # Nanoseconds of a span in which it was stalled (`core.stages`): stagelens.stall.<cause>, and for a root also by stage:
 # stagelens.stall.<cause>.<stage>.

@@ -1,13 +1,13 @@
 """Attribution of request time: every instant belongs to exactly one stage, or to `overhead`.
 
-Recorded intervals nest (a tokenizer inside preprocess), and those of parallel threads overlap. An instant belongs to the
-innermost stage active at that time. If overlapping stages do not contain each other, it belongs to the stage that ends last,
-because the request waited for that one.
+Recorded intervals may be nested (a tokenizer inside preprocess), and intervals of parallel threads may overlap. An instant
+belongs to the innermost stage active at that time. If overlapping stages do not contain each other, the instant belongs to the
+stage that ends last, because the request waited for that stage.
 
-Both rules are one: the stage that *started last*. Of the active intervals let X be the one that started last (of those
-that started together, the one that ends first). No other active interval lies inside X, so X is innermost. Of two
-innermost intervals neither contains the other, so the one that started later also ends later. Sorted by start, the active
-intervals are therefore a stack, and the sweep costs O(n log n), the sort.
+Both rules select the stage that *started last*. Let X be the active interval that started last (of intervals that started
+together, the one that ends first). No other active interval lies inside X, so X is innermost. Of two innermost intervals neither
+contains the other, so the one that started later also ends later. Sorted by start, the active intervals are therefore a stack,
+and the sweep costs O(n log n), the cost of the sort.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
     """Return the time of [t0, t1) that belongs to each stage, `overhead` included; the values add up to t1 - t0 exactly.
 
     Args:
-        intervals: In any order. What lies outside the request is cut off; a stage that lies outside it altogether, or
-            ends before it starts, is not the request's. [nanoseconds]
-        t0: When the request started. [nanoseconds]
-        t1: When it ended; not before *t0*. [nanoseconds]
+        intervals: Intervals of stages, in any order. The parts outside the request are cut off; an interval that lies outside
+            the request, or ends before it starts, is ignored. [nanoseconds]
+        t0: Start of the request. [nanoseconds]
+        t1: End of the request, not before *t0*. [nanoseconds]
 
     Returns:
-        Stage to its exclusive time: 0 for a stage whose whole time others inside it took. [nanoseconds]
+        Exclusive time by stage; 0 for a stage that is completely covered by stages inside it. [nanoseconds]
 
     >>> partition([("preprocess", 0, 6), ("tokenize", 2, 5), ("forward", 6, 9)], 0, 10)
     {'overhead': 1, 'preprocess': 3, 'tokenize': 3, 'forward': 3}
     """
-    # Most requests have consecutive intervals: these need no sweep.
+    # Most requests have only consecutive intervals, which need no sweep.
     own: dict[str, int] = {OVERHEAD: 0}
     idle, now = 0, t0
     for stage, start, end in intervals:
@@ -50,7 +50,7 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
 
 
 def segments(intervals: Iterable[Interval], t0: int, t1: int) -> list[Interval]:
-    """Return the consecutive intervals that `partition` adds up: all of [t0, t1) in order of time, each with its stage.
+    """Return the consecutive intervals that `partition` adds up: they cover [t0, t1) in order of time, each with its stage.
 
     >>> segments([("preprocess", 0, 6), ("tokenize", 2, 5)], 0, 7)
     [('preprocess', 0, 2), ('tokenize', 2, 5), ('preprocess', 5, 6), ('overhead', 6, 7)]
@@ -76,11 +76,11 @@ def _swept(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, int]:
 
 
 def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tuple[int, int, int, str]]:
-    # The owner comes last. Of two stages with the same times it is the one charted first, of custom stages the later name,
-    # so that the order of recording never decides.
-    # Sorting plain tuples: a key function would take as long as the rest of the sweep.
+    # The owner of an instant comes last in the order. Of two stages with the same times the owner is the stage charted first, of
+    # custom stages the later name, so that the order of recording has no influence.
+    # Plain tuples are sorted, because a key function would take as long as the rest of the sweep.
     return sorted(
-        (start if start > t0 else t0, -(end if end < t1 else t1), -ORDER.get(stage, len(ORDER)), stage)  # noqa: FURB136 - calls cost more
+        (start if start > t0 else t0, -(end if end < t1 else t1), -ORDER.get(stage, len(ORDER)), stage)  # noqa: FURB136 - calls are slower
         for stage, start, end in intervals
         if start <= end and start <= t1 and end >= t0
     )

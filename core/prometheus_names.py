@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
 
-# Optional labels by their names in the settings; `service_name` and `status` are always there. Kubernetes service discovery
-# uses `service` and `namespace` for its targets, so those names are avoided.
+# Optional labels by their names in the settings; `service_name` and `status` are always present. Kubernetes service discovery
+# uses `service` and `namespace` for its targets, so these names are avoided.
 LABELS = {
     "version": "service_version",
     "environment": "environment",
@@ -17,7 +17,7 @@ LABELS = {
     "route": "route",
     "device": "device",
 }
-# Labels of low cardinality, whatever the number of routes and models.
+# Default labels, of low cardinality whatever the number of routes and models.
 DEFAULT_LABELS = ("version", "environment")
 # Upper bounds of the classic buckets, from about 1 ms to 256 s. [seconds]
 LADDER = tuple(2.0**power for power in range(-10, 9))
@@ -26,13 +26,13 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """A histogram metric on /metrics.
+    """Metric family of histograms on /metrics.
 
     Args:
         name: Name in Prometheus.
         text: Help text.
-        source: The OTLP metric it counts, one of `names.METRICS`.
-        key: Label of the data point key; "" where all points are added up.
+        source: OTLP metric whose points are counted, one of `names.METRICS`.
+        key: Label for the key of data points; "" if the points of all keys are added up.
     """
 
     name: str
@@ -74,7 +74,7 @@ FAMILIES = (
 
 
 def format_labels(labels: Sequence[tuple[str, str]]) -> str:
-    r"""Return *labels* as they are written between braces.
+    r"""Return *labels* in the text format of Prometheus, without the braces.
 
     >>> format_labels([("route", '/a"b')])
     'route="/a\\"b"'

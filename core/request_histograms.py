@@ -1,9 +1,9 @@
-"""Histograms of one series over a stretch of time, filled request by request.
+"""Histograms of one series over a stretch of time, to which requests are added one by one.
 
-Three of them show where the time of all requests went: requests by latency, split by their dominant stage; requests by the
-exclusive time of each stage; and, for each bucket of the latency, the nanoseconds that its requests spent in each stage.
-With the last one, "where did the time go at p99" is a sum instead of a guess. Streaming requests have the same up to
-their first token, and histograms of their stream.
+Three histograms describe the time of all requests: requests by latency, split by their dominant stage; requests by the exclusive
+time of each stage; and, for each bucket of the latency, the nanoseconds that its requests spent in each stage. With the last one
+the breakdown of a percentile is a sum instead of an estimate. Streaming requests have the same histograms up to their first
+token, and histograms of their stream.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class RequestHistograms:
     __slots__ = ("_held_up", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
 
     def __init__(self) -> None:
-        # By dominant stage, and by stage. [seconds]
+        # Latency by dominant stage, and exclusive time by stage. [seconds]
         self._requests: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._stages: defaultdict[str, Histogram] = defaultdict(Histogram)
-        # By bucket of the latency, or of the time to the first token, and stage. [nanoseconds]
+        # Time by bucket of the latency (or of the time to the first token) and stage. [nanoseconds]
         self._spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._spent_to_first_token: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        # By bucket of the latency, and stall key. [nanoseconds]
+        # Stalled time by bucket of the latency and stall key. [nanoseconds]
         self._held_up: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        # By metric and its key: definition, type of token, …
+        # Histograms of streams by metric and its key: definition, type of token, …
         self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
     @property
@@ -74,7 +74,7 @@ class RequestHistograms:
         _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
 
     def add_stream(self, metric: str, key: str, value: float) -> None:
-        """Count *value*, from 0 up, of a metric whose points have *key* instead of a stage; see `names.METRICS`."""
+        """Count *value* (>= 0) of a metric whose points have *key* instead of a stage; see `names.METRICS`."""
         self._streams[metric, key].count_one(value)
 
     def add_equal(self, metric: str, key: str, value: float, requests: int) -> None:
@@ -82,7 +82,7 @@ class RequestHistograms:
         self._streams[metric, key].record(value, requests)
 
     def histograms(self) -> Iterator[tuple[str, str, Histogram]]:
-        """Yield metric, key (`names.METRICS`) and histogram; time metrics hold microseconds."""
+        """Yield the metric, the key (see `names.METRICS`) and the histogram of each; time metrics hold microseconds."""
         for stage, histogram in self._requests.items():
             yield names.REQUEST_DURATION, stage, histogram
         for stage, histogram in self._stages.items():
@@ -96,14 +96,14 @@ class RequestHistograms:
 
 
 def dominant_stage(own: Mapping[str, int]) -> str:
-    """Return the stage that took most of a request; `overhead` where most of it belongs to no stage.
+    """Return the stage with the most time of a request; `overhead` if most of the time belongs to no stage.
 
     >>> dominant_stage({"overhead": 9, "forward": 2, "queue": 2}), dominant_stage({"overhead": 2, "forward": 2, "queue": 2})
     ('overhead', 'forward')
     """
     most, longest = -1, OVERHEAD
     for stage, spent in own.items():
-        # Ties go to the stage charted first, so that the order of recording never decides.
+        # Of equal stages the one charted first is dominant, so that the order of recording has no influence.
         if spent > most or (spent == most and position(stage) < position(longest)):
             most, longest = spent, stage
     return longest
@@ -112,7 +112,7 @@ def dominant_stage(own: Mapping[str, int]) -> str:
 def round_to_microseconds(spent: Mapping[str, int]) -> dict[str, int]:
     """Return nanoseconds per stage as whole microseconds that add up to the rounded total.
 
-    Rounding each on its own would lose every stage below half a microsecond, and the sum with them.
+    Rounding each stage alone would lose stages below half a microsecond, and change the sum.
 
     >>> round_to_microseconds({"forward": 400, "queue": 400, "overhead": 1200})
     {'forward': 0, 'queue': 1, 'overhead': 1}

@@ -1,6 +1,6 @@
 """Stages of a request, causes of stalls, and phases of a cold start: their names on the wire, in the store and on pages.
 
-Stages are listed in the order in which charts stack them: compute at the bottom, waiting on top. Stalls overlay stages and
+Stages are listed in the order in which charts stack them: compute at the bottom, waiting on top. Stalls overlap stages and
 explain why a stage took long.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A named, exclusive share of a request's wall time.
+    """Stage of a request: a named, exclusive share of its wall time.
 
     Args:
-        key: The name on the wire and in the store.
+        key: Name on the wire and in the store.
         label: Name on pages.
-        meaning: One line for a tooltip.
-        waiting: Whether the request only waits in it, so that no faster code would help.
+        meaning: Description for a tooltip, one line.
+        waiting: Whether the request only waits in the stage, so that faster code would not help.
     """
 
     key: str
@@ -46,12 +46,12 @@ STAGES: tuple[Stage, ...] = (
 )
 
 OVERHEAD = "overhead"
-# The whole time of a request recorded without stages; a request with stages has none of it.
+# Stage of the whole time of a request that was recorded without stages; a request with stages has no such time.
 UNTIMED = "untimed"
 ORDER: dict[str, int] = {stage.key: position for position, stage in enumerate(STAGES)}
 BY_KEY: dict[str, Stage] = {stage.key: stage for stage in STAGES}
 
-# A chart stays readable with three custom stages; further ones are merged into OTHER.
+# Maximum number of custom stages in a readable chart; further stages are merged into OTHER.
 MAX_CUSTOM_STAGES = 3
 OTHER = "__other__"
 
@@ -71,7 +71,7 @@ def label(key: str) -> str:
 
 
 def position(key: str) -> tuple[int, str]:
-    """Return the sort key of stage *key*: the fixed order; custom stages come just below `overhead`, by name.
+    """Return the sort key of stage *key*: fixed stages in their order, and custom stages by name just below `overhead`.
 
     >>> sorted(["overhead", "rerank", "queue", "forward"], key=position)
     ['forward', 'queue', 'rerank', 'overhead']
@@ -88,12 +88,12 @@ def ordered(stages: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StallCause:
-    """A reason why requests made no progress.
+    """Cause of a stall, during which requests make no progress.
 
     Args:
-        key: The name on the wire and in the store.
+        key: Name on the wire and in the store.
         label: Label of an affected span.
-        told: Beginning of a sentence about it; a duration follows.
+        told: Start of a sentence about the stall, followed by a duration.
     """
 
     key: str
@@ -112,8 +112,8 @@ STALL_COMPILE = StallCause("compile", "torch.compile", "torch.compile was at wor
 
 STALL_CAUSES = {cause.key: cause for cause in (STALL_GC, STALL_LOOP, STALL_CPU, STALL_COMPILE)}
 
-# Stages in which a request waits for its event loop. In any other stage it runs on the loop and may be what blocks it, or in
-# a thread, which a stalled loop does not delay.
+# Stages in which a request waits for its event loop. In any other stage the request runs on the loop, and may block it, or in a
+# thread, which a stalled loop does not delay.
 _WAITS_FOR_LOOP = {"queue", "dependency", "network", OVERHEAD}
 
 
@@ -127,7 +127,7 @@ def holds_up(cause: str, stage: str) -> bool:
 
 
 def stall_key(cause: str, stage: str) -> str:
-    """Return the name under which the time is counted in which *cause* stalled *stage*.
+    """Return the key for counting the time in which *cause* stalled *stage*.
 
     >>> stall_key("gc", "forward")
     'gc:forward'
@@ -136,7 +136,7 @@ def stall_key(cause: str, stage: str) -> str:
 
 
 def split_stall_key(name: str) -> tuple[str, str]:
-    """Return cause and stage of a name made by `stall_key`.
+    """Return the cause and the stage of a key from `stall_key`.
 
     >>> split_stall_key("gc:forward")
     ('gc', 'forward')
@@ -147,10 +147,10 @@ def split_stall_key(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoadPhase:
-    """A phase of a cold start.
+    """Phase of a cold start.
 
     Args:
-        key: The name on the wire and in the store.
+        key: Name on the wire and in the store.
         label: Name on pages.
         text: Description.
     """

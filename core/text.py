@@ -1,12 +1,12 @@
-"""Text and numbers from objects that are not trusted: printable, short, within the limits of the wire format."""
+"""Conversion of untrusted objects into text and numbers that are printable, short, and within the limits of the wire format."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-# OTLP integers have 64 bits: the collector refuses the whole export if one of them is larger.
+# Maximum of an OTLP integer, which has 64 bits: the collector refuses the whole export if one integer is larger.
 MAX_INTEGER: Final = 2**63 - 1
-# Limit for a name that the user's code supplies. [characters]
+# Maximum length of a name from the user's code. [characters]
 MAX_TEXT: Final = 200
 
 
@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def to_text(value: object) -> str:
-    """Return *value* as printable text of at most `MAX_TEXT` characters; "" if it has no text. Never raises."""
+    """Return *value* as printable text of at most `MAX_TEXT` characters; "" if the conversion fails. Never raises."""
     try:
         return "" if value is None else printable(str(value)[:MAX_TEXT])
     except Exception:  # noqa: BLE001 - the conversion of a foreign object may raise anything

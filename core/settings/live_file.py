@@ -25,7 +25,7 @@ class FileError(ConfigError):
         problems: Errors in the file and in the files it includes.
 
     Attributes:
-        problems: The same, in order of files and lines.
+        problems: The errors in the order of files and lines.
         files: Included files that have errors.
     """
 
@@ -47,7 +47,7 @@ def read_document(path: Path, kind: str) -> Document:
     """Read the YAML document in the file at *path*; *kind* names it in messages, such as `an SLO file`.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be read.
     """
     return parse(_text(path, kind))
 
@@ -56,7 +56,7 @@ def read_documents(path: Path, kind: str) -> list[Document]:
     """Read all YAML documents in the file at *path*, at least one, as `read_document` does.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be read.
     """
     return parse_all(_text(path, kind))
 
@@ -73,16 +73,16 @@ def _text(path: Path, kind: str) -> str:
 
 
 class LiveFile(Generic[T]):
-    """A file that is reloaded when it changes; an invalid version leaves the last valid one in force. Thread-safe.
+    """A file that is reloaded when it changes; an invalid version leaves the last valid content in force. Thread-safe.
 
     Args:
-        path: The file, or None for none.
-        read: Parses the file; raises ConfigError if it is invalid.
-        included: Returns the other files that were read for it; a change of one of them reloads all.
+        path: The file; None for no file.
+        read: Function that parses the file and raises ConfigError if it is invalid.
+        included: Function that returns the other files that were read; a change of one of them reloads all files.
 
     Attributes:
         current: Content in force; None until the file was valid once.
-        errors: Errors of the file as it is now; empty if it is valid.
+        errors: Errors of the current version of the file; empty if it is valid.
         changed_at: Time at which the content in force was read.
     """
 
@@ -95,7 +95,7 @@ class LiveFile(Generic[T]):
         self.changed_at: datetime | None = None
         self._read = read
         self._included = included
-        # Of the file and its includes; empty until it was read.
+        # Stamps of the file and its includes; empty before the first reading.
         self._stamps: dict[Path, tuple[int, int, int] | None] = {}
         self._lock = threading.Lock()
 
@@ -105,24 +105,24 @@ class LiveFile(Generic[T]):
             return
         with self._lock:
             if not self._stamps or any(stamp_of(path) != stamp for path, stamp in self._stamps.items()):
-                # Taken before reading, so that a change meanwhile triggers another reload.
+                # The stamps are read before the files, so that a change meanwhile causes another reload.
                 before = {path: stamp_of(path) for path in (self.path, *self._stamps)}
                 files = (self.path, *self._take(self.path, now))
                 self._stamps = {path: before[path] if path in before else stamp_of(path) for path in files}
 
     def accepted(self, found: T) -> None:
-        """Log the content that is now in force."""
+        """Log the new content in force; called after a valid version was read."""
         log.info("%s: %s", self.path, found)
 
     def refused(self) -> None:
-        """Log the errors, and what stays in force."""
+        """Log the errors of an invalid version, and which content stays in force."""
         for line in self.errors:
             log.error("%s", line)
         kept = "nothing of it is in force" if self.current is None else "the previous version stays in force"
         log.error("%s: %s until it is fixed; it is read again when it changes", self.path, kept)
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:
-        """Reload the file; return the other files that belong to it."""
+        """Reload the file, and return the other files that were read for it."""
         try:
             found = self._read(path)
         except ConfigError as error:

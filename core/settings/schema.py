@@ -1,7 +1,7 @@
 """All settings of Stagelens in one list.
 
-The command line takes its options from here, and docs/configuration.md its tables; tests/test_docs.py compares them. The
-`config` modules of the packages read the values.
+The options of the command line and the tables in docs/configuration.md come from this list; tests/test_docs.py compares them.
+The `config` modules of the packages read the values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An environment variable that may also be an option of the command line.
+    """Setting: an environment variable, which may also be an option of the command line.
 
     Args:
         variable: Environment variable; two variables that differ by signal, separated by a comma.
@@ -30,7 +30,7 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """Help text of the command line option."""
+        """Help text of the command line option, with default and variable."""
         meaning = _LINK.sub(r"\1", self.meaning).replace("`", "")
         return f"{meaning} (default {self.default or 'none'}) [{self.variable}]"
 

@@ -1,4 +1,4 @@
-"""Durations and sizes as users write them, with errors that name the key, the value and the allowed form."""
+"""Parsing and formatting of durations and sizes as users write them; errors name the key, the value and the allowed form."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..errors import ConfigError
 
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
-# Sizes from here on would show four digits.
+# Number of units from which a size would be shown with four digits.
 _FOUR_DIGITS = 999.5
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
 
 def parse_duration(text: str, key: str) -> timedelta:
-    """Read a duration such as `250ms`, `5m` or `30d`.
+    """Parse a duration such as `250ms`, `5m` or `30d`.
 
     Args:
-        text: The user's text.
+        text: Text of the setting.
         key: Name of the setting, for the error message.
 
     Raises:
-        ConfigError: *text* is not a number with a unit, or one that is too large.
+        ConfigError: *text* is not a number with a unit, or the number is too large.
 
     >>> parse_duration("90s", "window")
     datetime.timedelta(seconds=90)
@@ -37,10 +37,10 @@ def parse_duration(text: str, key: str) -> timedelta:
 
 
 def parse_size(text: str, key: str) -> int:
-    """Read a size such as `16MiB` as bytes.
+    """Parse a size such as `16MiB`, and return it in bytes.
 
     Raises:
-        ConfigError: *text* is not a number with a unit, or one that is too large.
+        ConfigError: *text* is not a number with a unit, or the number is too large.
 
     >>> parse_size("16MiB", "limit")
     16777216
@@ -68,12 +68,12 @@ def format_size(size_bytes: float) -> str:
 
 
 def require_positive(key: str, text: str, value: float) -> int:
-    """Return *value* as a whole number.
+    """Return *value* as a whole number of at least one.
 
     Args:
-        key: The setting.
-        text: Its value as written.
-        value: The same as a number.
+        key: Name of the setting, for the error message.
+        text: Text of the setting, for the error message.
+        value: Value of the setting.
 
     Raises:
         ConfigError: *value* is less than one.

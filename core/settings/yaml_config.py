@@ -1,4 +1,4 @@
-"""YAML configuration: documents with the line of every value, typed access to the keys of one mapping, and its secrets.
+"""YAML configuration: documents with the line of every value, typed access to the keys of a mapping, and secrets.
 
 Each wrong value becomes a problem of the document, with its line, key, value and the allowed form. Secrets come from the
 environment, from files, or (where allowed) from the YAML file itself.
@@ -22,7 +22,7 @@ from .values import parse_duration
 # Path of a value: keys and list positions from the top of the document.
 Place = tuple[str | int, ...]
 
-# Limit on expanded aliases: a few lines of nested aliases can stand for millions of values.
+# Maximum number of places, with aliases expanded: a few lines of nested aliases can expand to millions of values.
 MAX_PLACES = 100_000
 
 
@@ -32,8 +32,8 @@ class Problem:
 
     Args:
         line: Line, counted from 1.
-        text: What is wrong, and what to do.
-        path: The file, where it is not the one that was read.
+        text: The error and its fix.
+        path: The file, if it is another file than the one that was read.
     """
 
     line: int
@@ -46,10 +46,10 @@ class Document:
     """A YAML document.
 
     Args:
-        value: Content, in plain Python.
+        value: Content as Python objects.
         lines: Line of every key and list item.
-        problems: Errors.
-        warnings: Values that may be read differently than intended.
+        problems: Errors in the document.
+        warnings: Values that YAML may interpret differently than intended.
     """
 
     value: Any
@@ -65,7 +65,7 @@ class Document:
 
 
 def parse(text: str) -> Document:
-    """Parse one YAML document; errors are in its `problems`."""
+    """Parse one YAML document; errors are added to its `problems`."""
     first, *more = parse_all(text)
     if more:
         line = more[0].line(())
@@ -74,7 +74,7 @@ def parse(text: str) -> Document:
 
 
 def parse_all(text: str) -> list[Document]:
-    """Parse all YAML documents of *text*, at least one; the errors of each are in its `problems`."""
+    """Parse all YAML documents of *text*, at least one; errors are added to the `problems` of their document."""
     made: list[Document] = []
     document = Document(None)
     try:
@@ -144,7 +144,7 @@ def _syntax(error: yaml.YAMLError) -> Problem:
 class Fields:
     """The keys of one mapping; `finish` reports the keys that were never requested.
 
-    A wrong or missing value is noted and its default returned, so that one pass finds every mistake.
+    For a wrong or missing value, a problem is added and the default is returned, so that one pass finds all problems.
 
     Args:
         document: Document of the mapping; problems are added to it.
@@ -185,7 +185,7 @@ class Fields:
         return self.text(key) or None
 
     def ratio(self, key: str, *, example: float) -> float:
-        """Return the ratio at *key*, which is required; *example* also stands in for a wrong one."""
+        """Return the ratio at *key*, which is required; *example* is returned for a wrong value."""
         value = self._take(key)
         if value is None:
             self.missing(key, str(example))
@@ -197,7 +197,7 @@ class Fields:
         return example
 
     def amount(self, key: str, *, example: str, whole: bool = False) -> float | None:
-        """Return the number above zero at *key*, or None when it is missing or wrong; *whole* takes no fractions."""
+        """Return the number above zero at *key*, or None if it is missing or wrong; *whole* allows only whole numbers."""
         value = self._take(key)
         if value is None:
             return None
@@ -209,7 +209,7 @@ class Fields:
         return float(value)
 
     def duration(self, key: str, *, example: str, required: bool = True) -> timedelta | None:
-        """Return the duration at *key*, or None when it is missing or wrong."""
+        """Return the duration at *key*, or None if it is missing or wrong."""
         value = self._take(key)
         if value is None:
             if required:
@@ -226,7 +226,7 @@ class Fields:
         return length
 
     def moment(self, key: str, *, example: str = "") -> datetime | None:
-        """Return the time at *key* in UTC, or None when it is missing or wrong; with an *example* it is required."""
+        """Return the time at *key* in UTC, or None if it is missing or wrong; with an *example* it is required."""
         value = self._take(key)
         if value is None:
             if example:
@@ -243,7 +243,7 @@ class Fields:
         self.complain(f"{self.name(key)} is {str(self._values[key])!r}, which {why}; {fix}", key)
 
     def texts(self, key: str, *, example: str = "") -> list[str]:
-        """Return the texts at *key*: a list, or one alone; with an *example* it is required."""
+        """Return the texts at *key*, a list or a single text; with an *example* the key is required."""
         value = self._take(key)
         if value is None:
             if example:
@@ -256,7 +256,7 @@ class Fields:
         return [str(each).strip() for each in found]
 
     def mapping(self, key: str, *, example: str) -> Fields | None:
-        """Return the mapping at *key*, or None when it is missing; *example* is a key and a value it may have."""
+        """Return the mapping at *key*, or None if it is missing; *example* is a key and a value of the mapping."""
         value = self._take(key)
         return None if value is None else Fields(self._document, (*self._place, key), value, example=example)
 
@@ -270,7 +270,7 @@ class Fields:
         return tuple(self._values)
 
     def line_of(self, key: str = "") -> int:
-        """Return the line of *key*, or of the mapping itself."""
+        """Return the line of *key*, or of the mapping if *key* is missing."""
         return self._document.line((*self._place, key) if key else self._place)
 
     def items(self, key: str) -> list[tuple[Place, Any]]:
@@ -293,7 +293,7 @@ class Fields:
         return value
 
     def one_of(self, key: str, allowed: Sequence[str]) -> str:
-        """Return the word at *key*, which must be one of *allowed*."""
+        """Return the text at *key*, which must be one of *allowed*."""
         value = self.text(key, example=allowed[0])
         if value and value not in allowed:
             self.complain(
@@ -314,11 +314,11 @@ class Fields:
                 self.complain(f"{self.name(key)} is not known{fix}", key)
 
     def complain(self, text: str, key: str = "") -> None:
-        """Add a problem at the line of *key*, or of the mapping itself."""
+        """Add a problem at the line of *key*, or of the mapping if *key* is missing."""
         self._document.problems.append(Problem(self.line_of(key), text))
 
     def missing(self, key: str, example: str) -> None:
-        """Add a problem: *key* is missing."""
+        """Add the problem that *key* is missing."""
         self.complain(f"{self.name(key)} is missing; add `{key}: {example}`")
 
     def name(self, key: str) -> str:
@@ -331,7 +331,7 @@ class Fields:
 
 
 def _as_ratio(value: object) -> float | None:
-    """Guess the ratio behind a percentage: 99.9 or "99.9%"."""
+    """Return the ratio for a probable percentage such as 99.9 or "99.9%"."""
     try:
         number = float(str(value).strip().removesuffix("%"))
     except ValueError:
@@ -352,12 +352,12 @@ def _such_as(example: str) -> str:
 
 
 def meant(word: str, allowed: Iterable[str]) -> str:
-    """Return a "did you mean" hint with the nearest of *allowed*; "" where none is near."""
+    """Return a "did you mean" hint with the most similar of *allowed*; "" if none is similar."""
     near = difflib.get_close_matches(word, list(allowed), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-# A key or an address; a larger file was mounted by mistake.
+# Maximum size of a secret file, which holds a key or an address; a larger file was mounted by mistake.
 MAX_FILE_BYTES = 16_384
 
 
@@ -366,13 +366,13 @@ class Secrets:
 
     Args:
         document: Document of the entry; a secret file that is now empty or missing becomes a warning there.
-        fields: The entry.
+        fields: Fields of the entry.
         env: The environment.
         held: Last secret of each file by path, updated by each read. During a rotation the file may be empty or
-            missing for a moment; the last secret is used until it is back.
+            missing for a moment; the last secret is used until the file is readable again.
 
     Attributes:
-        lacking: Environment variable or file that should hold a secret and does not; empty when nothing is missing.
+        lacking: Environment variable or file with a missing secret; empty if no secret is missing.
         files: Files that hold secrets.
     """
 
@@ -385,9 +385,10 @@ class Secrets:
         self._held = held
 
     def take(self, key: str, *, example: str = "", is_address: bool = False) -> str:
-        """Return the secret *key*; with an *example*, the name of an environment variable, it is required.
+        """Return the secret *key*; with an *example*, the name of an environment variable, the secret is required.
 
-        It is taken from the variable `<key>_env` names, the file `<key>_file` names, or *key* itself.
+        The secret is read from the environment variable named by `<key>_env`, from the file named by `<key>_file`, or from
+        *key* itself.
         """
         here = self._fields.address(key) if is_address else self._fields.text(key)
         given = {f"{key}_env": self._fields.text(f"{key}_env"), f"{key}_file": self._fields.text(f"{key}_file")}
@@ -407,7 +408,7 @@ class Secrets:
         return value
 
     def _content(self, key: str, path: str) -> str:
-        """Return the secret in the file at *path*, or the last one it held; "" if it never held one."""
+        """Return the secret in the file at *path*, or the last secret that was read from it; "" if there is none."""
         self.files.append(Path(path))
         found, trouble = _read(path)
         if found:
@@ -419,7 +420,7 @@ class Secrets:
 
 
 def _read(path: str) -> tuple[str, str]:
-    """Return the one line of text in the file at *path*; or nothing, and what is wrong with the file."""
+    """Return the single line of text in the file at *path*, and a description of the error, "" for none."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1).decode().strip()
