@@ -45,12 +45,12 @@ class Seen:
 
     @cached_property
     def services(self) -> list[str]:
-        """The names of all services."""
+        """Names of all services in the store, sorted."""
         return sorted(set(self.read.releases()["service"]))
 
 
 def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iterator[str]:
-    """Yield lines about the alerts of *slo* in the last 30 days before *now*.
+    """Yield lines of text about the alerts that *slo* would have sent in the 30 days before *now*.
 
     Raises:
         StoreError: The store cannot be read.
@@ -107,7 +107,7 @@ def _format_time(at: datetime) -> str:
 
 
 def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
-    """Warn when first tokens were measured by several definitions and the SLO includes all of them."""
+    """Yield a warning if the store has several definitions of the first token and the SLO selects none of them."""
     if slo.kind not in ("ttft", "tpot") or slo.definition is not None:
         return
     found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
@@ -116,10 +116,10 @@ def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check the file named in *argv*.
+    """Run `stagelens check`: validate the SLO file named in *argv*.
 
     Returns:
-        0 with a summary on the output, or 1 with every problem on the error output.
+        Exit code: 0 after a summary on standard output, or 1 after all errors on standard error.
     """
     parser = argparse.ArgumentParser(
         prog="stagelens check",
@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
-    """Return the store to replay, or the reason why there is none.
+    """Open the store to replay, or return the reason why no store is available.
 
     Raises:
         StoreError: The store named on the command line cannot be opened.
@@ -173,8 +173,8 @@ def summary(
 
     Args:
         path: The file.
-        definitions: Its content.
-        store: The store, or the reason why there is none.
+        definitions: Content of the file.
+        store: The store, or the reason why no store is available.
         note: Called with a progress text before slow steps, and with "" after them.
     """
     slos, channels = definitions.slos, definitions.channels

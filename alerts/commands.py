@@ -40,7 +40,7 @@ _LONGEST = timedelta(days=395)
 
 
 def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
-    """Return one line per incident; *everything* says whether resolved incidents are included."""
+    """Return one line of text per incident; *everything* is true if *found* includes resolved incidents."""
     if not found:
         return "No incident yet." if everything else "No incident is open; --all includes resolved incidents."
     rows = [
@@ -51,7 +51,7 @@ def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
 
 
 def format_incident(found: Incident) -> str:
-    """Return one incident with its history and deliveries."""
+    """Return the text of one incident with its history and deliveries."""
     facts = [
         ("state", _incident_state(found)),
         ("since", f"{formatting.moment(found.since)}, detected {formatting.moment(found.opened_at)}"),
@@ -76,7 +76,7 @@ def format_incident(found: Incident) -> str:
 
 
 def format_silences(found: Sequence[Silence], now: datetime) -> str:
-    """Return one line per silence."""
+    """Return one line of text per silence."""
     if not found:
         return "Nothing is silenced."
     rows = [
@@ -95,12 +95,12 @@ def format_silences(found: Sequence[Silence], now: datetime) -> str:
 
 
 def format_matchers(silence: Silence) -> str:
-    """Return the matchers of a silence, such as `service=shop, severity=ticket`."""
+    """Return the text of the matchers of a silence, such as `service=shop, severity=ticket`."""
     return ", ".join(f"{key}={value}" for key, value in silence.matchers.items())
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield *rows* in columns under *head*."""
+    """Yield the lines of a text table with the header *head* and *rows* in aligned columns."""
     every = [head, *([" ".join(text.split()) for text in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     for row in every:
@@ -407,7 +407,7 @@ def _send_opened_and_resolved(
 
 
 def _try_send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:
-    """Return the reference of the channel, and the error if any."""
+    """Send *message* and return the reference from the channel, and the error if sending failed."""
     try:
         return channel.send(message), None
     except ChannelError as error:

@@ -1,4 +1,4 @@
-"""Settings of the alerts, read once from the environment; core/options.py lists them."""
+"""Settings of the alerts service, read from environment variables at startup; `core/options.py` lists them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class AlertsConfig:
-    """Settings of the alerts.
+    """Settings of the alerts service.
 
     Args:
-        slo_file: The SLO file; None when there is none, and nothing is evaluated.
+        slo_file: Path of the SLO file; None means that no SLO is evaluated.
         interval: Evaluation interval.
-        dashboard_url: Base address of links in messages, unless the SLO file gives one.
-        env: Environment with the secrets that the SLO file names.
+        dashboard_url: Base URL of links in messages, unless the SLO file defines one.
+        env: Environment variables with the secrets that the SLO file names.
         metrics_host: Listen address of the metrics endpoint.
-        metrics_port: Its port, 0 for a free one; None for no endpoint.
+        metrics_port: Port of the metrics endpoint, 0 for a free port; None for no endpoint.
     """
 
     slo_file: Path | None = None
@@ -52,7 +52,7 @@ class AlertsConfig:
         if not url.startswith(("http://", "https://")):
             msg = f"STAGELENS_DASHBOARD_URL is {url!r}; write a web address, such as {DEFAULT_DASHBOARD}"
             raise ConfigError(msg)
-        EgressPolicy.from_env(env)  # reports errors at startup and not with the first page
+        EgressPolicy.from_env(env)  # reports errors at startup instead of with the first page
         host = env.get("STAGELENS_ALERTS_METRICS_HOST") or DEFAULT_METRICS_HOST
         return cls(_slo_file(env), interval, url.rstrip("/"), dict(env), host, _metrics_port(env))
 

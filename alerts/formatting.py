@@ -40,7 +40,7 @@ def line(text: str, limit: int) -> str:
 
 
 def sparkline(values: Sequence[float | None], widest: int = 30) -> str:
-    """Return *values* as a row of at most *widest* bars, from zero to the highest; a space where there is none.
+    """Return *values* as a row of at most *widest* bars, scaled from zero to the highest value; None becomes a space.
 
     >>> sparkline((0.0, 1.0, None, 4.0, 8.0))
     '▁▁ ▄█'
@@ -59,7 +59,7 @@ def _bar(value: float, top: float) -> str:
 
 
 def percent(ratio: float) -> str:
-    """Return *ratio* in percent with the significant digits only.
+    """Return *ratio* in percent without insignificant digits.
 
     >>> percent(0.999), percent(0.92), percent(0.034), percent(0.00012)
     ('99.9 %', '92 %', '3.4 %', '0.012 %')
@@ -73,13 +73,13 @@ def percent(ratio: float) -> str:
 
 
 def times(factor: float) -> str:
-    """Return a burn rate, as in "31 times too fast"."""
+    """Return a burn rate as a factor with one decimal at most, followed by a multiplication sign."""
     text = f"{factor:.0f}" if factor >= 20 else _trim(f"{factor:.1f}")  # noqa: PLR2004 - 14.4 is a known threshold
     return text + TIMES
 
 
 def duration(length: timedelta) -> str:
-    """Return *length* in a suitable unit.
+    """Return *length* as text in a suitable unit.
 
     >>> duration(timedelta(milliseconds=250)), duration(timedelta(minutes=90)), duration(timedelta(days=30))
     ('250 ms', '90 minutes', '30 days')
@@ -95,7 +95,7 @@ def duration(length: timedelta) -> str:
 
 
 def latency(seconds: float, *, signed: bool = False) -> str:
-    """Return a latency, or with *signed* a change of one.
+    """Return a latency as text; *signed* adds a plus sign, for a change of latency.
 
     >>> latency(0.1804), latency(0.0000312), latency(1.5, signed=True)
     ('180 ms', '31.2 µs', '+1.5 s')
@@ -110,7 +110,7 @@ def latency(seconds: float, *, signed: bool = False) -> str:
 
 
 def count(number: float) -> str:
-    """Return a number of requests.
+    """Return a number of requests as text.
 
     >>> count(8), count(12_340), count(8_840_000)
     ('8', '12,340', '8.84M')
@@ -121,7 +121,7 @@ def count(number: float) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Return a time of day in UTC with the zone, because the reader may be in any time zone.
+    """Return time and date in UTC as text with the time zone, because readers may be in any time zone.
 
     >>> moment(datetime(2026, 11, 20, 3, 4, tzinfo=UTC))
     '03:04 UTC on 20 November'
@@ -131,17 +131,17 @@ def moment(at: datetime) -> str:
 
 
 def moment_of(seconds: float) -> str:
-    """Return `moment` of a time in Unix seconds."""
+    """Return the text of `moment` for a time in Unix seconds."""
     return moment(datetime.fromtimestamp(seconds, UTC))
 
 
 def whole(ratio: float) -> float:
-    """Return a share in whole percent, unless it is below one percent."""
+    """Round *ratio* to whole percent, unless it is below one percent."""
     return round(ratio, 2) if ratio >= 0.01 else ratio  # noqa: PLR2004 - one percent
 
 
 def part(share: float) -> str:
-    """Return a share as text; a share above 1, possible when other parts shrank, is "all".
+    """Return a share as text; a share above 1, which occurs when other parts shrank, is "all".
 
     >>> part(0.92), part(0.998), part(1.02)
     ('92 %', 'all', 'all')

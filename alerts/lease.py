@@ -1,4 +1,4 @@
-"""Leases in the database: exclusive rights of one process, lost when the holder stops renewing them."""
+"""Leases in the database: the exclusive right of one process to do some work, which expires unless renewed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def hold(connection: Connection, name: str, holder: str, now: float, seconds: fl
     """Acquire or renew lease *name* within a write transaction.
 
     Args:
-        connection: An open write transaction; all its writes happen as the holder or not at all.
+        connection: An open write transaction; all its writes are committed together with the lease or rolled back.
         name: Name of the lease.
         holder: Holder name of this process.
         now: Current time. [Unix seconds]
         seconds: Validity without renewal. [seconds]
 
     Returns:
-        Whether *holder* has the lease now.
+        True if *holder* has the lease now.
     """
     free_or_mine = or_(leases.c.holder == holder, leases.c.until <= now)
     taken = connection.execute(
@@ -43,38 +43,38 @@ def hold(connection: Connection, name: str, holder: str, now: float, seconds: fl
 def renew(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
     """Renew lease *name* if *holder* was its last holder, so that a paused process does not continue after a takeover.
 
-    Arguments and result are those of `hold`.
+    Arguments and result are the same as for `hold`.
     """
     mine = update(leases).where(leases.c.name == name, leases.c.holder == holder)
     return bool(connection.execute(mine.values(until=now + seconds)).rowcount)
 
 
 def release(connection: Connection, name: str, holder: str) -> None:
-    """Release lease *name* if *holder* has it, so that the next process need not wait until it expires."""
+    """Release lease *name* if *holder* has it, so that another process can acquire it before it expires."""
     connection.execute(update(leases).where(leases.c.name == name, leases.c.holder == holder).values(until=0.0))
 
 
 def done_at(connection: Connection, name: str) -> float | None:
-    """Return when the work under lease *name* last finished, in any process, in Unix seconds; None for never."""
+    """Return the time at which any process last finished the work of lease *name*, in Unix seconds; None for never."""
     return connection.execute(select(leases.c.done_at).where(leases.c.name == name)).scalar()
 
 
 def note_done(connection: Connection, name: str, now: float) -> None:
-    """Record that the work finished, in the same transaction; *now* is in Unix seconds."""
+    """Record, in the same transaction, that the work of lease *name* finished at *now* (Unix seconds)."""
     connection.execute(update(leases).where(leases.c.name == name).values(done_at=now))
 
 
 def holder_of(connection: Connection, name: str, now: float) -> str | None:
-    """Return the holder of lease *name* at *now* (Unix seconds), or None."""
+    """Return the holder of lease *name* at *now* (Unix seconds), or None if the lease is free."""
     return connection.execute(select(leases.c.holder).where(leases.c.name == name, leases.c.until > now)).scalar()
 
 
 def held(connection: Connection, prefix: str, now: float) -> set[str]:
-    """Return the names of the leases held at *now* (Unix seconds) that begin with *prefix*."""
+    """Return the names of leases that start with *prefix* and are held at *now* (Unix seconds)."""
     mine = leases.c.name.startswith(prefix, autoescape=True), leases.c.until > now
     return set(connection.scalars(select(leases.c.name).where(*mine)))
 
 
 def forget(connection: Connection, prefix: str, now: float) -> None:
-    """Delete the leases that begin with *prefix* and have expired at *now* (Unix seconds)."""
+    """Delete the leases whose names start with *prefix* and that have expired at *now* (Unix seconds)."""
     connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), leases.c.until <= now))

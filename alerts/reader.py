@@ -32,11 +32,12 @@ class Delivery:
     Args:
         channel: Name of the channel.
         transition: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`.
-        state: `dead` was given up; `superseded` was replaced by a newer message before it was sent.
+        state: Delivery state; `dead` messages are no longer retried, `superseded` ones were replaced by a newer message
+            before they were sent.
         attempts: Number of attempts.
         at: Time of the last change of state.
-        error: Last error of the receiver; empty once accepted.
-        next_attempt: Time of the next attempt while it waits.
+        error: Last error of the receiver; empty once the message is accepted.
+        next_attempt: Time of the next attempt of a waiting message; None in other states.
     """
 
     channel: str
@@ -53,10 +54,10 @@ class Transition:
     """One transition of an incident.
 
     Args:
-        event: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`; `muted` and `unmuted` where only that changed.
-        at: Time.
+        event: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`; `muted` or `unmuted` if nothing else changed.
+        at: Time of the transition.
         headline: State at that time in one sentence.
-        note: Person who did it, or reason for muting; may be empty.
+        note: Person who caused the transition, or reason for muting; may be empty.
         told: Number of channels that were notified.
     """
 
@@ -73,26 +74,26 @@ class Incident:
 
     Args:
         id: Id, also used in PagerDuty.
-        name: Name of the SLO, or of what became slower.
+        name: Name of the SLO; `tail`, `canary` or `traffic` for the other rules.
         service: The service.
         severity: Current severity, `page` or `ticket`.
         state: `open` or `resolved`.
         opened_at: Time of detection.
         since: Estimated onset.
-        resolved_at: Time of its end.
-        headline: One sentence with object, size and stage.
+        resolved_at: Time of its end; None while it is open.
+        headline: One sentence with subject, size and stage.
         worst: Worst impact so far as text.
-        stages: Stages in which slow requests spend more time, worst first; empty when none stands out.
-        version: Release that coincides with its onset; or empty.
+        stages: Stages in which slow requests spend more time than usual, worst first; empty if no stage stands out.
+        version: Release that coincides with the onset; empty if there is none.
         link: Dashboard page of the incident.
         deliveries: Messages by channel, oldest first.
         kind: Kind of the objective, such as `latency`; `tail` for a latency regression.
         impact: Current impact in one sentence.
         acked_at: Time of acknowledgement; None if not acknowledged.
         acked_by: Person who acknowledged it.
-        muted: Reason for muting; empty when it is notified.
-        told_with: The incident it is grouped with, if that is the reason.
-        story: First incident of its group; a group is notified as one.
+        muted: Reason for muting; empty if the incident is notified.
+        told_with: Id of the incident that is notified in its place, if grouping is the reason for muting.
+        story: Id of the first incident of its group; a group is notified as one.
         transitions: Transitions, oldest first.
         ending: `recovered`, `no_data` (nothing to evaluate), `removed` (no longer defined) or `accepted`.
         overruns: Stages that exceeded their budgets, worst first.
@@ -127,11 +128,11 @@ class Incident:
 
 
 class AlertsReader:
-    """Reads SLO status and incidents; writes nothing.
+    """Read-only access to SLO status and incidents.
 
     Args:
         store: The store.
-        file: The SLO file; a standalone dashboard passes its own.
+        file: The SLO file; a standalone dashboard passes a `LiveFile` of its own.
         policy: The burn-rate policy.
     """
 
@@ -154,7 +155,7 @@ class AlertsReader:
         return sorted(stood, key=lambda status: (URGENCY[status.state], -status.burn_1h))
 
     def problems(self) -> tuple[str, ...]:
-        """Return the errors of the current SLO file, one line each; the last valid version stays in force."""
+        """Return the errors of the SLO file, one line each; while it is invalid, its last valid version stays in force."""
         return self.file.errors
 
     def incidents(self, limit: int = 50, open_only: bool = False) -> list[Incident]:
@@ -163,13 +164,13 @@ class AlertsReader:
             return _complete_incidents(connection, newest_incidents(connection, limit, open_only=open_only))
 
     def incident(self, name: str) -> Incident | None:
-        """Return the incident with id *name*, or None."""
+        """Return the incident with the id *name*, or None if there is none."""
         with self._store.engine.connect() as connection:
             found = get_incident(connection, name)
             return None if found is None else _complete_incidents(connection, [found])[0]
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
-        """Return active and future silences, with *over* also past ones."""
+        """Return active and future silences; *over* adds past ones."""
         with self._store.engine.connect() as connection:
             return list_silences(connection, now or datetime.now(UTC), over=over)
 

@@ -1,4 +1,4 @@
-"""Tables of the alerts: incidents, their history, the outbox, baselines and leases. Times are Unix seconds."""
+"""Database tables of the alerts: incidents, their history, the outbox, baselines and leases. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ incidents = Table(
     # Acknowledgement; not acknowledged while `acked_at` is null.
     Column("acked_at", Float),
     Column("acked_by", String(200), nullable=False, server_default=""),
-    # Why the incident is muted (a silence, maintenance, another incident of its group); empty when it is not.
+    # Reason for muting (a silence, maintenance, another incident of the group); empty if the incident is not muted.
     Column("muted", Text, nullable=False, server_default=""),
-    # What channels were notified of: "" nothing, "open" the opening, "over" the end.
+    # Last event that was sent to channels: "" none, "open" the opening, "over" the end.
     Column("heard", String(8), nullable=False, server_default=""),
-    # The first incident of its group; a group is notified as one.
+    # Id of the first incident of the group; a group is notified as one.
     Column("story", String(32), nullable=False, server_default=""),
     Index("incidents_by_time", "opened_at"),
 )
 _still_open = incidents.c.resolved_at.is_(None)
 Index("incidents_one_open", incidents.c.cause, unique=True, sqlite_where=_still_open, postgresql_where=_still_open)
 
-# Transitions, with the message as of that moment, which is also what later attempts send. `note` is the person who
-# acknowledged, or the reason for muting.
+# Transitions, with the message at that time, which later attempts send unchanged. `note` is the person who acknowledged, or
+# the reason for muting.
 transitions = Table(
     "incident_transitions",
     metadata,
@@ -99,8 +99,8 @@ tail_references = Table(
     Column("habits", Text, nullable=False),
 )
 
-# Alarm state of each series and version pair; `at` is the last evaluated minute. A table of its own, because it is written
-# every minute.
+# Alarm state of each series and version pair; `at` is the last evaluated minute. A separate table, because it is written every
+# minute.
 tail_progress = Table(
     "tail_progress",
     metadata,
@@ -109,8 +109,8 @@ tail_progress = Table(
     Column("progress", Text, nullable=False),
 )
 
-# Accepted latency levels of series and version pairs: the minutes from `since` on show the level; `at` is the first minute
-# after its acceptance.
+# Accepted latency levels of series and version pairs: the level starts at minute `since`; `at` is the first minute after the
+# acceptance.
 tail_accepted = Table(
     "tail_accepted",
     metadata,
@@ -119,7 +119,7 @@ tail_accepted = Table(
     Column("at", Integer, nullable=False),
 )
 
-# Random keys shared by all processes on this database, as hexadecimal digits.
+# Random keys in hexadecimal digits, shared by all processes on this database.
 keys = Table(
     "keys",
     metadata,
@@ -127,7 +127,7 @@ keys = Table(
     Column("value", String(64), nullable=False),
 )
 
-# Leases: one holder at a time. `done_at` is when the work last finished, in any process.
+# Leases: one holder at a time. `done_at` is the time at which any process last finished the work.
 leases = Table(
     "leases",
     metadata,

@@ -1,13 +1,13 @@
-"""The alerts service: evaluates on an interval, runs the delivery threads, stops them cleanly, and monitors itself.
+"""The alerts service: periodic evaluation, delivery threads, metrics for Prometheus and health probes.
 
-Its metrics for Prometheus are read from the database at each scrape, so all processes that share a database report the same
-values. Health probes over HTTP:
+The metrics are read from the database at each scrape, so all processes that share a database report the same values. Health
+probes over HTTP:
 
-GET /livez    200 while all threads run; after a failure only a restart helps
+GET /livez    200 while all threads run, else 503; the service must be restarted
 GET /readyz   200 while the database responds and the last evaluation succeeded, else 503 with the reason
 
-A process on standby is ready: it takes over as soon as the evaluating process is gone. Anyone may read the reasons, so they
-contain no addresses and no SQL; the log does.
+A process on standby is ready: it takes over as soon as the evaluating process stops. The probes need no authentication, so
+their reasons contain no addresses and no SQL; these are in the log.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _SEVERITIES = ("page", "ticket")
 
 
 class Probes:
-    """Health probes of one process of the alerts.
+    """Health probes of one process of the alerts service.
 
     Args:
         store: The database.
-        holder: The name of this process, for leases.
-        threads: Returns the threads that must be running.
-        trouble: Returns why the last evaluation failed; "" if it did not.
-        clock: Returns the time. [Unix seconds]
+        holder: Holder name of this process for leases.
+        threads: Function that returns the threads that must be running.
+        trouble: Function that returns the error of the last evaluation; "" if it succeeded.
+        clock: Function that returns the time. [Unix seconds]
 
     Attributes:
-        by_path: Probes by path.
+        by_path: Probes by URL path.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Probes:
 
 
 class AlertMetrics(Collector):
-    """The metrics of the alerts over one database.
+    """Prometheus metrics of the alerts of one database.
 
     Args:
         store: The database.
-        clock: Returns the time. [Unix seconds]
-        channels: Returns the configured channels, so that those without messages report zero.
+        clock: Function that returns the time. [Unix seconds]
+        channels: Function that returns the configured channels, so that channels without messages report zero.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AlertMetrics(Collector):
         self._channels = channels
 
     def collect(self) -> Iterable[Metric]:
-        """Read the metrics; none while the database cannot be read, which Prometheus sees as `absent`."""
+        """Read the metrics; while the database cannot be read, return none, which `absent` in Prometheus detects."""
         try:
             with self._store.engine.connect() as connection:
                 return list(_read_metrics(connection, self._clock(), self._channels()))
@@ -125,13 +125,13 @@ class AlertMetrics(Collector):
 
 
 class Exposition:
-    """HTTP server of metrics and probes, in its own thread.
+    """HTTP server for metrics and health probes, in a separate thread.
 
     Args:
-        metrics: Metrics to serve, beside those of the process.
+        metrics: Metrics to serve in addition to the process metrics.
         host: Listen address.
         port: Port; 0 for a free one.
-        probes: Probes by path; their status is 200 or 503.
+        probes: Probes by URL path; their status is 200 or 503.
 
     Raises:
         StagelensError: The address cannot be bound.
@@ -195,11 +195,11 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def _messages(connection: Connection, channels: Iterable[str]) -> dict[tuple[str, str], int]:
-    """Return the number of messages by channel and state; those being sent count as waiting."""
+    """Return the number of messages by channel and state; messages being sent count as waiting."""
     sent = schema.outbox.c
     counted = select(sent.channel, sent.state, func.count()).group_by(sent.channel, sent.state)
     rows = connection.execute(counted).all()
-    # Zeros are reported too: an alert needs them before the first message is refused.
+    # Zeros are reported too: an alert needs the series to exist before the first message is refused.
     named = dict.fromkeys([*channels, *(row.channel for row in rows)])
     found = {(channel, state): 0 for channel in named for state in ("waiting", "sent", "dead")}
     for channel, state, number in rows:
@@ -226,13 +226,13 @@ class Alerts:
     Args:
         config: The settings.
         store: The database, with requests, incidents and the outbox.
-        clock: Returns the time.
+        clock: Function that returns the time.
         delivery_lease_seconds: Lease of a message while it is being sent. [seconds]
 
     Attributes:
         file: The SLO file in force.
         reader: Read access to SLOs and incidents.
-        metrics: Metrics of the alerts.
+        metrics: Prometheus metrics of the alerts.
         holder: Holder name of this process for leases.
     """
 
@@ -263,7 +263,7 @@ class Alerts:
         self._thread = threading.Thread(target=self._run, name="stagelens-alerts", daemon=True)
 
     def start(self) -> None:
-        """Start evaluation and delivery; without an SLO file, log that and do nothing.
+        """Start the evaluation thread and, if configured, the metrics server; log a warning if no SLO is in force.
 
         Raises:
             StagelensError: The metrics address cannot be bound.
@@ -279,7 +279,7 @@ class Alerts:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the current evaluation and messages, then stop; the next start sends what is left in the outbox."""
+        """Finish the current evaluation and messages, then stop; the next start sends the unsent messages of the outbox."""
         self._stopping.set()
         self._thread.join()
         for name in list(self._channel_threads):
@@ -291,7 +291,7 @@ class Alerts:
 
     @property
     def place(self) -> str:
-        """The SLO file and the metrics address as text."""
+        """Path of the SLO file and URL of the metrics as text."""
         watched = unwatched_line(self.file) or str(self.file.path)
         return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
@@ -320,7 +320,7 @@ class Alerts:
         return replace(definitions, dashboard_url=definitions.dashboard_url or self._config.dashboard_url)
 
     def _record_success(self, now: datetime) -> None:
-        """Record a successful evaluation if this process made it; heartbeats and metrics depend on it."""
+        """Record a successful evaluation if this process holds the lease; heartbeats and metrics read the record."""
         at = now.timestamp()
         with self._store.transaction() as connection:
             if lease.renew(connection, LEASE, self.holder, at, self._lease_seconds):
@@ -328,7 +328,7 @@ class Alerts:
                 lease.note_done(connection, EVALUATED_LEASE, at)
 
     def _sync_channels(self, definitions: Definitions) -> None:
-        """Run the threads of each channel of the file: keep unchanged ones, restart the others."""
+        """Start and stop delivery threads to match the channels in *definitions*; unchanged channels continue."""
         wanted = {entry.name: entry for entry in definitions.channels}
         for name, (entry, _) in list(self._channel_threads.items()):
             if wanted.get(name) != entry:
@@ -343,7 +343,7 @@ class Alerts:
             outbox.abandon_removed_channels(connection, definitions.channel_names, self._clock().timestamp())
 
     def _start_threads(self, entry: ChannelEntry) -> list[AlertsThread]:
-        """Start the threads of *entry*: delivery, release announcements, or heartbeat."""
+        """Start the threads of the channel *entry*: delivery, release announcements, or heartbeat."""
         loops: list[AlertsThread] = []
         if entry.channel is not None:
             lease_seconds = self._delivery_lease_seconds
@@ -364,12 +364,12 @@ class Alerts:
         return self.file.current.channel_names if self.file.current is not None else ()
 
     def _watched_services(self) -> tuple[frozenset[str], str]:
-        """Return the services with an SLO, and the dashboard address."""
+        """Return the services with an SLO, and the dashboard URL."""
         definitions = self._with_dashboard_url(self.file.current or Definitions())
         return frozenset(slo.service for slo in definitions.slos), definitions.dashboard_url
 
     def _evaluation_error(self) -> str:
-        """Return why not everything is evaluated; "" if it is. A file that was never valid defines nothing."""
+        """Return the error that prevents evaluation, in an SLO file that was never valid or in the last evaluation, or ""."""
         if self.file.errors and self.file.current is None:
             return "no SLO is evaluated: the SLO file has errors"
         return self._trouble[0]
@@ -386,7 +386,7 @@ class Alerts:
             self._stopping.wait(self._config.interval.total_seconds())
 
     def _run_logged(self, work: Callable[[], object]) -> None:
-        """Run *work*; log an error once, and again when it changes or ends."""
+        """Run *work* and log its error; log the same error once only, and the recovery."""
         try:
             work()
         except (StoreError, SQLAlchemyError) as error:
@@ -398,7 +398,7 @@ class Alerts:
             self._log_change("", "")
 
     def _log_change(self, trouble: str, reason: str) -> bool:
-        """Log *trouble* with its *reason* if it changed, and return whether it did."""
+        """Log *trouble* with its *reason* if they differ from the last ones; return whether they differ."""
         if (trouble, reason) == self._trouble:
             return False
         if trouble:

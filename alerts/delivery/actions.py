@@ -1,6 +1,6 @@
-"""Actions of people in Slack and PagerDuty: signature checks and parsing. Bytes in, action out.
+"""Actions of users in Slack and PagerDuty: signature checks and parsing of webhook requests.
 
-Both vendors sign the raw body. Check the signature first; a body with a wrong signature is not parsed.
+Both vendors sign the raw body. Callers check the signature first and do not parse a body with an invalid one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import parse_qs
 from ..formatting import line
 from .channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 
-# https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]
+# https://docs.slack.dev/authentication/verifying-requests-from-slack: older requests may be replayed ones. [seconds]
 MAX_AGE_SECONDS = 300.0
-# Length of the column.
+# Length of the database column.
 MAX_PERSON_CHARS = 200
 _SILENCE_SECONDS = 3600.0
 _MOMENT = re.compile(r"[0-9]{1,12}")
@@ -27,13 +27,13 @@ _MOMENT = re.compile(r"[0-9]{1,12}")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action of a person on an incident.
+    """Action of a user on an incident.
 
     Args:
-        verb: The action.
+        verb: Kind of the action.
         incident: Id of the incident.
-        person: Name of the person at the vendor.
-        seconds: Length of a silence. [seconds]
+        person: Name of the user at the vendor.
+        seconds: Length of the silence; 0 for other actions. [seconds]
     """
 
     verb: Literal["acknowledge", "accept", "silence"]
@@ -43,13 +43,13 @@ class Action:
 
 
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
-    """Return whether Slack sent *body*, by `X-Slack-Request-Timestamp` and `X-Slack-Signature`.
+    """Return whether Slack signed *body*.
 
     Args:
-        secret: Signing secret of the app; without one the result is False.
-        timestamp: The header; more than five minutes from *now* is a replay.
-        signature: The header, `v0=<hex>`.
-        body: The raw body.
+        secret: Signing secret of the app; an empty secret makes the result False.
+        timestamp: Header `X-Slack-Request-Timestamp`; more than five minutes from *now* counts as a replay.
+        signature: Header `X-Slack-Signature`, `v0=<hex>`.
+        body: Raw body of the request.
         now: Current time. [Unix seconds]
     """
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
@@ -59,7 +59,7 @@ def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now:
 
 
 def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
-    """Return whether PagerDuty sent *body*: one `v1=<hex>` of `X-PagerDuty-Signature` matches the webhook secret."""
+    """Return whether PagerDuty signed *body*: a `v1=<hex>` in `X-PagerDuty-Signature` matches the webhook secret."""
     if not secret:
         return False
     wanted = "v1=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
@@ -67,7 +67,7 @@ def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
 
 
 def parse_slack_action(body: bytes) -> Action | None:
-    """Parse a pressed button; None for a button without action, such as a link, and for an invalid body.
+    """Parse the click on a Slack button; None for a button without action, such as a link, and for an invalid body.
 
     The body is a form whose `payload` is JSON: https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
     """
@@ -91,14 +91,14 @@ def parse_slack_action(body: bytes) -> Action | None:
 
 
 def parse_pagerduty_action(body: bytes) -> Action | None:
-    """Parse a V3 webhook; None for anything but an acknowledgement by a person.
+    """Parse a PagerDuty V3 webhook; None for all events except an acknowledgement by a user.
 
-    `incident_key` is the dedup key of our event: https://developer.pagerduty.com/docs/webhooks-overview
+    `incident_key` is the deduplication key of the event: https://developer.pagerduty.com/docs/webhooks-overview
     """
     event = _mapping(_json(body.decode("utf-8", "replace")).get("event"))
     incident = _mapping(event.get("data")).get("incident_key")
     agent = _mapping(event.get("agent"))
-    # Our own acknowledge event comes back with the integration as agent, and must not acknowledge again.
+    # An acknowledge event sent by Stagelens returns with the integration as agent, and must not acknowledge again.
     by_person = agent.get("type") == "user_reference"
     if (
         event.get("event_type") != "incident.acknowledged"

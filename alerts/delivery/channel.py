@@ -1,9 +1,10 @@
-"""The channel contract, and the HTTP request that most channels make.
+"""Interface of notification channels, and the HTTP client that most channels use.
 
-`send(message)` returns once the receiver accepted the message, or raises ChannelError. A channel knows the payload and the rules
-of its receiver. The outbox decides when, how often and in which order to send.
+`send(message)` returns after the receiver accepted the message, or raises ChannelError. A channel defines the payload and knows
+the rules of its receiver. The outbox decides when, how often and in which order to send.
 
-`send_request` makes one request to a receiver that may be slow, broken or hostile: limits of time and size, no secrets in errors.
+`send_request` sends one request with limits of time and size, because a receiver may be slow, broken or hostile. Error texts
+contain no secrets.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ...core.settings.yaml_config import Fields, Secrets
 from ..formatting import line
 from .message import Message
 
-# A part of an error message, and what to do about that error.
+# Part of an error message, and the fix for that error.
 Hint = tuple[str, str]
 COMMON_HINTS: Sequence[Hint] = (
     ("Name or service not known", "The host name cannot be resolved: check the name and the DNS of this machine."),
@@ -42,11 +43,11 @@ COMMON_HINTS: Sequence[Hint] = (
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Repetition of messages for a receiver that forgets.
+    """Repetition of messages for a receiver that drops alerts unless they are sent again.
 
     Args:
-        every_seconds: Repetition interval. [seconds]
-        after_end_seconds: Duration of the repetition after the end of an incident. [seconds]
+        every_seconds: Interval between repetitions. [seconds]
+        after_end_seconds: Time for which messages are repeated after the end of an incident. [seconds]
     """
 
     every_seconds: float
@@ -54,45 +55,45 @@ class Refresh:
 
 
 class Channel(Protocol):
-    """A channel."""
+    """Interface of a notification channel."""
 
     @property
     def name(self) -> str:
-        """Name in the outbox and on the dashboard."""
+        """Name of the channel in the outbox and on the dashboard."""
         ...
 
     @property
     def gap_seconds(self) -> float:
-        """Minimum time between two messages by the receiver's rate limit, in seconds."""
+        """Minimum time between two messages that the receiver's rate limit permits, in seconds."""
         ...
 
     @property
     def refresh(self) -> Refresh | None:
-        """Repetition of the last message; None if the receiver does not need it."""
+        """Repetition of the last message; None if the receiver needs no repetition."""
         ...
 
     def send(self, message: Message) -> str:
         """Deliver *message*.
 
         Returns:
-            Reference for the next message of the incident, such as a thread; empty for none.
+            Reference for the next message of the incident, such as the id of a thread; empty for none.
 
         Raises:
-            ChannelError: It was not accepted; `permanent` if a retry is useless.
-            OutcomeUnknownError: It may have been accepted.
+            ChannelError: The receiver did not accept the message; `permanent` if a retry is useless.
+            OutcomeUnknownError: The receiver may have accepted the message.
         """
         ...
 
 
 class OutcomeUnknownError(ChannelError):
-    """The request was sent without a response: the receiver may have processed it."""
+    """A request was sent and no response arrived: the receiver may have processed the request."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, permanent=False)
 
 
 class HeartbeatReceiver(Protocol):
-    """A receiver of heartbeats."""
+    """Interface of a receiver of heartbeats."""
 
     @property
     def name(self) -> str:
@@ -103,19 +104,19 @@ class HeartbeatReceiver(Protocol):
         """Send one heartbeat.
 
         Raises:
-            ChannelError: The receiver cannot be reached, or refused it.
+            ChannelError: The receiver cannot be reached, or refused the heartbeat.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedChannel:
-    """Result of reading the settings of one channel.
+    """Result of parsing the settings of one channel.
 
     Args:
         channel: The channel; None for a heartbeat.
         heartbeat: The heartbeat receiver; None for all other kinds.
-        signing_secret: Secret that verifies actions sent back by the receiver; empty where there are none.
+        signing_secret: Secret that verifies the requests of the receiver for user actions; empty for none.
     """
 
     channel: Channel | None = None
@@ -125,11 +126,11 @@ class ParsedChannel:
 
 @dataclass(frozen=True, slots=True)
 class ChannelKind:
-    """One kind of channel.
+    """One kind of channel, such as Slack.
 
     Args:
-        read: Reads the settings of a channel with the given name; what is wrong is added to the problems of the file.
-        hints: What to do about errors of its receiver.
+        read: Function that parses the settings of a channel with the given name and adds errors to the problems of the file.
+        hints: Fixes for errors of its receiver.
     """
 
     read: Callable[[Fields, str, Secrets], ParsedChannel]
@@ -137,7 +138,7 @@ class ChannelKind:
 
 
 def find_hint(error: str, hints: Sequence[Hint]) -> str:
-    """Return what to do about *error*: the first of *hints*, or else of `COMMON_HINTS`, that applies; "" if none does.
+    """Return the fix for *error*: the first matching one of *hints*, or else of `COMMON_HINTS`; "" if none matches.
 
     >>> find_hint("PagerDuty responded 404", [("responded 404", "Set base_url.")])
     'Set base_url.'
@@ -145,17 +146,17 @@ def find_hint(error: str, hints: Sequence[Hint]) -> str:
     return next((advice for part, advice in (*hints, *COMMON_HINTS) if part in error), "")
 
 
-# Timeout of each step: connect, send, receive. [seconds]
+# Timeout of each step of a request: connect, send, receive. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
 # Deadline for the whole exchange; shorter than the lease of an outbox row. [seconds]
 DEADLINE_SECONDS = 20.0
-# Size limit of a response.
+# Size limit of a response. [bytes]
 MAX_ANSWER_BYTES = 4_000_000
-# Temporary 4xx responses; all others will be the same for the same request.
+# Temporary 4xx responses; all others are permanent errors.
 TRANSIENT_4XX = frozenset({408, 409, 425, 429})
-# Length of a response text shown in errors.
+# Maximum length of a response text in an error.
 MAX_SHOWN_CHARS = 200
-# Shorter parts of an address are no secrets, and would be redacted inside unrelated words.
+# Shorter parts of a URL are not secrets, and would be redacted inside unrelated words.
 MIN_SECRET_CHARS = 10
 
 
@@ -166,7 +167,7 @@ class ReceiverResponse:
     Args:
         status: Status code.
         headers: Headers.
-        body: Whole body.
+        body: Complete body.
     """
 
     status: int
@@ -185,7 +186,7 @@ class ReceiverResponse:
 
     @property
     def retry_after_seconds(self) -> float | None:
-        """Value of Retry-After in seconds, from a number or a date; None without one."""
+        """Value of the Retry-After header in seconds, from a number or a date; None if it is missing or invalid."""
         text = self.headers.get("Retry-After", "").strip()
         if text.replace(".", "", 1).isdecimal():
             return float(text)
@@ -198,14 +199,14 @@ class ReceiverResponse:
 def post_json(
     url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()
 ) -> ReceiverResponse:
-    """Post *body*, JSON unless *headers* say otherwise, and return the 2xx response.
+    """Post *body* and return the 2xx response; the content type is JSON unless *headers* define another.
 
     Args:
-        url: Address; never part of an error, because it may be a secret.
-        body: Body.
-        headers: Headers besides the content type.
+        url: URL of the receiver; may be a secret and is never part of an error.
+        body: Body of the request.
+        headers: Headers in addition to the content type.
         receiver: Name of the receiver for errors.
-        secrets: Other texts to redact in case the receiver repeats them.
+        secrets: Other texts to redact from the response in errors.
 
     Raises:
         ChannelError: There was no 2xx response.
@@ -217,9 +218,9 @@ def post_json(
 
 
 def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> ReceiverResponse:
-    """Send one request and return the response, whatever its status.
+    """Send one request and return the response with any status.
 
-    Egress allow-list and proxies come from the environment.
+    Environment variables define the egress allow-list and the proxies.
 
     Raises:
         ChannelError: There was no response.
@@ -242,7 +243,7 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
 
 
 def refusal_error(answer: ReceiverResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
-    """Return the error of *answer*, a response other than 2xx."""
+    """Return the error for *answer*, a response whose status is not 2xx."""
     said = redact(answer.text, secrets)
     transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
     return ChannelError(
@@ -253,7 +254,7 @@ def refusal_error(answer: ReceiverResponse, receiver: str, secrets: Sequence[str
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """Return the text of a receiver as one short line without *secrets*.
+    """Return the response text of a receiver as one short line without *secrets*.
 
     >>> redact("Cannot POST /services/T0/B0/x1y2z3", ["/services/T0/B0/x1y2z3"])
     'Cannot POST …'
@@ -265,10 +266,10 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
 
 
 def _os_reason(error: BaseException) -> str:
-    """Return the operating system's error text if there is one; the exceptions above it say less."""
+    """Return the error text of the operating system if there is one, because it is more precise than that of *error*."""
     cause: BaseException | None = error
     while cause is not None:
-        # Error numbers of TLS and name lookup are not those of the operating system.
+        # Error numbers of TLS and name lookup are no error numbers of the operating system.
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError | socket.gaierror) and cause.errno:
             return os.strerror(cause.errno)
         cause = cause.__cause__ or cause.__context__
@@ -276,9 +277,9 @@ def _os_reason(error: BaseException) -> str:
 
 
 def _run_coroutine(task: Coroutine[Any, Any, ReceiverResponse]) -> ReceiverResponse:
-    """Run *task* in an event loop of its own.
+    """Run *task* in a new event loop.
 
-    Unlike `asyncio.run` it does not wait for a name lookup that is still in progress in a thread.
+    Unlike `asyncio.run`, this function does not wait for a name lookup that is still in progress in a thread.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -291,7 +292,7 @@ def _run_coroutine(task: Coroutine[Any, Any, ReceiverResponse]) -> ReceiverRespo
 async def _exchange(
     method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str
 ) -> ReceiverResponse:
-    """Send one request, with one deadline for the whole exchange."""
+    """Send one request and read the response, with one deadline for both."""
     transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(url))
     steps = list[str]()
 
@@ -314,7 +315,7 @@ async def _exchange(
 
 
 async def _read_body(response: httpx.Response, receiver: str) -> bytes:
-    """Return the body without decompressing it; if it is too long, the outcome is unknown."""
+    """Return the body without decompressing it; raise OutcomeUnknownError if it exceeds the size limit."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
@@ -325,7 +326,7 @@ async def _read_body(response: httpx.Response, receiver: str) -> bytes:
 
 
 def secret_parts(url: str) -> list[str]:
-    """Return the parts of an address that may be secret; a receiver may repeat any of them."""
+    """Return the parts of a URL that may be secret; a receiver may repeat any of them in its response."""
     split = urlsplit(url)
     whole = [url, split.path, f"{split.path}?{split.query}", split.query]
     return [*whole, *split.path.split("/"), split.password or ""]

@@ -1,10 +1,10 @@
-"""Chart of an incident as PNG: trend, onset and alert threshold; and the signed address where it can be fetched.
+"""Chart of an incident as PNG with trend, onset and alert threshold, and the signed URL of the chart.
 
-Pillow draws it with its built-in font, so the server needs no browser and no fonts; that font covers little beyond ASCII.
+Pillow draws the chart with its built-in font, so the server needs no browser and no fonts; the font covers little beyond ASCII.
 Equal findings give equal images.
 
-The address ends with a signature of the incident's id under a key in the database. The sender makes the address, and every
-dashboard on the same database verifies it. It opens the current chart of that incident and nothing else.
+The URL ends with a signature of the incident's id under a key in the database. The sender creates the URL, and every dashboard
+on the same database verifies it. The signature gives access to the current chart of that incident only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEY_NAME = "charts"
 _MINUTE, _DAY = 60, 86_400
 # Maximum number of labels. [count]
 _MOST_LEVELS, _MOST_MOMENTS = 4, 7
-# Steps of a clock; longer ones are whole days. [minutes]
+# Steps of the time axis below a day; longer steps are whole days. [minutes]
 _CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 log = logging.getLogger(__name__)
 # Size as displayed. The image has twice as many pixels for high-density screens; lines are drawn at a higher resolution and
@@ -45,7 +45,7 @@ WIDTH, HEIGHT = 600, 212
 _SHARP, _FINE = 2, 4
 _BOX = (66.0, 66.0, 496.0, 178.0)
 _MARGIN, _ROW = 14.0, 18.0
-# Colours of an 8-bit PNG, a third of the size. [count]
+# Number of colours of an 8-bit PNG, which has a third of the size of a true-colour one. [count]
 _COLOURS = 256
 # Colours of the dashboard's light theme (assets/tokens.css).
 _SURFACE, _GRID, _INK, _MUTED, _CALM = "#ffffff", "#ecedf0", "#16181d", "#59606c", "#8b919d"
@@ -57,11 +57,11 @@ _MAX_VERSION_CHARS = 24
 
 
 def chart_url(connection: Connection, message: Message) -> str:
-    """Return the address of the chart of *message*; "" if the dashboard is not on https.
+    """Return the URL of the chart of *message*; "" if the dashboard does not use https.
 
     Args:
-        connection: An open write transaction: the first call creates the key.
-        message: The message; its link has the dashboard's host.
+        connection: An open write transaction, in which the first call creates the key.
+        message: The message, whose link contains the host of the dashboard.
     """
     host = _https_host(message.finding.link)
     if not host:
@@ -98,13 +98,13 @@ def _signature(key: str, incident: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChartScale:
-    """Axes of a chart: a range of time and of values from zero up, mapped to a box.
+    """Axes of a chart: map times and values, which start at zero, to positions in a box.
 
     Args:
         start: Start of the time axis. [Unix seconds]
         end: End of the time axis. [Unix seconds]
         highest: Largest value; above zero.
-        box: Left, top, right and bottom edge. [units of the chart]
+        box: Left, top, right and bottom edge of the box. [units of the chart]
     """
 
     start: float
@@ -123,12 +123,12 @@ class ChartScale:
         return bottom - (bottom - top) * value / (self.levels()[-1])
 
     def levels(self) -> list[float]:
-        """Return the labelled values, from zero to the first above all data."""
+        """Return the values with labels, from zero to the first one above all data."""
         step = _round_up(self.highest / _MOST_LEVELS)
         return [step * number for number in range(math.ceil(self.highest / step - 1e-9) + 1)]
 
     def moments(self) -> Iterator[tuple[float, str]]:
-        """Yield the labelled moments in Unix seconds, with their label: a time in UTC, or a day."""
+        """Yield the times with labels in Unix seconds, each with its label: a time in UTC, or a day."""
         step = _time_step(self.end - self.start)
         number = math.ceil(self.start / step)
         while number * step <= self.end:
@@ -149,7 +149,7 @@ def _round_up(size: float) -> float:
 
 
 def _time_step(length: float) -> int:
-    """Return the distance of the labels of a time axis of *length*, both in seconds.
+    """Return the distance between the labels of a time axis of *length*, both in seconds.
 
     >>> _time_step(30 * 60), _time_step(86_400), _time_step(20 * 86_400)
     (300, 21600, 259200)
@@ -165,14 +165,14 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceLine:
-    """Reference line of the chart: its value, and its label in two short lines."""
+    """Reference line of the chart: its value, and its label in two short lines of text."""
 
     value: float
     name: tuple[str, str]
 
 
 def message_chart(message: Message) -> bytes | None:
-    """Return the chart of *message* as PNG; None without a trend, or after the end."""
+    """Return the chart of *message* as PNG; None without a trend, or if the incident is resolved."""
     return None if message.resolved else draw_chart(message.finding)
 
 
@@ -183,7 +183,7 @@ def draw_chart(finding: Finding) -> bytes | None:
         return None
     try:
         return _png(_draw_image(finding, course, course.highest))
-    except Exception:  # a page without its chart is still a page
+    except Exception:  # the page is sent without a chart
         log.exception("alerts: %s: the chart cannot be drawn; messages are sent without it", finding.name)
         return None
 
@@ -212,7 +212,7 @@ def _reference_line(finding: Finding) -> _ReferenceLine:
 
 
 def _draw_shapes(course: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
-    """Draw everything but text, in *colour*."""
+    """Draw trend, grid and reference line in *colour*, without text."""
     image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), _SURFACE)
     pen = ImageDraw.Draw(image)
     left, _, right, bottom = _BOX
@@ -233,7 +233,7 @@ def _draw_shapes(course: Trend, scale: ChartScale, limit: _ReferenceLine, colour
 
 
 def _draw_onset(pen: ImageDraw.ImageDraw, scale: ChartScale, since: float, last: _Point, colour: str) -> None:
-    """Draw the onset and the current value."""
+    """Draw a vertical line at the onset and a dot at the current value."""
     if scale.start <= since:
         x = scale.x(since)
         pen.line(_to_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=_INK, width=_FINE)
@@ -262,7 +262,7 @@ def _write_axes(pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding) -
 def _write_limit_and_last(
     pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding, limit: _ReferenceLine, last: _Point
 ) -> None:
-    """Write both labels at the right without overlap."""
+    """Write the labels of the reference line and the last value at the right edge, without overlap."""
     x, bottom = _BOX[2] + 10, _BOX[3]
     is_over = last[1] >= limit.value
     first = min(scale.y(limit.value), bottom - _ROW) if is_over else scale.y(limit.value) - _ROW
@@ -276,7 +276,7 @@ def _write_limit_and_last(
 
 
 def _chart_title(finding: Finding) -> tuple[str, str]:
-    """Return the title, and the unit if it needs one."""
+    """Return the title of the chart, and the unit, which is empty if the title needs none."""
     if finding.shift is None:
         return "Burn rate", "times as fast as the error budget allows"
     name = regression_subject(finding.shift)
@@ -292,7 +292,7 @@ def _level_label(level: float, scale: ChartScale, finding: Finding) -> str:
 
 
 def _onset_label(finding: Finding, scale: ChartScale) -> str:
-    """Return the onset and its release; with the day if the chart covers several."""
+    """Return the label of the onset with its release, and with the day if the chart ends on another day."""
     at, end = (datetime.fromtimestamp(each, UTC) for each in (finding.since, scale.end))
     day = "" if at.date() == end.date() else f"{at.day} {at:%b} "
     version = line(finding.version, _MAX_VERSION_CHARS).replace("…", "...")
@@ -301,7 +301,7 @@ def _onset_label(finding: Finding, scale: ChartScale) -> str:
 
 
 def _runs(course: Trend) -> list[list[_Point]]:
-    """Return the gapless stretches of the trend, as moments (the middle of a step) and values."""
+    """Return the stretches of the trend without gaps, as pairs of time (the middle of a step) and value."""
     runs: list[list[_Point]] = [[]]
     for number, value in enumerate(course.values):
         if value is None:
@@ -317,7 +317,7 @@ def _draw_dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) 
 
 
 def _draw_text(pen: ImageDraw.ImageDraw, at: _Point, said: str, look: tuple[int, str], anchor: str = "lm") -> None:
-    """Write *said* in a size and colour at *at*, aligned by Pillow's *anchor*."""
+    """Write the text *said* with font size and colour *look* at *at*, aligned by Pillow's *anchor*."""
     plain = said.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
     size, colour = look
     pen.text((at[0] * _SHARP, at[1] * _SHARP), plain, fill=colour, font=_font(size), anchor=anchor)

@@ -1,4 +1,4 @@
-"""Findings and messages: the facts about an incident, common to all channels and stored as JSON."""
+"""Findings and messages: the data of an incident, common to all channels and stored as JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Burn:
     Args:
         rate: Burn rate over the short window.
         threshold: Burn rate at which the tier fires.
-        long_seconds: The tier's long window. [seconds]
-        short_seconds: Its short window. [seconds]
-        bad: Bad requests of the short window. [count]
-        total: All requests of the short window. [count]
-        budget_left: Unspent share of the budget. [ratio]
-        bad_left: Bad requests that still fit into it. [count]
+        long_seconds: Long window of the tier. [seconds]
+        short_seconds: Short window of the tier. [seconds]
+        bad: Bad requests in the short window. [count]
+        total: All requests in the short window. [count]
+        budget_left: Unspent share of the error budget. [ratio]
+        bad_left: Bad requests that still fit into the error budget. [count]
         window_seconds: The SLO's window. [seconds]
         exhausted_in_seconds: Time until the budget is spent at this rate; None for never. [seconds]
     """
@@ -49,12 +49,12 @@ class LatencyRegression:
         before_seconds: Value in the reference. [seconds]
         after_seconds: Current value. [seconds]
         low: Lower bound of after / before. [ratio]
-        high: Upper bound.
+        high: Upper bound of after / before. [ratio]
         requests: Requests in the window. [count]
         window_seconds: Length of the window. [seconds]
         z: Distance from the baseline in robust standard deviations.
         mix: Traffic changes as text; empty if there are none.
-        against: Version it is compared with; empty for the days before.
+        against: Version used as reference; empty if the reference is the days before.
     """
 
     at: float | Literal["mean"]
@@ -70,17 +70,17 @@ class LatencyRegression:
 
     @property
     def ratio(self) -> float:
-        """After / before."""
+        """Current latency divided by the latency in the reference."""
         return self.after_seconds / self.before_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class MissingTraffic:
-    """Missing traffic.
+    """Missing traffic: a window without requests, and the usual number of requests.
 
     Args:
-        usual: Fewest requests in the same window at earlier times. [count]
-        before_seconds: How much earlier that was. [seconds]
+        usual: Smallest number of requests in the same window at earlier times. [count]
+        before_seconds: Time between that earlier window and the window without requests. [seconds]
         window_seconds: Length of the window without requests. [seconds]
     """
 
@@ -91,14 +91,14 @@ class MissingTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """A slow request as an example.
+    """Slow request shown as an example.
 
     Args:
-        trace: Id in the dashboard.
+        trace: Id of the trace in the dashboard.
         seconds: Latency. [seconds]
-        stage: Its longest stage.
+        stage: Longest stage of the request.
         stage_seconds: Time in that stage. [seconds]
-        link: Its page; empty without a dashboard address.
+        link: URL of the trace page; empty without a dashboard URL.
     """
 
     trace: str
@@ -114,8 +114,8 @@ class BudgetOverrun:
 
     Args:
         stage: Key of the stage.
-        seconds: Its time at the SLO's percentile. [seconds]
-        budget_seconds: Its budget. [seconds]
+        seconds: Time in the stage at the SLO's percentile. [seconds]
+        budget_seconds: Budget of the stage. [seconds]
     """
 
     stage: str
@@ -125,10 +125,10 @@ class BudgetOverrun:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Time series of the incident, for its chart.
+    """Time series for the chart of an incident.
 
     Args:
-        values: Burn rate, or percentile in seconds, per step; None without requests.
+        values: Burn rate, or latency percentile in seconds, per step; None for a step without requests.
         step_seconds: Length of a step. [seconds]
         start: Start of the first step. [Unix seconds]
     """
@@ -159,7 +159,7 @@ class Finding:
     Exactly one of `burn`, `shift` and `absence` is set.
 
     Args:
-        name: Name of the SLO, or of what became slower.
+        name: Name of the SLO; `tail`, `canary` or `traffic` for the other rules.
         service: The service.
         promise: The objective, or the baseline, as a sentence.
         kind: Kind of the SLO, such as `latency`; `tail` for a latency regression, `no_data` for missing traffic.
@@ -169,15 +169,15 @@ class Finding:
         shift: Latency regression.
         absence: Missing traffic.
         growth: Stages that grew, worst first.
-        version: Release at the onset; empty for none.
+        version: Release that coincides with the onset; empty for none.
         between: Bounds of the onset with 95 % confidence; None if unknown. [Unix seconds]
-        stage: Stage of the objective; empty for whole requests.
+        stage: Stage of the objective; empty if the objective is about whole requests.
         exemplars: A few slow requests, one per cause.
         overruns: Stages that exceeded their budgets, worst first.
-        course: Trend so far.
+        course: Time series so far.
         description: Description of the SLO.
-        runbook: Address of the runbook.
-        link: Dashboard page.
+        runbook: URL of the runbook.
+        link: URL of the dashboard page.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
     """
 
@@ -204,23 +204,23 @@ class Finding:
 
     @property
     def blamed(self) -> StageGrowth | None:
-        """Stage with the dominant growth, if there is one."""
+        """Stage with the dominant growth; None if no stage dominates."""
         return dominant_growth(self.growth)
 
     @property
     def size(self) -> float:
-        """Size for comparison over time: the burn rate, or the latency ratio."""
+        """Size of the problem, for comparison over time: the burn rate, or the latency ratio; 0 for missing traffic."""
         if self.burn is not None:
             return self.burn.rate
         return self.shift.ratio if self.shift is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as JSON."""
+        """Return the finding as a JSON object."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Finding:
-        """Read back what `to_json` wrote."""
+        """Parse the JSON object of a finding, also one of an older version."""
         parts: dict[str, Any] = {
             "burn": raw["burn"] and Burn(**raw["burn"]),
             "shift": raw["shift"] and LatencyRegression(**raw["shift"]),
@@ -238,23 +238,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message about one transition of an incident.
+    """Message about one transition of an incident.
 
     Args:
         incident: Id of the incident.
         sequence: Number of the transition within the incident.
         transition: The transition.
-        at: Its time. [Unix seconds]
-        opened_at: Opening time of the incident. [Unix seconds]
-        finding: The finding; that of a resolved incident has its peak.
-        ending: Kind of its end; empty while it is open.
-        first: Whether it is the first message of the incident to this channel.
-        repeat: Whether the outcome of an earlier attempt is unknown, so that the receiver may already have it.
+        at: Time of the transition. [Unix seconds]
+        opened_at: Time at which the incident opened. [Unix seconds]
+        finding: The finding; for a resolved incident, with its highest burn rate.
+        ending: Reason why the incident ended; empty while it is open.
+        first: Whether this is the first message of the incident to this channel.
+        repeat: Whether the outcome of an earlier attempt is unknown, so that the receiver may already have the message.
         acked_by: Person who acknowledged or accepted the incident; empty for none.
         reference: Reference returned by the channel for the incident's last message; empty for none.
-        chart: Public address of the chart; empty for none.
+        chart: Public URL of the chart; empty for none.
         also: Titles of the incidents grouped with it.
-        note: Person and reason, if the incident was accepted.
+        note: Person and reason, if the incident was accepted; else empty.
     """
 
     incident: str
@@ -273,7 +273,7 @@ class Message:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the message as JSON, without what differs between channels and attempts."""
+        """Return the message as a JSON object, without the fields that differ between channels and attempts."""
         return {
             "incident": self.incident,
             "sequence": self.sequence,
@@ -289,13 +289,13 @@ class Message:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Message:
-        """Read back what `to_json` wrote."""
+        """Parse the JSON object of a message."""
         parts: dict[str, Any] = {"finding": Finding.from_json(raw["finding"]), "also": tuple(raw.get("also", ()))}
         return cls(**{**raw, **parts})
 
     @property
     def key(self) -> str:
-        """Key of the message, equal for all attempts."""
+        """Key that identifies the message; the same for all attempts."""
         return f"{self.incident}:{self.sequence}"
 
     @property

@@ -1,7 +1,7 @@
-"""Sentences of a message, common to all channels.
+"""Text of a notification, common to all channels.
 
-A message can be acted on without opening anything: what, how bad, since when, which stage, since which release, how much of
-the budget is left, three slow requests, and one link to exactly this view.
+The text contains all facts that the person on call needs: subject, impact, onset, stage, release, remaining budget, three slow
+requests, and a link to the dashboard view of the incident.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..formatting import sparkline
 from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, Trend
 
 TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was gone"
-# Onsets are known to about a minute; larger errors are shown. [seconds]
+# Onsets are accurate to about a minute; larger errors are shown. [seconds]
 _SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
 # A share up to this value counts as all of the excess.
@@ -26,7 +26,7 @@ _UNKNOWN_ENDINGS = {"no_data": "no more data", "removed": "its SLO was removed"}
 
 
 def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None = None) -> str:
-    """Return what became slower: the statistic, the filters and the environment.
+    """Return the subject of a latency regression: the statistic, the filters and the environment.
 
     >>> regression_subject(LatencyRegression(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"environment": "prod", "route": "/search"})
     'p99.9 of route /search in prod'
@@ -41,7 +41,7 @@ def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None
 
 
 def regression_change(shift: LatencyRegression) -> str:
-    """Return the change as text: from, to, and compared with what.
+    """Return the change of a latency regression as text: the reference, the latency before and the latency after.
 
     >>> regression_change(LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
     'slower than on the days before: 252 ms → 312 ms (+24 %)'
@@ -52,7 +52,7 @@ def regression_change(shift: LatencyRegression) -> str:
 
 
 def regression_basis(shift: LatencyRegression) -> str:
-    """Return what the growth of stages is relative to."""
+    """Return the two groups of requests whose stages are compared, for a latency regression."""
     if shift.against:
         return f"a request against one of version {shift.against}, on average"
     which = "a request" if shift.at == "mean" else "a request of the slowest 5 %"
@@ -60,14 +60,14 @@ def regression_basis(shift: LatencyRegression) -> str:
 
 
 def regression_impact(shift: LatencyRegression) -> str:
-    """Return the error bounds and the number of requests as text."""
+    """Return the error bounds of a latency regression and its number of requests as text."""
     span = formatting.duration(timedelta(seconds=shift.window_seconds))
     sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {formatting.count(shift.requests)} requests in {span}."
     return f"{sure} But the traffic changed too: {shift.mix}." if shift.mix else sure
 
 
 def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:
-    """Return the key numbers as (name, value)."""
+    """Return the key numbers of a latency regression as pairs of name and value."""
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
     return [
         (regression_subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
@@ -82,12 +82,12 @@ def _growth(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KindText:
-    """Texts of one kind of SLO.
+    """Texts for one kind of SLO.
 
     Args:
         subject: Name before "SLO".
-        past: Predicate of bad requests.
-        unit: Counted unit; empty if the number is not meaningful.
+        past: Predicate for bad requests, in the past tense.
+        unit: Unit of the counts; empty if the counts are not meaningful.
         cause: Fixed cause for kinds without a stage; else empty.
     """
 
@@ -118,7 +118,7 @@ def burn_subject(kind: str, stage: str = "") -> str:
 
 
 def burn_cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
-    """Return the cause if it does not depend on stages of requests; else ""."""
+    """Return the cause of a high burn rate, if it does not follow from the growth of stages; else ""."""
     share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "some"
     if kind == "availability":
         return f"{share} of requests {'failed' if over else 'fail'}"
@@ -146,7 +146,7 @@ def format_recent(seconds: float) -> str:
 
 
 def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
-    """Return the burn rate, as (name, value)."""
+    """Return the burn rate as a pair of name and value."""
     if over:
         return "Burn rate at its worst", formatting.times(burn.rate)
     return (
@@ -156,7 +156,7 @@ def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
 
 
 def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
-    """Return the remaining budget and its end as (name, value)."""
+    """Return the remaining budget and the time until it is spent, as pairs of name and value."""
     window = formatting.duration(timedelta(seconds=burn.window_seconds))
     left = (f"Error budget left of {window}", _budget_left(burn, _kind_text(kind).unit))
     return [left] if over else [left, ("At this pace", _budget_pace(burn))]
@@ -186,7 +186,7 @@ def absence_cause(absence: MissingTraffic) -> str:
 
 
 def absence_impact(absence: MissingTraffic) -> str:
-    """Return the expected traffic as a sentence.
+    """Return the impact of missing traffic as a sentence, with the usual number of requests.
 
     >>> absence_impact(MissingTraffic(usual=1240, before_seconds=86400, window_seconds=900))
     'No request in 15 minutes; 1,240 arrived in the same period 1 day before. Nothing else about the service can be evaluated.'
@@ -197,7 +197,7 @@ def absence_impact(absence: MissingTraffic) -> str:
 
 
 def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
-    """Return the usual traffic as (name, value)."""
+    """Return the usual number of requests as a pair of name and value."""
     return "Usual", f"{formatting.count(absence.usual)} requests in {_format_seconds(absence.window_seconds)}"
 
 
@@ -206,13 +206,13 @@ def _format_seconds(seconds: float) -> str:
 
 
 def headline(message: Message) -> str:
-    """Return one sentence with subject, size, stage and release."""
+    """Return the headline of a message: one sentence with subject, size, stage and release."""
     told, why = title(message), cause_text(message)
     return told if message.ending in _UNKNOWN_ENDINGS else f"{told} — {why}"
 
 
 def icon(message: Message) -> str:
-    """Return the state as one emoji."""
+    """Return the emoji for the state of the incident."""
     if message.ending in _UNKNOWN_ENDINGS or message.ending == "accepted":
         return "⚪"
     if message.resolved:
@@ -241,7 +241,7 @@ def title(message: Message) -> str:
 
 
 def cause_text(message: Message) -> str:
-    """Return the cause as a clause, claiming no more than was measured."""
+    """Return the cause as a clause that claims only measured facts."""
     finding, over = message.finding, message.resolved and message.ending != "accepted"
     if finding.absence is not None:
         return absence_cause(finding.absence)
@@ -258,7 +258,7 @@ def cause_text(message: Message) -> str:
 
 
 def impact_text(finding: Finding) -> str:
-    """Return the impact as a sentence."""
+    """Return the impact of a finding as a sentence."""
     if finding.absence is not None:
         return absence_impact(finding.absence)
     return burn_impact(finding.burn, finding.kind) if finding.burn else regression_impact(_regression(finding))
@@ -274,14 +274,14 @@ def worst_impact(finding: Finding, peak: float) -> str:
 
 
 def comparison_basis(finding: Finding) -> str:
-    """Return what the growth of stages is relative to."""
+    """Return the two groups of requests whose stages are compared."""
     if finding.shift is not None:
         return regression_basis(finding.shift)
     return "a bad request against a good one, on average"
 
 
 def message_facts(message: Message) -> list[tuple[str, str]]:
-    """Return the key numbers as (name, value)."""
+    """Return the key numbers of a message as pairs of name and value."""
     finding, over = message.finding, message.resolved
     if finding.absence is not None:
         return [usual_traffic(finding.absence), _time_fact(message)]
@@ -300,7 +300,7 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
 
 
 def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
-    """Return the stages that grew most, as (stage, growth, share)."""
+    """Return at most *limit* stages that grew most, as rows of stage, growth and share of the excess."""
     return [
         (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.part(row.share))
         for row in finding.growth[:limit]
@@ -308,7 +308,7 @@ def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str
 
 
 def of_the_excess(grown: StageGrowth) -> str:
-    """Return the share of the excess of a stage as text; it is above 1 when others shrank.
+    """Return the share of the excess in one stage as text; the share is above 1 if other stages shrank.
 
     >>> of_the_excess(StageGrowth("queue", 0.3, 0.92))
     '92 % of the excess'
@@ -320,7 +320,7 @@ def of_the_excess(grown: StageGrowth) -> str:
 
 
 def slow_requests(finding: Finding) -> list[tuple[str, str]]:
-    """Return the exemplars as (text, link)."""
+    """Return the exemplars as pairs of text and link."""
     return [
         (
             f"{formatting.latency(each.seconds)}, {formatting.latency(each.stage_seconds)} of it in {stage_name(each.stage)}",
@@ -331,7 +331,7 @@ def slow_requests(finding: Finding) -> list[tuple[str, str]]:
 
 
 def sparkline_of(message: Message) -> list[tuple[str, str]]:
-    """Return the trend as (sparkline, caption); [] without a trend, and after the end."""
+    """Return the trend as a pair of sparkline and caption; [] without a trend, or if the incident is resolved."""
     course = message.finding.course
     if message.resolved or course is None or course.highest is None:
         return []
@@ -350,7 +350,7 @@ def chart_in_words(finding: Finding) -> str:
 
 
 def small_print(message: Message) -> list[str]:
-    """Return the objective, and who acknowledged or accepted the incident."""
+    """Return the objective, and the person who acknowledged or accepted the incident."""
     finding = message.finding
     lines = [f"{finding.name}: {finding.promise}"]
     if message.acked_by and not message.resolved:
@@ -361,7 +361,7 @@ def small_print(message: Message) -> list[str]:
 
 
 def stage_name(stage: str) -> str:
-    """Return the name of *stage* within a sentence.
+    """Return the name of *stage* for use within a sentence.
 
     >>> stage_name("load"), stage_name("h2d"), stage_name("rerank")
     ('cold start', 'transfer H→D', 'rerank')
@@ -417,7 +417,7 @@ def _time_fact(message: Message) -> tuple[str, str]:
 
 
 def _onset_error(finding: Finding) -> str:
-    """Return the error of the onset as text if it exceeds the resolution of the counts."""
+    """Return the error of the onset as text if it is larger than the usual error; else ""."""
     low, high = finding.between or (finding.since, finding.since)
     wrong = max(finding.since - low, high - finding.since)
     return f" ± {formatting.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""

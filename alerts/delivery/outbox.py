@@ -1,16 +1,16 @@
-"""The outbox: messages to send, one row per transition and channel, with their delivery state; and the threads that send them.
+"""The outbox: messages with their delivery state, one row per transition and channel, and the threads that send them.
 
-Rows are written in the transaction that decides the transition, so a message exists exactly when its cause does. A row is
-leased before it is sent, and the outcome is written afterwards; when the process dies in between, another one sends the row
-again: at least once. The keys in the message (PagerDuty's dedup key, the webhook's idempotency key) let the receiver drop
-duplicates. Each channel has a thread of its own, so that a slow receiver delays no other channel.
+Delivery is at least once. Rows are written in the same transaction as the transition, so no transition lacks its messages. A row
+is leased before it is sent, and the outcome is written afterwards; if the process dies in between, another process sends the row
+again. Keys in the message (PagerDuty's dedup key, the webhook's idempotency key) let the receiver drop duplicates. Each channel
+has a separate thread, so that a slow receiver does not delay other channels.
 
-Order is kept per incident and channel, and a newer transition supersedes an older one that was not sent yet: after an hour
-without network, people need the current state and not the history.
+Messages of one incident are sent to a channel in order, and a newer transition supersedes an unsent older one: after an hour
+without network, users need the current state and not the history.
 
-Some receivers forget. Their last message is sent again while it holds: such rows stay `sent`, with the next due time in
-`next_at`, which is 0 in all other rows. The reference that a receiver returned is stored with the row and passed to the
-channel with the incident's next message.
+Some receivers drop alerts unless they are sent again. The last message of an incident is repeated to them: such rows have the
+state `sent` and the time of the next repetition in `next_at`, which is 0 in all other sent rows. The reference that a receiver
+returned is stored with the row and passed to the channel with the next message of the incident.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .channel import Channel, OutcomeUnknownError, Refresh
 from .chart import chart_url
 from .message import Message
 
-# Exponential backoff with equal jitter: AWS Architecture Blog, "Exponential Backoff And Jitter". It has a floor, full jitter none.
+# Exponential backoff with equal jitter: AWS Architecture Blog, "Exponential Backoff And Jitter". Equal jitter has a minimum wait.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
 # Upper limit of Retry-After.
 MAX_RETRY_AFTER_SECONDS = 3600.0
-# After this time an unsent message is dead, and shown as such.
+# Time after which an unsent message is marked dead. [seconds]
 GIVE_UP_SECONDS = {"page": 24 * 3600.0, "ticket": 6 * 3600.0}
 
 _OPEN_STATES = ("waiting", "sending")
@@ -47,7 +47,7 @@ _OPEN_STATES = ("waiting", "sending")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A row leased by this process for sending.
+    """Outbox row that this process has leased for sending.
 
     Args:
         row: Id of the row.
@@ -56,7 +56,7 @@ class Claim:
         message: The message.
         attempts: Number of attempts, including this one.
         created_at: Time of the transition. [Unix seconds]
-        reminder: Whether it repeats a message that was already accepted.
+        reminder: Whether the message was accepted before and is now repeated.
     """
 
     row: int
@@ -69,7 +69,7 @@ class Claim:
 
 
 def record_transition(connection: Connection, message: Message, channels: Iterable[str]) -> None:
-    """Write a transition and a message for each of *channels*."""
+    """Insert a transition into the history, and an outbox row for each of *channels*."""
     connection.execute(
         insert(transitions).values(
             incident=message.incident,
@@ -85,15 +85,15 @@ def record_transition(connection: Connection, message: Message, channels: Iterab
 
 
 def due_at(connection: Connection, channel: str) -> float | None:
-    """Return when the next row of *channel* is due in Unix seconds; None without rows."""
+    """Return the time at which the next row of *channel* is due, in Unix seconds; None without rows."""
     return min((row.leased_until or row.next_at for row in _rows(connection, channel)), default=None)
 
 
 def claim_message(connection: Connection, channel: str, holder: str, now: float, lease_seconds: float) -> Claim | None:
-    """Lease the most urgent due row of *channel*, or return None.
+    """Lease the most urgent due row of *channel*, or return None if no row is due.
 
-    Within an incident only the newest row is sent; older ones not being sent are superseded. The attempt is recorded before
-    it is made: a row with an expired lease was interrupted, and its outcome is unknown.
+    Only the newest row of an incident is sent; older unsent rows are superseded. The attempt is recorded before it starts: a
+    row with an expired lease was interrupted, and its outcome is unknown.
     """
     ready: list[Row[Any]] = []
     for rows in _by_incident(_rows(connection, channel)):
@@ -118,7 +118,7 @@ def mark_sent(
         claimed: The leased row.
         now: Current time. [Unix seconds]
         reference: Reference returned by the channel.
-        refresh: Repetition for a receiver that forgets.
+        refresh: Repetition of messages that the receiver needs; None for no repetition.
     """
     at = {} if claimed.reminder else {"changed_at": now}
     again_at = _reminder_at(claimed, now, refresh) if refresh else 0.0
@@ -127,7 +127,7 @@ def mark_sent(
 
 
 def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
-    """Record a failed attempt: schedule a retry, or mark the row dead if that is useless."""
+    """Record a failed attempt: schedule a retry, or mark the row dead if a retry is useless."""
     # The error may quote the response.
     said = storable(str(error))
     again = now + retry_delay(claimed.attempts, error.retry_after_seconds, rng)
@@ -145,7 +145,7 @@ def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now
 
 
 def abandon_removed_channels(connection: Connection, channels: Sequence[str], now: float) -> None:
-    """Mark waiting messages dead whose channel is not among the configured *channels*."""
+    """Mark the waiting messages of channels that are not in *channels* as dead."""
     connection.execute(
         update(outbox)
         .where(outbox.c.state == "waiting", outbox.c.channel.not_in(channels))
@@ -160,28 +160,28 @@ def oldest_waiting_page(connection: Connection) -> float | None:
 
 
 def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
-    """Return the wait after *attempts* attempts: exponential with jitter, at least the receiver's Retry-After, in seconds."""
+    """Return the delay of the next attempt in seconds: exponential in *attempts* with jitter, at least Retry-After."""
     # The cap is reached before ten doublings; the bound keeps the power small.
     longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10))
     return max(rng.uniform(longest / 2, longest), min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
 
 
 def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:
-    """Return the unsent rows and due reminders, by incident in order."""
+    """Return the unsent rows and the repeated messages of *channel*, ordered by incident and sequence."""
     reminders = and_(outbox.c.state == "sent", outbox.c.next_at > 0)
     wanted = and_(outbox.c.channel == channel, or_(outbox.c.state.in_(_OPEN_STATES), reminders))
     return connection.execute(select(outbox).where(wanted).order_by(outbox.c.incident, outbox.c.sequence)).all()
 
 
 def _reminder_at(claimed: Claim, now: float, refresh: Refresh) -> float:
-    """Return the time of the next reminder in Unix seconds; 0 for none."""
+    """Return the time of the next repetition in Unix seconds; 0 for none."""
     again = now + refresh.every_seconds
     over = claimed.message.resolved and again > claimed.created_at + refresh.after_end_seconds
     return 0.0 if over else again
 
 
 def _stop_older_reminders(connection: Connection, claimed: Claim) -> None:
-    """Stop reminders of older messages of the incident."""
+    """Stop the repetition of older messages of the same incident to the same channel."""
     before = and_(
         outbox.c.incident == claimed.message.incident,
         outbox.c.channel == claimed.channel,
@@ -236,7 +236,7 @@ def _message(connection: Connection, row: Row[Any]) -> Message:
 
 
 def _write_outcome(connection: Connection, claimed: Claim, **values: Any) -> None:
-    """Write the outcome, unless the lease was lost to another process."""
+    """Write the outcome and end the lease, unless another process has leased the row."""
     mine = and_(outbox.c.id == claimed.row, outbox.c.leased_by == claimed.holder)
     connection.execute(update(outbox).where(mine).values(leased_by="", leased_until=0.0, **values))
 
@@ -261,7 +261,7 @@ def _new_row(message: Message, channel: str) -> dict[str, Any]:
 
 
 log = logging.getLogger(__name__)
-# Longer than the longest send, or two processes would send the same message.
+# Longer than the longest attempt, so that two processes do not send the same message. [seconds]
 LEASE_SECONDS = 60.0
 # Poll interval of an idle thread. [seconds]
 POLL_SECONDS = 2.0
@@ -270,7 +270,7 @@ OTHERS_SECONDS = 0.5
 
 
 class AlertsThread(PeriodicThread):
-    """Thread of the alerts; it pauses after an error of the store.
+    """Thread of the alerts service that pauses after an error of the store.
 
     Args:
         name: Name of the channel.
@@ -282,7 +282,7 @@ class AlertsThread(PeriodicThread):
         self._name = name
 
     def failed(self, error: Exception) -> float:
-        """Log *error*; an error of the store without traceback."""
+        """Log *error*, without a traceback if the store failed, and return the pause in seconds."""
         if not isinstance(error, StoreError | SQLAlchemyError):
             return super().failed(error)
         log.warning("alerts: %s: the store cannot be used: %s", self._name, error)
@@ -290,14 +290,14 @@ class AlertsThread(PeriodicThread):
 
 
 class DeliveryWorker(AlertsThread):
-    """Sends the outbox messages of one channel.
+    """Thread that sends the outbox messages of one channel.
 
     Args:
         store: The store with the outbox.
         channel: The channel.
         holder: Holder name of this process for leases.
         lease_seconds: Lease of a row while it is being sent. [seconds]
-        clock: Returns the time. [Unix seconds]
+        clock: Function that returns the time. [Unix seconds]
         rng: Random source of the jitter.
     """
 
@@ -321,7 +321,7 @@ class DeliveryWorker(AlertsThread):
         self._paused_until = 0.0
 
     def step(self) -> float:
-        """Send the most urgent due message, if any.
+        """Send the most urgent due message, if one is due.
 
         Returns:
             Wait before the next step. [seconds]
@@ -351,14 +351,14 @@ class DeliveryWorker(AlertsThread):
             error = refused
         except Exception as broken:  # a bug in a channel must not stop other messages
             log.exception("alerts: channel %s cannot format its message; it is not sent", self._channel.name)
-            # Only its type: the text is shown to people and may contain a secret.
+            # Only the type of the exception: its text may contain a secret, and the error is shown to users.
             error = ChannelError(f"the message could not be formatted: {type(broken).__name__}", permanent=True)
         if error is not None and error.retry_after_seconds is not None:
             self._paused_until = self._clock() + min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
         self._record_outcome(claimed, reference, error)
 
     def _record_outcome(self, claimed: Claim, reference: str, error: ChannelError | None) -> None:
-        """Write the outcome, retrying while the store fails: a duplicate message is worse than waiting."""
+        """Write the outcome and retry while the store fails, because a lost outcome causes a duplicate message."""
         while True:
             try:
                 with self._store.transaction() as connection:

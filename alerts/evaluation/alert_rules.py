@@ -1,7 +1,7 @@
-"""Alert rules and their verdicts: SLO burn rate, and missing traffic.
+"""Alert rules for SLO burn rates and missing traffic, and their verdicts.
 
-A rule names each cause it watches and returns a verdict for it. The verdict of a firing burn rate carries the finding that
-notifications describe: onset, stages, release and links.
+A rule yields each cause that it watches, with a function that returns the verdict. The verdict of a firing burn rate contains the
+finding for notifications: onset, stages, release and links.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .evidence import (
 )
 from .slo_status import Measurement, as_requests, measure_slo
 
-# How far back to search for the onset and its cause.
+# Length of the search for the onset and its cause.
 _LOOK_BACK = timedelta(hours=6)
 # An onset within this time before or after the first request of a release is attributed to that release.
 _BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
@@ -45,8 +45,8 @@ def describe_burn(
         read: The store's queries.
         measured: Counts and firing tiers.
         now: The end of the windows.
-        before: Last finding of the open incident, which has the onset; None if there is none.
-        dashboard_url: Dashboard address; empty for no links.
+        before: Last finding of the open incident, which contains the onset; None without an open incident.
+        dashboard_url: Base URL of the dashboard; empty for no links.
     """
     if not measured.firing:
         return None
@@ -76,7 +76,7 @@ def describe_burn(
 
 
 def _known_onset(before: Finding) -> Onset:
-    """Return the onset of an open incident as determined at its opening."""
+    """Return the onset that was determined when the incident opened."""
     early, late = before.between or (before.since, before.since)
     at, earliest, latest = (datetime.fromtimestamp(each, UTC) for each in (before.since, early, late))
     return Onset(at, earliest, latest)
@@ -106,15 +106,15 @@ def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[B
 def _onset(read: Reader, slo: Slo, tier: AlertTier, now: datetime) -> Onset:
     reach = min(tier.long, _LOOK_BACK)
     buckets = counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
-    # Half of the threshold: the first bad minute is rarely bad as a whole.
+    # Half of the threshold, because the problem rarely covers the whole first minute.
     return find_onset(buckets, slo.objective, tier.burn / 2, otherwise=now - min(reach, tier.short))
 
 
 def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> str:
-    """Return the newest version if the problem began with it; else "".
+    """Return the newest version if the problem started with it; else "".
 
-    It does if its first request is near the onset, it has more bad requests than the version before, and that version, where it
-    still serves, did not become worse at the same time.
+    The conditions are: the first request of the newest version is near the onset, the version has a larger share of bad requests
+    than its predecessor, and the predecessor, if it still serves, did not become worse at the same time.
     """
     if slo.version is not None or slo.kind == "freshness":
         return ""
@@ -148,10 +148,10 @@ class Verdict:
 
     Args:
         cause: The cause.
-        finding: The firing finding; None when nothing fires.
-        has_data: Whether there were requests to evaluate; without them the state is unknown.
+        finding: Finding of the firing rule; None if the rule does not fire.
+        has_data: Whether there were requests to evaluate; if not, the state is unknown.
         excuse: Reason for muting, such as a maintenance window; empty for none.
-        budget: Remaining error budget, shown when the incident ends; None if there is none.
+        budget: Remaining error budget, shown when the incident ends; None for a rule without an error budget.
     """
 
     cause: str
@@ -161,21 +161,30 @@ class Verdict:
     budget: ErrorBudget | None = None
 
 
-# Yields each cause with a function that evaluates it, so that a failing cause does not stop the others. Arguments: the
-# definitions, the time, and the findings of open incidents by cause. A verdict of None means "unknown": the incident stays
-# unchanged. An open incident whose cause no rule yields any more is closed.
+# Function that yields each cause with a function that evaluates it, so that an error in one cause does not stop the others.
+# Arguments: the definitions, the time, and the findings of open incidents by cause. A verdict of None means "unknown": the
+# incident stays unchanged. An open incident whose cause is no longer yielded by any rule is closed.
 AlertRule = Callable[[Definitions, datetime, Mapping[str, Finding]], Iterable[tuple[str, Callable[[], Verdict | None]]]]
 
 
 def cause_of_slo(slo: Slo) -> str:
-    """Return the incident cause of *slo*."""
+    """Return the cause of incidents about *slo*."""
     return f"slo:{slo.name}"
 
 
 def evaluate_slo(
     read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, before: Finding | None, dashboard_url: str
 ) -> Verdict | None:
-    """Evaluate *slo*; *before* is the last finding of its open incident, if any."""
+    """Evaluate *slo* and return None if the collector's data are stale.
+
+    Args:
+        read: The store's queries.
+        slo: The SLO.
+        policy: Burn-rate policy.
+        now: End of the windows.
+        before: Last finding of the open incident; None without an open incident.
+        dashboard_url: Base URL of the dashboard; empty for no links.
+    """
     measured = measure_slo(read, slo, policy, now, already=before is not None)
     if measured.stale_since is not None:
         return None
@@ -189,7 +198,7 @@ def evaluate_slo(
 
 
 def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
-    """Return the maintenance window in progress as text, or ""."""
+    """Return the maintenance window in progress as text; "" if there is none."""
     work = calendar.under_way(now)
     if work is None:
         return ""
@@ -197,7 +206,7 @@ def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
 
 
 def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
-    """Return one cause per service and environment of *slos*, with one of its SLOs."""
+    """Return a cause for each service and environment of *slos*, with one SLO of that service."""
     found: dict[str, Slo] = {}
     for slo in slos:
         found.setdefault(f"no_data:{slo.environment or ''}:{slo.service}", slo)
@@ -205,12 +214,12 @@ def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
 
 
 class AbsenceRule:
-    """Alert rule for missing traffic: fires when a service with an SLO receives no requests where it usually does.
+    """Alert rule for missing traffic: fires when a service with an SLO receives no requests at a time when it usually does.
 
     Args:
         read: The store's queries.
-        policy: When missing traffic is an incident.
-        patience: When collector data are stale, and when an incident is abandoned.
+        policy: Conditions under which missing traffic is an incident.
+        patience: Policy that defines when collector data are stale and when an incident is abandoned.
     """
 
     def __init__(self, read: Reader, policy: NoData, patience: BurnRatePolicy) -> None:
@@ -241,7 +250,7 @@ class AbsenceRule:
         return now.timestamp() - finding.since > self._patience.patience.abandon.total_seconds()
 
     def _missed(self, slo: Slo, now: datetime, url: str) -> Finding | None:
-        """Return the finding if there were requests in the same window at all known earlier times."""
+        """Return the finding if the same window had enough requests at all known earlier times."""
         policy, first = self._policy, self._first_seen(slo, now)
         backs = [back for back in policy.before if first is not None and first <= now - back - policy.after]
         counts = {back: self._requests(slo, now - back - policy.after, now - back) for back in backs}
@@ -275,5 +284,5 @@ class AbsenceRule:
 
 
 def _without_filters(slo: Slo) -> Slo:
-    """Return *slo* for all requests of its service and environment."""
+    """Return *slo* without filters except service and environment."""
     return Slo(slo.name, slo.service, slo.objective, slo.window, environment=slo.environment)

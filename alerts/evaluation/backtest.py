@@ -1,8 +1,8 @@
-"""Replay of an SLO over past data: for `stagelens check`, and for incidents missed while no process evaluated.
+"""Backtest of an SLO over past data, for `stagelens check` and for incidents missed while no process evaluated.
 
-The replay uses the functions of the evaluator on the same counts. Minutes with no open incident and no burn rate near a
-threshold cannot change anything and are skipped. Missed incidents that have already ended are recorded and not notified;
-those that continue are found by the next evaluation.
+The backtest uses the functions of the evaluator on the same counts. Minutes without an open incident and without a burn rate near
+a threshold cannot change the result and are skipped. Missed incidents that have ended are recorded and not notified; the next
+evaluation detects those that continue.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .alert_rules import cause_of_slo
 from .evidence import dashboard_link, filters_of
 from .slo_status import MINUTE, History, WindowSeries, load_history, measure_slo, tiers_of
 
-# Rounding must not hide a firing minute; `is_firing` decides.
+# Margin of the preselection, so that rounding does not hide a firing minute; `is_firing` makes the decision.
 _ROUNDING_MARGIN = 1 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class PastIncident:
-    """An incident of the replay.
+    """Incident that the backtest found.
 
     Args:
-        opened_at: Time of its notification: after the maintenance window, if it began within one.
-        resolved_at: Time of its end; None if it is still open.
+        opened_at: Time of the notification, which is after the maintenance window if the incident started within one.
+        resolved_at: Time of the end; None if the incident is still open.
         severity: Highest severity.
         peak: Highest burn rate.
         spent: Share of the error budget spent from onset to end. [ratio]
@@ -52,7 +52,7 @@ class PastIncident:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Result of replaying an SLO.
+    """Result of the backtest of an SLO.
 
     Args:
         slo: The SLO.
@@ -61,7 +61,7 @@ class Preview:
         seen_from: First minute with requests; None without any.
         incidents: Incidents in order of time.
         budget_left: Remaining budget of the whole window now; None without requests. [ratio]
-        coarse_until: Before this time only hourly data exist, and short incidents may be missed; None if there are minutes.
+        coarse_until: End of the time with hourly data only, in which short incidents may be missed; None without such data.
     """
 
     slo: Slo
@@ -74,7 +74,7 @@ class Preview:
 
 
 def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, length: timedelta) -> Preview:
-    """Replay *slo* over the last *length* before *now*.
+    """Replay *slo* over the period of *length* before *now*.
 
     Raises:
         StoreError: The store cannot be read.
@@ -84,7 +84,7 @@ def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, leng
     since = history.edge_of(now - length)
     measured = measure_slo(read, slo, policy, now)
     counts = measured.counts[slo.window]
-    # The remaining budget gives the size of the whole window's budget at this traffic.
+    # Budget of the SLO's window at the current traffic: spent and remaining bad requests.
     allowed = counts.bad + measured.budget.bad_left
     seen = np.flatnonzero(np.diff(history.total))
     return Preview(
@@ -101,7 +101,7 @@ def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, leng
 
 
 def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -> list[IncidentRecord]:
-    """Return the incidents of *history* from the edge *since* on, as the evaluator would have recorded them."""
+    """Return the incidents that the evaluator would have recorded for *history* from the edge *since* on."""
     watched = tiers_of(slo, policy)
     windows = {length: history.windows(length) for length in needed_windows(policy, watched)}
     near = np.flatnonzero(_near(windows, watched, slo.objective, policy.patience.keep))
@@ -148,7 +148,7 @@ def _step(
     *,
     seen: timedelta,
 ) -> Step | None:
-    """Return the evaluator's step at one moment."""
+    """Return the step that the evaluator would have made at one time."""
     already = record is not None and record.is_open
     firing = firing_tiers(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
     return next_step(
@@ -187,7 +187,7 @@ def _past_incidents(
 
 
 def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime) -> int:
-    """Return the edge of the onset, as the page would have shown it."""
+    """Return the edge of the onset, determined in the same way as for a notification."""
     spent = record.finding.burn
     reach = timedelta(seconds=spent.long_seconds) if spent is not None else timedelta(hours=1)
     low, high = history.edge_of(opened - reach), history.edge_of(opened)
@@ -198,7 +198,7 @@ def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime)
 def find_missed_incidents(
     read: Reader, slo: Slo, policy: BurnRatePolicy, since: datetime, now: datetime, *, dashboard_url: str
 ) -> list[IncidentRecord]:
-    """Return the incidents of *slo* that began after *since* and have ended by *now*, as they would have been recorded."""
+    """Return the records of incidents of *slo* that started after *since* and ended before *now*."""
     longest = max(needed_windows(policy, tiers_of(slo, policy)), default=timedelta(0))
     history = load_history(read, slo, since - longest, now)
     over = [record for record in replay(history, slo, policy, history.edge_of(since)) if not record.is_open]
@@ -206,7 +206,7 @@ def find_missed_incidents(
 
 
 def write_missed_incident(connection: Connection, record: IncidentRecord) -> None:
-    """Write *record*, opened and resolved, without notification."""
+    """Write *record* with its opening and its end to the history, without notification."""
     ended = record.resolved_at or record.seen_at
     begun = replace(record, resolved_at=None, ending="", sequence=1)
     write_update(connection, IncidentUpdate(begun, "opened", note=record.muted), (), record.opened_at)

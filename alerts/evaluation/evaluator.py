@@ -1,7 +1,7 @@
-"""The evaluator: runs all alert rules, advances incidents and writes the result. One process at a time.
+"""The evaluator: runs all alert rules, advances incidents and writes the result, in one process at a time.
 
-The result of one evaluation, with its messages, is written in one transaction. A process that dies leaves all of it or
-nothing, and the next process continues from there.
+The result of one evaluation and its messages are written in one transaction. If the process dies, either all or none of them are
+stored, and the next process continues from that state.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LEASE = "evaluate"
-# The lease is renewed after this share of its validity: many SLOs on a slow store take long.
+# Share of the lease's validity after which it is renewed, because evaluating many SLOs on a slow store takes long.
 _RENEW_SHARE = 1 / 3
 
 
 class Evaluator:
-    """Evaluates all alert rules against the store.
+    """Evaluator of all alert rules over the data in the store.
 
     Args:
         store: The store, with requests, incidents and the outbox.
@@ -55,8 +55,8 @@ class Evaluator:
         lease_seconds: Validity of the evaluation lease without renewal. [seconds]
         policy: Burn-rate policy.
         incident_policy: Grouping, missing traffic, and replay after a gap.
-        rules: Alert rules beside those of the SLOs.
-        stopwatch: Measures the duration of an evaluation. [seconds]
+        rules: Alert rules in addition to those for SLOs and missing traffic.
+        stopwatch: Function that returns monotonic time, for the duration of an evaluation. [seconds]
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Evaluator:
         self._stopwatch = stopwatch
 
     def tick(self, definitions: Definitions, now: datetime) -> list[IncidentUpdate]:
-        """Evaluate everything once.
+        """Evaluate all alert rules once and write the result.
 
         Returns:
-            Transitions of incidents, notified or not; empty when another process evaluates.
+            Transitions of incidents, notified or not; empty if another process evaluates.
 
         Raises:
-            StoreError: The store failed; the next tick finds again what was not written.
+            StoreError: The store failed; the next tick repeats the evaluation of unwritten results.
             Exception: A rule failed; the results of all others are written.
         """
         with self._store.transaction() as connection:
@@ -126,7 +126,7 @@ class Evaluator:
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
     ) -> dict[str, Verdict | None]:
-        """Return the verdicts by cause; None for a failed one, whose error is added to *broken*."""
+        """Return the verdicts by cause; the verdict of a cause that fails is None, and its error is added to *broken*."""
         found: dict[str, Verdict | None] = {}
         began = renewed = self._stopwatch()
         for rule in self._rules:
@@ -141,7 +141,7 @@ class Evaluator:
     def _missed(
         self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
     ) -> list[IncidentRecord]:
-        """Return incidents that began and ended since the last evaluation, if that was long ago."""
+        """Return incidents that started and ended after the evaluation at *before*, if that was long ago."""
         policy = self._incident_policy.catch_up
         gap_seconds = max(policy.gap.total_seconds(), self._lease_seconds)
         if before is None or now.timestamp() - before <= gap_seconds:
@@ -163,9 +163,9 @@ class Evaluator:
         took_seconds: float,
         evaluated: Collection[str],
     ) -> list[IncidentUpdate]:
-        """Commit the result of *verdicts*, unless another process took over meanwhile.
+        """Write the result of *verdicts*, unless another process acquired the lease in the meantime.
 
-        A cause of *evaluated* whose incident is no longer open was accepted meanwhile; its verdict is ignored.
+        If an incident with a cause in *evaluated* is no longer open, a user accepted it in the meantime; its verdict is ignored.
         """
         at = now.timestamp()
         with self._store.transaction() as connection:
@@ -225,18 +225,18 @@ def _log(turn: IncidentUpdate, at: float) -> None:
 def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:
     try:
         return one()
-    except Exception as error:  # noqa: BLE001 - raised at the end of the tick, when all others had their turn
+    except Exception as error:  # noqa: BLE001 - raised at the end of the tick, after all other causes are evaluated
         broken.append(error)
         return None
 
 
 def _close_removed(before: Sequence[IncidentRecord], watched: Collection[str], at: float) -> list[Step]:
-    """Close the incidents of causes that no rule yields any more, such as an SLO removed from its file."""
+    """Close the incidents whose cause is no longer watched, such as an SLO that was removed from the file."""
     return [close_incident(each, "removed", at) for each in before if each.cause not in watched]
 
 
 def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[Step]:
-    """Return the open incidents without a step."""
+    """Return an empty step for each open incident that has none in *steps*."""
     moved = {step.record.id for step in steps}
     return [Step(each) for each in before if each.id not in moved]
 
@@ -251,7 +251,7 @@ def _mute_reasons(
 
 
 def _with_final_budget(step: Step, verdict: Verdict) -> Step:
-    """Update the budget of the last finding when its incident is resolved."""
+    """Return *step* with the current error budget in its finding, if the step resolves the incident."""
     finding, budget = step.record.finding, verdict.budget
     if step.happening != "resolved" or finding.burn is None or budget is None:
         return step

@@ -20,7 +20,7 @@ from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
 from .slo_status import as_requests
 
-# Time before the onset that the page shows.
+# Time before the onset that the dashboard page shows.
 CALM_BEFORE = timedelta(minutes=15)
 # Service tab per kind of SLO. All other kinds use the first tab, which shows the time of each stage at the percentile.
 _TOKENS, _ERRORS = "/tokens", "/traces"
@@ -28,9 +28,9 @@ _TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
 _MINUTE = timedelta(minutes=1)
 # Number of points of a trend.
 _POINTS = 60
-# Number of requests shown, and of the slowest requests searched.
+# Number of slow requests shown, and number of slowest requests searched.
 _SHOWN, _LOOKED_AT = 3, 30
-# Kinds of objectives about whole requests; only for these does a stage explain a violation.
+# Kinds of objectives about whole requests; only their violations can be explained by a stage.
 OF_REQUESTS = ("latency", "availability")
 
 
@@ -40,9 +40,9 @@ class StageUse:
 
     Args:
         stage: Key of the stage.
-        budget_seconds: Its budget.
-        seconds: Its time in the requests at the SLO's percentile.
-        mean_seconds: Its mean time over all requests.
+        budget_seconds: Budget of the stage. [seconds]
+        seconds: Time in the stage of requests at the SLO's percentile. [seconds]
+        mean_seconds: Mean time in the stage over all requests. [seconds]
     """
 
     stage: str
@@ -52,7 +52,7 @@ class StageUse:
 
     @property
     def over_seconds(self) -> float:
-        """Time beyond the budget; below zero when within it."""
+        """Time by which the stage exceeds its budget, in seconds; negative within the budget."""
         return self.seconds - self.budget_seconds
 
     @property
@@ -63,13 +63,13 @@ class StageUse:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
-    """Threshold of an SLO split among stages.
+    """Split of an SLO's threshold into stage budgets, with their use.
 
     Args:
         uses: Use of each stage budget, the most exceeded first.
         requests: Number of requests. [count]
-        seconds: Latency at the SLO's percentile.
-        mean_seconds: Mean latency.
+        seconds: Latency at the SLO's percentile. [seconds]
+        mean_seconds: Mean latency. [seconds]
     """
 
     uses: tuple[StageUse, ...]
@@ -79,12 +79,12 @@ class BudgetSplit:
 
     @property
     def rest_seconds(self) -> float:
-        """Time of the stages without a budget, at the percentile."""
+        """Time in stages without a budget at the SLO's percentile, in seconds."""
         return max(0.0, self.seconds - sum(use.seconds for use in self.uses))
 
     @property
     def rest_mean_seconds(self) -> float:
-        """Mean time of the stages without a budget."""
+        """Mean time in stages without a budget, in seconds."""
         return max(0.0, self.mean_seconds - sum(use.mean_seconds for use in self.uses))
 
     @property
@@ -94,10 +94,10 @@ class BudgetSplit:
 
 
 def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> BudgetSplit | None:
-    """Return how the requests of `[start, end)` used the stage budgets of *slo*.
+    """Return the use of the stage budgets of *slo* by the requests in `[start, end)`.
 
     Returns:
-        None if the SLO has no budgets, or there are no requests.
+        The use; None if the SLO has no stage budgets, or there are no requests.
 
     Raises:
         StoreError: The store cannot be read.
@@ -128,14 +128,14 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
 
 
 def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0) -> str:
-    """Return the dashboard page of the incident and the time before it; "" without a dashboard.
+    """Return the URL of the dashboard page that shows the incident and the time before it; "" without a dashboard.
 
     Args:
-        dashboard_url: Dashboard address; empty for no link.
+        dashboard_url: Base URL of the dashboard; empty for no link.
         slo: The SLO.
         began: Onset.
         now: End of the page's window.
-        quantile: Latency quantile to show; 0 for that of the objective.
+        quantile: Latency quantile to show; 0 for the quantile of the objective.
 
     >>> shop = Slo("x", "shop", 0.99, timedelta(days=30), timedelta(seconds=1), version="v2", route="/pay/{id}")
     >>> dashboard_link("http://127.0.0.1:8600/", shop, datetime.fromtimestamp(900), datetime.fromtimestamp(1000))
@@ -144,7 +144,7 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
     if not dashboard_url:
         return ""
     tab = "" if quantile else _TABS.get(slo.kind, "")
-    # In the order of the dashboard: equal views have equal addresses.
+    # In the parameter order of the dashboard, so that equal views have equal URLs.
     query = {
         "p": None if tab == _ERRORS else f"{100 * (quantile or slo.objective):g}",
         "by": slo.definition if tab == _TOKENS else None,
@@ -159,13 +159,13 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
 
 
 def filter_params(slo: Slo) -> dict[str, str]:
-    """Return the filters of *slo* as parameters of a dashboard address, truncated as the store truncates names."""
+    """Return the filters of *slo* as parameters of a dashboard URL, truncated like names in the store."""
     found = {"v": slo.version, "m": slo.model, "r": slo.route}
     return {key: storable_name(value) for key, value in found.items() if value}
 
 
 def trace_link(dashboard_url: str, trace: str) -> str:
-    """Return the page of the retained trace *trace*; "" without a dashboard."""
+    """Return the URL of the dashboard page for the retained trace *trace*; "" without a dashboard."""
     return f"{dashboard_url.rstrip('/')}/traces/{quote(trace, safe='')}" if dashboard_url else ""
 
 
@@ -180,7 +180,7 @@ def _milliseconds(at: datetime) -> int:
 
 
 def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashboard_url: str) -> tuple[Exemplar, ...]:
-    """Return retained traces of bad requests since *began*: the slowest of each cause, slowest first."""
+    """Return the slowest retained trace of bad requests for each cause since *began*, slowest first."""
     if slo.kind in ("coverage", "freshness"):
         return ()
     found = read.one_per_cause(slo.select(began, now), _LOOKED_AT)
@@ -189,7 +189,7 @@ def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashbo
 
 
 def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> Trend | None:
-    """Return the burn rate up to *now*, for the incident and the same length before it; None without requests."""
+    """Return the burn rate over the incident and a time of the same length before it; None without requests."""
     start = began - max(CALM_BEFORE, now - began)
     step = _MINUTE * max(1, math.ceil((now - start) / _MINUTE / _POINTS))
     found = {
@@ -204,7 +204,7 @@ def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> T
 def counts_by_step(
     read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta
 ) -> list[tuple[datetime, float, float]]:
-    """Return start, requests and bad requests of each *step* with requests, in order of time."""
+    """Return start time, requests and bad requests of each *step* that has requests, in order of time."""
     series = read.tally_series(slo.select(start, end), slo.indicator, step)
     counts = [
         as_requests(float(requests), float(total), float(bad))
@@ -215,7 +215,7 @@ def counts_by_step(
 
 
 def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
-    """Return a row of `Reader.one_per_cause` as an exemplar, with *stage* or else its longest stage."""
+    """Return a row of `Reader.one_per_cause` as an exemplar, with *stage* or else the longest stage."""
     stage = stage or str(row["dominant"])
     trace = f"{row['trace_id']}-{row['span_id']}"
     return Exemplar(
@@ -236,7 +236,7 @@ def _bad_mask(found: pd.DataFrame, slo: Slo) -> pd.Series:
         return pd.Series(
             [float(spent.get(slo.stage, 0.0)) > limit for spent in found["stages"]], found.index, dtype=bool
         )
-    # Token latencies cannot be read from the whole request, so the slowest requests are shown.
+    # The duration of a request does not contain its token latencies, so the slowest requests are shown.
     return failed | (found["duration_seconds"] > (slo.threshold_seconds or 0.0))
 
 
@@ -246,15 +246,15 @@ def stage_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tupl
     Args:
         read: The store's queries.
         slo: The SLO, which defines bad requests.
-        began: Onset; good requests before it count too.
+        began: Onset; good requests from some time before it are included.
         now: End of the window.
     """
-    # Not for failures: a request that fails at once spends no time in any stage.
+    # Not for failures, because a request that fails immediately spends no time in any stage.
     if slo.kind != "latency":
         return ()
     return excess_by_stage(read.bad_breakdown(slo.select(began - CALM_BEFORE, now), slo.threshold_seconds))
 
 
 def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew, worst first, from a frame of `Reader.bad_breakdown`."""
+    """Return the stages that grew, worst first, from a data frame of `Reader.bad_breakdown`."""
     return rank_stage_growth(breakdown.rename(columns={"excess_seconds": "delta_seconds"}))

@@ -1,8 +1,7 @@
-"""Measured state of an SLO: counts of its windows and minutes, budget, firing tiers, and its status for people.
+"""Measured state of an SLO: counts of its windows and minutes, error budget, firing tiers, and the status shown to users.
 
-`measure_slo` reads the windows up to now that the tiers need; `read_slo_status` derives one state from them, and the numbers it
-follows from. `load_history` reads cumulative counts per minute of the past, so that any window that ends at any minute is one
-subtraction.
+`measure_slo` reads the counts of all windows that the tiers need. `read_slo_status` derives the status from them.
+`load_history` reads cumulative counts per minute of the past, so that the counts of any window are one subtraction.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ...store import Reader, Selection, Tally
 from ..objectives.maintenance import ActiveMaintenance
 from ..objectives.slo import Slo
 
-# Finest bucket of the store: the minimum time a service was seen.
+# Finest time bucket of the store, and therefore the minimum time for which a service has data.
 _BUCKET = timedelta(seconds=10)
 _MINUTE = timedelta(minutes=1)
 MINUTE = timedelta(minutes=1)
@@ -49,13 +48,13 @@ class Measurement:
 
     Args:
         slo: The SLO.
-        counts: Counts of each window up to now, including the SLO's own; without maintenance windows, and without the
-            time before the budget was reset.
+        counts: Counts of each window up to now, including the SLO's window; requests within maintenance windows and before
+            the reset of the budget are excluded.
         tiers: Tiers that can fire.
         firing: Tiers that fire, pages first.
         budget: Remaining error budget.
         work: Maintenance window in progress; None for none.
-        stale_since: Time since which the collector has not worked; None while it does.
+        stale_since: Time at which the collector stopped to write data; None while it works.
     """
 
     slo: Slo
@@ -78,12 +77,12 @@ class Measurement:
 
     @property
     def has_data(self) -> bool:
-        """Whether there were recent requests; without them the state is unknown."""
+        """Whether there were recent requests; if not, the state is unknown."""
         return self.counts[FAST].total > 0
 
 
 def as_requests(requests: float, total: float, bad: float) -> Counts:
-    """Return counts in requests: the share *bad* / *total*, in any unit, of *requests*.
+    """Return counts in requests, with the share of bad ones taken from *bad* / *total* in any unit.
 
     >>> as_requests(requests=100, total=8.0, bad=2.0)
     Counts(total=100, bad=25.0)
@@ -104,7 +103,7 @@ def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *
         slo: The SLO.
         policy: Burn-rate policy.
         now: End of the windows.
-        already: Whether an incident is open, which lowers the thresholds.
+        already: Whether an incident is already open, which lowers the thresholds.
     """
     watched = tiers_of(slo, policy)
     # Freshness is counted in whole minutes.
@@ -125,7 +124,7 @@ def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *
 
 
 def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
-    """Return what `Reader.tally_series` does of `[start, end)`, of those requests only that `measure_slo` counts."""
+    """Return `Reader.tally_series` for `[start, end)`, limited to the requests that `measure_slo` counts."""
     stretches = slo.maintenance.without(counted_from(slo, start, end), end)
     found = [read.tally_series(slo.select(low, high), slo.indicator, step) for low, high in stretches]
     seen = [each for each in found if len(each)]
@@ -137,12 +136,12 @@ def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step
 
 
 def counted_from(slo: Slo, start: datetime, now: datetime) -> datetime:
-    """Return from when requests count in a window that begins at *start*: not before the budget reset."""
+    """Return the time from which requests count in a window that starts at *start*: not before the budget reset."""
     return max(start, slo.reset) if slo.reset is not None and slo.reset <= now else start
 
 
 def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, Counts]:
-    """Return the counts of windows of *lengths* up to *now*; each interval between two window starts is read once."""
+    """Return the counts of windows of *lengths* up to *now*, and read each interval between two window starts once."""
     pieces: list[tuple[timedelta, Selection]] = []
     end = now
     for length in sorted(lengths):
@@ -150,7 +149,7 @@ def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetim
         within = slo.maintenance.without(start, end) if start < end else ()
         pieces += [(length, slo.select(*stretch)) for stretch in within]
         end = min(start, end)
-    # In one transaction: writes and rollups must not make windows disagree.
+    # In one transaction, so that windows are consistent despite concurrent writes and rollups.
     tallies = read.tallies([selection for _, selection in pieces], slo.indicator)
     counted = [(length, tally) for (length, _), tally in zip(pieces, tallies, strict=True)]
     return {length: _total([tally for reach, tally in counted if reach <= length]) for length in lengths}
@@ -176,11 +175,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class WindowSeries:
-    """Counts of the windows of one length, one per edge of a minute.
+    """Counts of windows of one length, one window ending at each edge between two minutes.
 
     Args:
-        total: Requests; shape (edges,).
-        bad: Shape (edges,).
+        total: All requests; shape (edges,). [count]
+        bad: Bad requests; shape (edges,). [count]
     """
 
     total: Floats
@@ -194,16 +193,16 @@ class WindowSeries:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Cumulative counts before each edge of a minute.
+    """Cumulative counts before each edge between two minutes.
 
     Args:
-        start: The first edge. [Unix seconds]
-        requests: Shape (edges,).
-        total: In the unit of the indicator; shape (edges,).
-        bad: Also.
-        first: First edge that counts: the budget reset. [index]
-        coarse_until: Before this time only coarser data exist and are spread evenly; None if there are minutes.
-        seen_from: Time of the first request; None for long before.
+        start: Time of the first edge. [Unix seconds]
+        requests: Requests; shape (edges,). [count]
+        total: Total; shape (edges,). [unit of the indicator]
+        bad: Bad part of the total; shape (edges,). [unit of the indicator]
+        first: First edge that counts, at the reset of the budget. [index]
+        coarse_until: End of the time with coarser data only, which are spread evenly over minutes; None without such data.
+        seen_from: Time of the first request; None if it is not known to be recent.
     """
 
     start: int
@@ -216,7 +215,7 @@ class History:
 
     @property
     def edges(self) -> int:
-        """Number of edges: one more than minutes."""
+        """Number of edges, which is one more than the number of minutes."""
         return len(self.total)
 
     def at(self, edge: int) -> datetime:
@@ -228,7 +227,7 @@ class History:
         return timedelta.max if self.seen_from is None else self.at(edge) - self.seen_from
 
     def edge_of(self, at: datetime) -> int:
-        """Return the last edge at or before *at*, within the history."""
+        """Return the last edge at or before *at*, limited to the edges of the history."""
         return min(max(0, int(at.timestamp() - self.start) // _MINUTE_SECONDS), self.edges - 1)
 
     def windows(self, length: timedelta) -> WindowSeries:
@@ -241,16 +240,16 @@ class History:
         return WindowSeries(requests, np.where(requests == total, bad, requests * share))
 
     def minutes(self, low: int, high: int) -> Iterator[tuple[datetime, float, float]]:
-        """Yield start, total and bad of each minute between two edges."""
+        """Yield start time, total and bad count of each minute between two edges."""
         for edge in range(low, high):
             total, bad = self.total[edge + 1] - self.total[edge], self.bad[edge + 1] - self.bad[edge]
             yield self.at(edge), float(total), float(bad)
 
 
 def load_history(read: Reader, slo: Slo, start: datetime, end: datetime) -> History:
-    """Count the requests of *slo* in `[start, end)` per minute, without maintenance windows.
+    """Count the requests of *slo* in `[start, end)` per minute, except those within maintenance windows.
 
-    Days are read one by one: a longer range would be returned in hours.
+    Each day is read separately, because the store returns longer ranges in hours.
     """
     first = int(start.timestamp()) // _HOUR_SECONDS * _HOUR_SECONDS
     last = int(end.timestamp()) // _MINUTE_SECONDS * _MINUTE_SECONDS
@@ -286,7 +285,7 @@ def _split_by_day(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def _minute_index(at: datetime, first: int) -> int:
-    """Return the first minute that begins at or after *at*."""
+    """Return the index of the first minute that starts at or after *at*."""
     return max(0, int(-((first - at.timestamp()) // _MINUTE_SECONDS)))
 
 
@@ -306,7 +305,7 @@ def _spread_over_minutes(counted: NDArray[Any], found: pd.DataFrame, first: int)
 
 SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
 
-# Order of states by urgency: unknown states come before healthy ones, states that need no action after them.
+# Order of states by urgency: unknown states before healthy ones, and states that need no action last.
 URGENCY: dict[SloState, int] = {
     "burning": 0,
     "at_risk": 1,
@@ -323,10 +322,10 @@ class RuleStatus:
 
     Args:
         tier: The tier.
-        long_burn: Burn rate over its long window.
-        short_burn: Burn rate over its short window.
-        fires: Whether it fires, which also takes a minimum number of bad requests.
-        pending: Whether it is about to fire: the short window reaches the burn rate, the long one not yet.
+        long_burn: Burn rate over the long window.
+        short_burn: Burn rate over the short window.
+        fires: Whether the tier fires, which also requires a minimum number of bad requests.
+        pending: Whether the tier may fire soon: the short window reaches the burn rate, the long window does not yet.
     """
 
     tier: AlertTier
@@ -338,24 +337,24 @@ class RuleStatus:
 
 @dataclass(frozen=True, slots=True)
 class SloStatus:
-    """Status of one SLO; if stale, the status at its last evaluation.
+    """Status of one SLO; if the data are stale, the status at the time of the last data.
 
     Args:
         slo: The SLO.
-        total: Requests of its window. [count]
-        bad: Requests that violated it; fractional when the threshold splits a bucket. [count]
+        total: Requests in the SLO's window. [count]
+        bad: Requests that violated the objective; fractional if the threshold splits a histogram bucket. [count]
         attained: Share of good requests, or None without requests. [ratio]
         budget_left: Unspent share of the error budget; below zero when overspent, None without requests. [ratio]
         bad_left: Bad requests that still fit into the budget. [count]
-        burn_1h: Burn rate of the last hour; 1 spends exactly the budget.
+        burn_1h: Burn rate of the last hour; 1 spends exactly the budget within the window.
         burn_5m: Burn rate of the last five minutes.
-        state: `burning` a page fires; `at_risk` a ticket fires, the budget is spent, or the objective is violated so far by
-            more than a few requests; `stale` the collector does not work, so the state is unknown; `maintenance` a window
-            is in progress; `no_data` no request in the last hour.
+        state: `burning`: a page fires; `at_risk`: a ticket fires, the budget is spent, or the objective is violated so far by
+            more than a few requests; `stale`: the collector does not work, so the state is unknown; `maintenance`: a
+            maintenance window is in progress; `no_data`: no request in the last hour.
         exhausted_in: Time until the budget is spent at the last hour's burn rate; zero if spent, None for never.
         rules: Status of the tiers that can fire, pages first.
         stale_since: Time since which the collector has neither ingested nor rolled up data; None while it works.
-        work: Maintenance window in progress: its requests do not count and nothing is notified. None for none.
+        work: Maintenance window in progress, in which requests do not count and incidents are not notified; None for none.
     """
 
     slo: Slo
@@ -381,14 +380,14 @@ def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetim
     """
     measured = measure_slo(read, slo, policy, now)
     if measured.stale_since is not None:
-        # After that time windows only lose requests.
+        # Measured at the time of the last data, because later windows contain fewer and fewer requests.
         then = measure_slo(read, slo, policy, measured.stale_since)
         measured = replace(then, stale_since=measured.stale_since, work=measured.work)
     return status_of(measured, policy.guard)
 
 
 def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
-    """Return the status of a *measured* SLO; *guard* has the minimum number of bad requests."""
+    """Return the status of a *measured* SLO; *guard* contains the minimum number of bad requests."""
     counts = measured.counts[measured.slo.window]
     known = counts.total > 0
     return SloStatus(
@@ -430,6 +429,6 @@ def _slo_state(measured: Measurement, guard: MinimumBadRequests) -> SloState:
 
 
 def _is_broken(measured: Measurement, guard: MinimumBadRequests) -> bool:
-    """Return whether the objective is violated so far; a new service may have budget left even then."""
+    """Return whether the objective is violated so far, which is possible for a new service with remaining budget."""
     whole = measured.counts[measured.slo.window]
     return whole.bad >= guard.bad and whole.bad > whole.total * measured.slo.budget

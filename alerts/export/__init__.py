@@ -18,15 +18,15 @@ from . import grafana, rules
 from .rules import HistogramExpressions
 
 SELF_MONITORING_RULES = Path(__file__).parent / "itself.yaml"
-# The runbook in the repository; an installation passes its own address.
+# Path of the runbook in the repository; an installation passes the URL of its copy.
 RUNBOOK = "docs/runbook.md"
 
 
 def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
-    """Return the rule file.
+    """Return the Prometheus rule file with alerts about Stagelens.
 
     Args:
-        runbook: Address of the runbook; the anchor is the alert name in lower case.
+        runbook: URL of the runbook; the anchor of an alert is its name in lower case.
     """
     rules: dict[str, Any] = yaml.safe_load(SELF_MONITORING_RULES.read_text(encoding="utf-8"))
     for group in rules["groups"]:
@@ -39,7 +39,7 @@ def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Write what *argv* asks for.
+    """Run `stagelens export` with the arguments *argv* and return the exit code.
 
     Raises:
         StagelensError: The SLO file is invalid, or the output cannot be written.

@@ -1,6 +1,6 @@
 """Grafana dashboard over the collector's /metrics and the exported recording rules.
 
-The JSON follows schema version 39 (Grafana 10.4 and later). It depends on no installation: the reader chooses the data
+The JSON follows schema version 39 (Grafana 10.4 and later). The JSON is the same for all installations: users select the data
 source and the services on the page.
 
 Source: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
@@ -16,7 +16,7 @@ from typing import Any
 from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
 from .rules import ALERT, BURN, METRIC_NAMES, HistogramExpressions
 
-# Grafana variable: at least four scrapes.
+# Grafana variable for a range of at least four scrapes.
 _WINDOW = "$__rate_interval"
 _CHOSEN = 'service_name=~"$service"'
 SCHEMA_VERSION = 39
@@ -26,15 +26,15 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart.
+    """One panel of the dashboard, which shows a chart.
 
     Args:
-        title: Title.
+        title: Title of the panel.
         text: Description, shown as a tooltip.
-        lines: Expressions by legend.
-        unit: Unit name of Grafana.
+        lines: PromQL expressions by legend.
+        unit: Name of the unit in Grafana.
         stacked: Whether lines are stacked.
-        width: Width in columns, of 24.
+        width: Width. [columns of 24]
     """
 
     title: str
@@ -46,7 +46,7 @@ class Panel:
 
 
 def panel_rows(histograms: HistogramExpressions) -> dict[str, Sequence[Panel]]:
-    """Return the charts by the title of their row."""
+    """Return the panels by the title of their row."""
     return {
         "Requests": _requests(histograms),
         "Where the time goes": _stages(histograms),
@@ -241,7 +241,7 @@ def write_dashboard(histograms: HistogramExpressions) -> str:
     """Return the dashboard as JSON.
 
     Args:
-        histograms: Kind of histograms.
+        histograms: Expressions for classic or native histograms.
     """
     panels: list[dict[str, Any]] = []
     top = 0

@@ -1,6 +1,7 @@
 """Recording and alerting rules for Prometheus, made from an SLO file with the tiers of `evaluation.burn_rate`.
 
-The expressions read the collector's latency histograms. Comments in the file name what Stagelens evaluates and a rule cannot.
+The expressions read the collector's latency histograms. Comments in the rule file list the features of Stagelens' own alerts that
+rules do not have.
 """
 
 from __future__ import annotations
@@ -31,34 +32,34 @@ _UNITS = {
 }
 REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
 ALERT = "StagelensBudgetBurns"
-# Rounding step, against rounding errors at thresholds.
+# Rounding step of ratios, which hides floating-point errors at thresholds.
 _STEP = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramExpressions:
-    """Expressions over latency histograms.
+    """Builder of PromQL expressions over latency histograms.
 
     Args:
-        native: Whether they are native histograms; classic ones have the label `le`.
+        native: Whether the histograms are native; classic ones have the label `le`.
     """
 
     native: bool = False
 
     def counted(self, name: str, matchers: str, window: str) -> str:
-        """Return the rate of observations of the metric *name* over *window*, per series."""
+        """Return an expression for the rate of observations of the metric *name* over *window*, per series."""
         if self.native:
             return f"histogram_count(rate({name}{{{matchers}}}[{window}]))"
         return f"rate({name}_count{{{matchers}}}[{window}])"
 
     def summed(self, name: str, matchers: str, window: str) -> str:
-        """Return the rate of the sum of values, per series."""
+        """Return an expression for the rate of the sum of observed values over *window*, per series."""
         if self.native:
             return f"histogram_sum(rate({name}{{{matchers}}}[{window}]))"
         return f"rate({name}_sum{{{matchers}}}[{window}])"
 
     def quantile(self, quantile: float, name: str, matchers: str, window: str, by: str = "") -> str:
-        """Return the value at *quantile* over all series, or per value of the label *by*."""
+        """Return an expression for the *quantile* of all series, or of each value of the label *by*."""
         held = f"sum by ({by}) (rate({name}{{{matchers}}}[{window}]))"
         if not self.native:
             labels = ", ".join(filter(None, ("le", by)))
@@ -66,11 +67,11 @@ class HistogramExpressions:
         return f"histogram_quantile({quantile}, {held})"
 
     def requests(self, slo: Slo, window: str) -> str:
-        """Return the request rate of *slo* over *window*."""
+        """Return an expression for the request rate of *slo* over *window*."""
         return self._count(slo, window, ())
 
     def bad(self, slo: Slo, window: str) -> str:
-        """Return the rate of bad requests; not possible for `freshness`."""
+        """Return an expression for the rate of bad requests of *slo*, which must not be of the kind `freshness`."""
         requests = self.requests(slo, window)
         if slo.kind == "availability":
             return f"{self._count(slo, window, (('status', STATUS_ERROR),))} or 0 * {requests}"
@@ -87,7 +88,7 @@ class HistogramExpressions:
         return f"sum({self.counted(_metric(slo), format_labels((*matchers_of(slo), *more)), window)})"
 
     def _within(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
-        """Return the rate of requests within the threshold."""
+        """Return an expression for the rate of requests within the threshold of *slo*."""
         name, matchers = _metric(slo), (*matchers_of(slo), *more)
         if not self.native:
             return f"sum(rate({name}_bucket{{{format_labels((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
@@ -104,12 +105,12 @@ def matchers_of(slo: Slo) -> tuple[tuple[str, str], ...]:
 
 
 def needed_labels(slo: Slo) -> list[str]:
-    """Return the optional labels that *slo* needs, by their names in the collector's file."""
+    """Return the optional labels that *slo* needs, with their names in the collector's configuration file."""
     return [name for name in ("version", "environment", "model", "route") if getattr(slo, name)]
 
 
 def threshold(slo: Slo) -> float:
-    """Return the threshold of *slo* in seconds; 0 without one."""
+    """Return the threshold of *slo* in seconds; 0 if the SLO has none."""
     return slo.threshold.total_seconds() if slo.threshold else 0.0
 
 
@@ -136,7 +137,7 @@ class _Dumper(yaml.SafeDumper):
     """YAML dumper with block style for multi-line texts and without aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write repeated values in full."""
+        """Return True, so that repeated values are written in full."""
         del data
         return True
 
@@ -149,12 +150,12 @@ _Dumper.add_representer(str, _as_text)
 
 
 def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> str:
-    """Return the rule file for *slos*.
+    """Return the Prometheus rule file for *slos*.
 
     Args:
-        slos: All SLOs of the file.
+        slos: All SLOs of the SLO file.
         policy: Burn-rate policy.
-        histograms: Kind of histograms.
+        histograms: Expressions for classic or native histograms.
     """
     lines = [*_head(slos, policy, histograms), "groups:" if _expressible_slos(slos) else "groups: []"]
     for slo in slos:
@@ -251,7 +252,7 @@ def _alert(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> dict[str, Any]:
 
 
 def _condition(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> str:
-    """Return the alert condition: `is_firing` and not `is_calm`."""
+    """Return the PromQL condition of an alert, equivalent to `is_firing` and not `is_calm`."""
     chosen, guard = _slo_selector(slo), policy.guard
     long, short = prometheus_duration(tier.long), prometheus_duration(tier.short)
 

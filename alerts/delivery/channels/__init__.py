@@ -1,4 +1,4 @@
-"""Channels of the SLO file: the registry of their kinds, and reading one entry."""
+"""Notification channels: the registry of channel kinds, and the parser of a channel entry in the SLO file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ChannelEntry:
     """A channel entry of the SLO file.
 
     Args:
-        name: Name; by default the kind.
-        kind: One of `KINDS`.
-        channel: The channel; None for a heartbeat, and while a secret is missing (its messages wait).
-        lacking: Missing environment variable or file.
-        heartbeat: Receiver of a heartbeat; None for all other kinds.
-        signing_secret: Secret that verifies actions sent back by the receiver; empty where there are none.
-        secret_files: Files of its secrets.
+        name: Name of the channel; by default the kind.
+        kind: Kind of the channel, a key of `KINDS`.
+        channel: The channel; None for a heartbeat, and while a secret is missing (messages wait in the outbox).
+        lacking: Missing environment variable or file; empty for none.
+        heartbeat: Receiver of heartbeats; None for all other kinds.
+        signing_secret: Secret that verifies the requests of the receiver for user actions; empty for none.
+        secret_files: Files that contain the secrets of the channel.
     """
 
     name: str
@@ -47,14 +47,14 @@ class ChannelEntry:
 
     @property
     def takes_messages(self) -> bool:
-        """Whether it receives messages about incidents."""
+        """Whether the channel receives messages about incidents; heartbeats do not."""
         return self.kind != "heartbeat"
 
 
 def read_channel(
     document: Document, place: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> ChannelEntry | None:
-    """Read one channel; errors are added to the document's problems. See `Secrets` for *held*."""
+    """Parse one channel entry and add its errors to the document's problems; `Secrets` describes *held*."""
     fields = Fields(document, place, item, example="kind: slack")
     if fields.broken:
         return None

@@ -1,8 +1,8 @@
-"""Prometheus Alertmanager, API v2: an incident becomes one alert, routed, grouped and silenced like all others.
+"""Channel for Prometheus Alertmanager, API v2: an incident becomes one alert, routed, grouped and silenced as usual.
 
-Alertmanager resolves an alert that is not repeated. A firing alert therefore has an end soon, and is sent again before it;
-a resolved one is repeated for a while as ended, for an Alertmanager that was down. Labels are the identity of an alert and
-hold no numbers; a ticket that becomes a page is a new alert, and the first one expires.
+Alertmanager resolves an alert that is not repeated. A firing alert is therefore sent with an end time in the near future and
+repeated before that time. A resolved alert is repeated for some time, in case Alertmanager was down. Labels identify an alert, so
+they contain no numbers. A ticket that becomes a page is a new alert, and the alert of the ticket expires.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
 from ..message import Finding, Message
 from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
 
-# https://prometheus.io/docs/alerting/latest/clients/: clients repeat what fires
+# https://prometheus.io/docs/alerting/latest/clients/: clients repeat firing alerts
 REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
 # Three repeats may be lost before Alertmanager resolves it. [seconds]
 ENDS_AFTER_SECONDS = 240.0
 # Alertmanager has no limit; templates should stay readable.
 MAX_ANNOTATION_CHARS = 2000
-# What the receiver answers, and what to do about it.
+# Error responses of the receiver, and their fixes.
 HINTS = (
     (
         "responded 404",
@@ -39,12 +39,12 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class AlertmanagerChannel:
-    """An Alertmanager.
+    """Channel that sends alerts to one Alertmanager.
 
     Args:
-        name: Name in the outbox.
-        url: Address, such as `http://alertmanager:9093`; may contain a password.
-        clock: Returns the time. [Unix seconds]
+        name: Name of the channel in the outbox.
+        url: Base URL, such as `http://alertmanager:9093`; may contain a password.
+        clock: Function that returns the time. [Unix seconds]
     """
 
     name: str
@@ -54,14 +54,14 @@ class AlertmanagerChannel:
     clock: Callable[[], float] = field(default=time.time, repr=False)
 
     def send(self, message: Message) -> str:
-        """Post *message* as one alert; 200 means accepted. Its labels identify it, so there is no reference."""
+        """Post *message* as one alert and return no reference, because its labels identify the alert."""
         body = json.dumps([alert_payload(message, self.clock())], ensure_ascii=False).encode()
         post_json(f"{self.url.rstrip('/')}/api/v2/alerts", body, {}, receiver="Alertmanager")
         return ""
 
 
 def alert_payload(message: Message, now: float) -> dict[str, Any]:
-    """Return the alert as of *now* (Unix seconds)."""
+    """Return the alert for *message* at *now* (Unix seconds)."""
     finding = message.finding
     alert: dict[str, Any] = {
         "labels": _labels(finding),

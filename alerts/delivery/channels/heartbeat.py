@@ -1,8 +1,8 @@
-"""Heartbeat (dead man's switch): pings an external address while alerts work; the receiver alerts when pings stop.
+"""Heartbeat (dead man's switch): pings an external URL while alerts work; the receiver alerts when pings stop.
 
-A ping covers the whole path. It is sent from the process that delivers messages, and only while the last successful
+A ping covers evaluation, database and delivery. The process that delivers messages sends it, and only while the last successful
 evaluation is recent and no page has waited too long in the outbox. Pings stop when nothing is evaluated, the database
-fails, messages are not delivered, or no process is left.
+fails, messages are not delivered, or no process runs.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ..outbox import AlertsThread
 
 log = logging.getLogger(__name__)
 
-# Lease that marks a recent successful evaluation; it expires.
+# Name of the lease that is held while the last successful evaluation is recent.
 EVALUATED_LEASE = "evaluated"
 # Heartbeat interval. [seconds]
 EVERY_SECONDS = 60.0
-# Interval of checks while alerts do not work. [seconds]
+# Check interval while alerts do not work. [seconds]
 LOOK_AGAIN_SECONDS = 2.0
-# After a start, a missing first evaluation is not logged for this long. [seconds]
+# Time after the start during which a missing first evaluation is not logged. [seconds]
 PATIENCE_SECONDS = 60.0
-# A page unsent for longer stops the heartbeat. [seconds]
+# Maximum age of an unsent page; an older one stops the heartbeat. [seconds]
 MAX_PAGE_WAIT_SECONDS = 120.0
-# What the receiver answers, and what to do about it.
+# Error responses of the receiver, and their fixes.
 HINTS = (("responded 404", "No check exists at that URL: copy the URL again from the monitoring service."),)
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Receiver of heartbeats at an address.
+    """Receiver of heartbeats at a URL.
 
     Args:
         name: Name of the channel.
-        url: Address; a secret.
+        url: URL of the receiver; a secret.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Heartbeat:
         """Send one heartbeat.
 
         Raises:
-            ChannelError: The receiver cannot be reached, or refused it.
+            ChannelError: The receiver cannot be reached, or refused the heartbeat.
         """
         answer = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
         if not answer.accepted:
@@ -60,13 +60,13 @@ class Heartbeat:
 
 
 class HeartbeatPinger(AlertsThread):
-    """Sends heartbeats while alerts work.
+    """Thread that sends heartbeats while alerts work.
 
     Args:
         store: The store with the evaluation lease and the outbox.
         heartbeat: The receiver.
-        clock: Returns the time. [Unix seconds]
-        every_seconds: Interval. [seconds]
+        clock: Function that returns the time. [Unix seconds]
+        every_seconds: Interval between heartbeats. [seconds]
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class HeartbeatPinger(AlertsThread):
         return self._every_seconds
 
     def _silent(self, now: float) -> str:
-        """Return why no heartbeat may be sent; "" if alerts work."""
+        """Return the reason why no heartbeat may be sent; "" if alerts work."""
         with self._store.engine.connect() as connection:
             if lease.holder_of(connection, EVALUATED_LEASE, now) is None:
                 return "no evaluation succeeded recently"

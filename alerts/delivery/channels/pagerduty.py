@@ -1,12 +1,13 @@
-"""PagerDuty, Events API v2. The incident's id is the dedup key, so an event sent twice is one alert.
+"""Channel for PagerDuty, Events API v2, with alerts for incidents and change events for releases.
 
-A ticket has severity `warning`, a page `critical`. A resolved incident resolves the alert; one that ended before it could be
-sent pages nobody, because PagerDuty drops a resolve without an open alert. An acknowledgement acknowledges the alert.
-PagerDuty fetches the chart itself, from a dashboard that it can reach.
+The incident's id is the dedup key, so an event sent twice becomes one alert. A ticket has severity `warning`, a page `critical`.
+A resolved incident resolves the alert. An incident that ended before its first event was sent creates no alert, because
+PagerDuty drops a resolve event without an open alert. An acknowledgement acknowledges the alert. PagerDuty fetches the chart
+from the dashboard if it can reach it.
 
-A new version of a service becomes a change event, which pages nobody and is shown beside incidents. Each release is sent
-under a lease that lasts until the release is too old to be sent: once, however many processes run, or twice if a process
-dies while it sends.
+A new version of a service becomes a change event, which sends no page and is shown beside incidents. Each release is sent under
+a lease that lasts until the release is too old to be sent. So several processes send a release once, or twice if a process dies
+while sending.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ log = logging.getLogger(__name__)
 
 # Check interval, and maximum age of a release to send. [seconds]
 EVERY_SECONDS, NEWS_SECONDS = 60.0, 3600.0
-# Longer than one attempt; also the wait before a retry. [seconds]
+# Lease during an attempt, longer than the attempt takes; also the delay of a retry. [seconds]
 LEASE_SECONDS = 60.0
-# Longer than the maximum age of a release, with margin for clock differences. [seconds]
+# Lease after an attempt, longer than the maximum age of a release, with margin for clock differences. [seconds]
 TOLD_SECONDS = timedelta(days=7).total_seconds()
 PREFIX = "release:"
 # https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
 MAX_SUMMARY_CHARS = 1024
 MAX_DEDUP_KEY_CHARS = 255
 MAX_EVENT_BYTES = 512_000
-# Status of an accepted event.
+# HTTP status of an accepted event.
 ACCEPTED = 202
 BASE_URL = "https://events.pagerduty.com"
 _ACTIONS = {"resolved": "resolve", "acknowledged": "acknowledge"}
 _SEVERITIES = {"page": "critical", "ticket": "warning"}
-# What the receiver answers, and what to do about it.
+# Error responses of the receiver, and their fixes.
 HINTS = (
     (
         "responded 400",
@@ -77,14 +78,14 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNotice:
-    """A new version of a service.
+    """Notice of a new version of a service.
 
     Args:
         service: The service.
         version: The new version.
         before: The previous version.
-        at: Time of its first request. [Unix seconds]
-        link: Page that compares the two; empty without a dashboard.
+        at: Time of the first request to the new version. [Unix seconds]
+        link: URL of the page that compares the two versions; empty without a dashboard.
     """
 
     service: str
@@ -94,7 +95,7 @@ class ReleaseNotice:
     link: str = ""
 
     def in_words(self) -> str:
-        """Return the release as a sentence.
+        """Return the notice as a sentence.
 
         >>> ReleaseNotice("shop", "2", "1", 0.0).in_words()
         'shop: version 2 began to serve, after 1'
@@ -103,7 +104,7 @@ class ReleaseNotice:
 
 
 class ReleaseChannel(Protocol):
-    """A channel that accepts releases."""
+    """Interface of a channel that accepts release notices."""
 
     @property
     def name(self) -> str:
@@ -114,19 +115,19 @@ class ReleaseChannel(Protocol):
         """Send *release* to the receiver.
 
         Raises:
-            ChannelError: It was not accepted.
+            ChannelError: The receiver did not accept the notice.
         """
         ...
 
 
 class ReleaseAnnouncer(AlertsThread):
-    """Sends new versions of watched services to one channel.
+    """Thread that sends new versions of watched services to one channel.
 
     Args:
         store: The store with versions and leases.
         channel: The channel.
-        watched: Returns the watched services and the dashboard address.
-        clock: Returns the time. [Unix seconds]
+        watched: Function that returns the watched services and the dashboard URL.
+        clock: Function that returns the time. [Unix seconds]
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class ReleaseAnnouncer(AlertsThread):
         self._clock = clock
 
     def step(self) -> float:
-        """Send each recent release that was not sent yet."""
+        """Send each recent release that was not sent before; return the wait before the next step in seconds."""
         services, dashboard_url = self._watched()
         for release in recent_releases(self._store, services, dashboard_url, self._clock()):
             self._announce_release(release)
@@ -153,7 +154,7 @@ class ReleaseAnnouncer(AlertsThread):
         return EVERY_SECONDS
 
     def _announce_release(self, release: ReleaseNotice) -> None:
-        # A new holder per attempt, so that a lease kept for a sent release is not renewed.
+        # A new holder per attempt, so that the lease of a release that was sent is not renewed.
         name, holder = _lease_of(self._channel.name, release), lease.new_holder()
         if not self._hold(name, holder, LEASE_SECONDS):
             return
@@ -185,7 +186,7 @@ def recent_releases(store: Store, services: Collection[str], dashboard_url: str,
 
 
 def _comparison_link(dashboard_url: str, service: str, before: str, version: str) -> str:
-    """Return the dashboard page that compares two versions."""
+    """Return the URL of the dashboard page that compares two versions; "" without a dashboard."""
     compared = urlencode({"svc": service, "a": before, "b": version})
     return f"{dashboard_url.rstrip('/')}/compare?{compared}" if dashboard_url else ""
 
@@ -198,12 +199,12 @@ def _lease_of(channel: str, release: ReleaseNotice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PagerDutyChannel:
-    """A PagerDuty service.
+    """Channel that sends events to one PagerDuty service.
 
     Args:
-        name: Name in the outbox.
+        name: Name of the channel in the outbox.
         routing_key: Integration key of the service; a secret.
-        base_url: Differs from `BASE_URL` for accounts in the EU: https://events.eu.pagerduty.com.
+        base_url: Base URL of the Events API; https://events.eu.pagerduty.com for accounts in the EU.
     """
 
     name: str
@@ -214,7 +215,7 @@ class PagerDutyChannel:
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Enqueue *message* as an event; 202 means accepted. The dedup key identifies it, so there is no reference."""
+        """Enqueue *message* as an event and return no reference, because the dedup key identifies the alert."""
         event = event_payload(message, self.routing_key)
         if len(_encoded(event)) > MAX_EVENT_BYTES:
             event["payload"].pop("custom_details", None)
@@ -225,7 +226,7 @@ class PagerDutyChannel:
         """Enqueue *release* as a change event.
 
         Raises:
-            ChannelError: It was not accepted.
+            ChannelError: PagerDuty did not accept the event.
         """
         self._post("/v2/change/enqueue", change_event(release, self.routing_key))
 
@@ -238,7 +239,7 @@ class PagerDutyChannel:
 
 
 def event_payload(message: Message, routing_key: str) -> dict[str, Any]:
-    """Return the event."""
+    """Return the event for *message*."""
     event: dict[str, Any] = {
         "routing_key": routing_key,
         "event_action": _ACTIONS.get(message.transition, "trigger"),
@@ -256,7 +257,7 @@ def event_payload(message: Message, routing_key: str) -> dict[str, Any]:
 
 
 def change_event(release: ReleaseNotice, routing_key: str) -> dict[str, Any]:
-    """Return the change event.
+    """Return the change event for *release*.
 
     https://developer.pagerduty.com/docs/events-api-v2/send-change-events/
     """

@@ -1,7 +1,8 @@
-"""Generic webhook: the incident as signed JSON, with a key that identifies the message across retries.
+"""Channel for a generic webhook: sends the incident as signed JSON, with a key that is the same in all retries.
 
-The receiver checks `X-Stagelens-Signature: sha256=<hex>`: HMAC-SHA256 with the shared secret over the timestamp header, a
-dot and the raw body. It should refuse a timestamp more than five minutes off, and ignore an `Idempotency-Key` it has seen.
+The receiver verifies `X-Stagelens-Signature: sha256=<hex>`: HMAC-SHA256 with the shared secret over the timestamp header, a
+dot and the raw body. The receiver should refuse a timestamp more than five minutes off, and ignore a message whose
+`Idempotency-Key` was received before.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ..message_text import cause_text, headline
 SIGNATURE_HEADER = "X-Stagelens-Signature"
 TIMESTAMP_HEADER = "X-Stagelens-Timestamp"
 KEY_HEADER = "Idempotency-Key"
-# Incremented when a field changes its meaning or is removed; new fields may be added at any time.
+# Version of the payload: incremented when a field changes its meaning or is removed, but not when a field is added.
 FORMAT = 1
-# What the receiver answers, and what to do about it.
+# Error responses of the receiver, and their fixes.
 HINTS = (
     ("responded 401", "The receiver does not accept the signature: set the same secret on both sides."),
     ("responded 403", "The receiver does not accept the signature: set the same secret on both sides."),
@@ -37,13 +38,13 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """A receiver of JSON.
+    """Channel that posts JSON to one URL.
 
     Args:
-        name: Name in the outbox.
-        url: Address; may contain a secret.
+        name: Name of the channel in the outbox.
+        url: URL of the receiver; may contain a secret.
         secret: Signing secret; empty for no signature.
-        clock: Returns the time for the signature. [Unix seconds]
+        clock: Function that returns the time for the signature. [Unix seconds]
     """
 
     name: str
@@ -54,7 +55,7 @@ class WebhookChannel:
     clock: Callable[[], float] = field(default=time.time, repr=False)
 
     def send(self, message: Message) -> str:
-        """Post *message*; any 2xx response accepts it, and there is no reference."""
+        """Post *message* and return no reference; any 2xx response means that the receiver accepted it."""
         body = json.dumps(webhook_payload(message), ensure_ascii=False).encode()
         headers = {KEY_HEADER: message.key}
         if self.secret:
@@ -71,7 +72,7 @@ def sign_body(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
-    """Return the payload of *message*."""
+    """Return the JSON payload for *message*."""
     finding = message.finding
     return {
         "format": FORMAT,

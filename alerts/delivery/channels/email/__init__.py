@@ -1,7 +1,7 @@
-"""E-mail over SMTP: text and HTML (`body.html`) with the chart, all mails of an incident in one thread.
+"""Channel for e-mail over SMTP: text and HTML (`body.html`) with the chart; all mails of an incident form one thread.
 
-The message id is made of incident and transition, so mail programs can recognise a mail that was sent twice. The mail server
-is resolved and checked against the egress allow-list here; TLS verifies its name.
+The message id consists of incident and transition, so mail programs can detect a mail that was sent twice. This module resolves
+the name of the mail server and checks the address against the egress allow-list; TLS verifies the name.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from ...message_text import (
     title,
 )
 
-# Length limit of one cell; the list of facts is never cut.
+# Maximum length of a table cell; the list of facts is never truncated.
 MAX_CELL_CHARS = 300
 _COLOURS = {"🔴": "#b3261e", "🟠": "#a34a00", "👀": "#3b5b92", "🟢": "#1b6e3c", "⚪": "#555b66"}
 
 
 def mail_text(message: Message) -> str:
-    """Return the mail as text."""
+    """Return the mail body as text."""
     finding = message.finding
     parts = [
         [_line(headline(message))],
@@ -75,11 +75,11 @@ def mail_text(message: Message) -> str:
 
 
 def mail_html(message: Message, chart: str = "") -> str:
-    """Return the mail as HTML.
+    """Return the mail body as HTML.
 
     Args:
         message: The message.
-        chart: Address of the chart; without one a sparkline shows the trend.
+        chart: URL of the chart; if empty, a sparkline shows the trend.
     """
     finding, is_open = message.finding, not message.resolved
     return _template().render(
@@ -125,7 +125,7 @@ def _links(message: Message) -> list[tuple[str, str]]:
 
 
 def _stages_with_percent(finding: Finding) -> list[tuple[tuple[str, str, str], int]]:
-    """Return the rows of the stage table, each with the length of its bar [percent]."""
+    """Return the rows of the stage table, each with the length of its bar in percent."""
     rows = zip(stage_table(finding), finding.growth, strict=False)
     return [(row, max(1, min(100, round(100 * grown.share)))) for row, grown in rows]
 
@@ -134,24 +134,26 @@ def _line(raw: str) -> str:
     return line(raw, MAX_CELL_CHARS)
 
 
-# Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
+# Deadline for the SMTP session, because a server that sends byte by byte never exceeds the timeout of a read. [seconds]
 DEADLINE_SECONDS = 30.0
 _MAX_REPLY_BYTES = 1_000_000
-# RFC 5322, 2.1.1: a line has 998 characters at most; phones show far fewer of a subject.
+# RFC 5322, 2.1.1: a line has at most 998 characters; phones show far fewer characters of a subject.
 MAX_SUBJECT_CHARS = 200
-# Timeout of each step; an outbox row is leased for longer than all of them. [seconds]
+# Timeout of each step; the lease of an outbox row is longer than all steps together. [seconds]
 TIMEOUT_SECONDS = 8.0
 # RFC 5321, 4.2.1: permanent errors start here.
 _PERMANENT = 500
 
 
 class CheckedSmtp(smtplib.SMTP):
-    """SMTP client that connects to permitted addresses only, and closes after `DEADLINE_SECONDS` or `_MAX_REPLY_BYTES`.
+    """SMTP client that connects to permitted addresses only, with limits of time and of reply size.
 
-    Raises EgressDeniedError if the mail server may not be called, and else what `smtplib.SMTP` does.
+    Raises:
+        EgressDeniedError: The egress allow-list does not permit the mail server.
+        SMTPException: As in `smtplib.SMTP`.
     """
 
-    # A second handle of the connection: during a TLS handshake `sock` is the closed previous one.
+    # A second handle of the connection, because `sock` is the closed plain socket during a TLS handshake.
     _line: socket.socket | None = None
     _deadline: threading.Timer | None = None
 
@@ -170,7 +172,7 @@ class CheckedSmtp(smtplib.SMTP):
         return super().getreply()
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Connect; smtplib overrides this method for TLS as well."""
+        """Connect to the mail server; `smtplib` overrides the same method for TLS."""
         connected = self._connected(host, port, timeout)
         self._line = connected.dup()
         self._deadline = threading.Timer(DEADLINE_SECONDS, self._hang_up)
@@ -185,7 +187,7 @@ class CheckedSmtp(smtplib.SMTP):
                 self._line.shutdown(socket.SHUT_RDWR)
 
     def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Connect to the first address of the host that responds."""
+        """Return a connection to the first address of the host that accepts one."""
         egress_policy = EgressPolicy.from_env(os.environ)
         egress_policy.check(host, [host])
         try:
@@ -216,14 +218,14 @@ class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
 
 
 class _Replies:
-    """Replies of a server, at most `_MAX_REPLY_BYTES` in total; smtplib itself has no limit."""
+    """Replies of a mail server, limited to `_MAX_REPLY_BYTES` in total, because smtplib has no limit."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._read_bytes = 0
 
     def readline(self, limit: int) -> bytes:
-        """Return the next line.
+        """Return the next line of a reply.
 
         Raises:
             OSError: The limit is exceeded.
@@ -236,7 +238,7 @@ class _Replies:
         return line
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the connection."""
         self._file.close()
 
 
@@ -246,13 +248,13 @@ PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 @dataclass(frozen=True, slots=True)
 class EmailChannel:
-    """Mail recipients behind one mail server.
+    """Channel that sends mail to a list of recipients through one mail server.
 
     Args:
-        name: Name in the outbox.
-        host: Mail server.
+        name: Name of the channel in the outbox.
+        host: Host name of the mail server.
         sender: Sender, as `Name <name@example.com>` or address only.
-        recipients: Recipients.
+        recipients: Mail addresses of the recipients.
         security: `starttls` and `tls` verify the server's certificate; `none` is for an internal server.
         port: Port of the mail server; 0 for the default.
         user: User name; empty for no authentication.
@@ -274,7 +276,7 @@ class EmailChannel:
         """Send *message* through the mail server.
 
         Returns:
-            Message id of the incident's first mail, which all later ones reply to.
+            Message id of the incident's first mail; later mails are replies to it.
         """
         mail = compose_mail(message, self.sender, self.recipients)
         with self._server() as server, self._errors(sent=True):
@@ -283,7 +285,7 @@ class EmailChannel:
 
     @contextmanager
     def _server(self) -> Generator[smtplib.SMTP]:
-        """Connect and authenticate, and quit at the end; a failing quit is ignored."""
+        """Connect and authenticate, and quit at the end; ignore a failing quit."""
         with self._errors(sent=False):
             server = self._connect()
         try:
@@ -310,7 +312,7 @@ class EmailChannel:
 
     @contextmanager
     def _errors(self, *, sent: bool) -> Generator[None]:
-        """Convert SMTP errors to channel errors; *sent* says whether the server may already have the mail."""
+        """Convert SMTP errors to channel errors; *sent* is true once the server may have received the mail."""
         try:
             yield
         except EgressDeniedError as error:
@@ -343,7 +345,7 @@ class EmailChannel:
 
 
 def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
-    """Return the mail."""
+    """Return the mail for *message*."""
     mail = EmailMessage()
     mail["Subject"] = line(f"{icon(message)} {headline(message)}", MAX_SUBJECT_CHARS)
     mail["From"] = sender
@@ -358,7 +360,7 @@ def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> 
     mail.set_content(mail_text(message), cte="quoted-printable")
     png = message_chart(message)
     name = _message_id(f"{message.key}.chart", sender)
-    # RFC 2392: the address of a part of the same mail is its id without brackets.
+    # RFC 2392: the URL of a part of the same mail is the part's id without brackets.
     page = mail_html(message, f"cid:{name.strip('<>')}" if png else "")
     mail.add_alternative(page, subtype="html", cte="quoted-printable")
     if png:
@@ -367,7 +369,7 @@ def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> 
 
 
 def _html_part(mail: EmailMessage) -> EmailMessage:
-    """Return the HTML part of *mail*; its related parts are not listed by programs that show text."""
+    """Return the HTML part of *mail*; mail programs that show text do not list parts related to it."""
     page = mail.get_body(("html",))
     assert isinstance(page, EmailMessage)  # noqa: S101 - it was just added
     return page
@@ -392,7 +394,7 @@ def is_address(text: str) -> bool:
     return bool(found.username and found.domain) and text.isprintable()
 
 
-# What the receiver answers, and what to do about it.
+# Error responses of the mail server, and their fixes.
 HINTS = (
     ("responded 535", "Wrong user or password; Gmail and others require an app password."),
     ("responded 530", "The server requires authentication: set user and password_env."),
@@ -409,7 +411,7 @@ HINTS = (
 
 
 def read_email_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    """Read the settings of an e-mail channel."""
+    """Parse the settings of an e-mail channel."""
     recipients = tuple(fields.texts("to", example="oncall@example.com"))
     sender = fields.text("from", example="stagelens@example.com")
     for key, addresses in (("to", recipients), ("from", (sender,) if sender else ())):

@@ -1,14 +1,14 @@
-"""Slack: an incoming webhook (`SlackWebhook`) or a bot token (`SlackBot`).
+"""Channels for Slack: an incoming webhook (`SlackWebhook`) or a bot token (`SlackBot`).
 
-The webhook posts one message per transition, as blocks, with the headline as the notification. It cannot find out whether Slack
-already has a message. Losing a page is worse than a duplicate, so a message with an unknown outcome (the process died, or no
-response came) is sent again with a note that it may be a repeat; its block ids are those of the first.
+The webhook posts one message per transition, as blocks, with the headline as the notification. A webhook cannot detect whether
+Slack already has a message. A lost page is worse than a duplicate, so a message with an unknown outcome (the process died, or no
+response arrived) is sent again with the same block ids and a note that it may be a repeat.
 
-The bot has one message per incident that always shows the current state, with its transitions in a thread. Before a message with
-an unknown outcome is sent again, the bot searches the channel for it, by the key in its metadata. A duplicate remains possible
-only if Slack processes the first request after the search. A bot without permission to read the channel (`channels:history`,
-private ones `groups:history`) adds a note that the message may be a repeat. The chart (`files:write`) is added once Slack has the
-message, so that no page waits for an image, and each accepted message uploads at most one however often it was tried.
+The bot maintains one message per incident that shows the current state, with the transitions in a thread. Before the bot sends a
+message with an unknown outcome again, it searches the channel for the key in the message's metadata. A duplicate remains
+possible only if Slack processes the first request after the search. A bot without permission to read the channel
+(`channels:history`, for private ones `groups:history`) adds a note that the message may be a repeat. The chart (`files:write`) is
+added after Slack accepted the message, so that no page waits for an image, and each accepted message uploads at most one chart.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ...message_text import chart_in_words
 from .api import BASE_URL, HINTS, ChartUploads, SlackError, call_slack, upload_file
 from .blocks import incident_blocks, notification_text, plain_text, reply_blocks
 
-# Errors about blocks; the message is sent again without them.
+# Errors about blocks, after which the message is sent again without blocks.
 WEBHOOK_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "invalid_payload"})
 
 
 @dataclass(frozen=True, slots=True)
 class SlackWebhook:
-    """A Slack channel with an incoming webhook.
+    """Channel that posts to Slack through an incoming webhook.
 
     Args:
-        name: Name in the outbox.
-        webhook_url: Address of the webhook; a secret.
+        name: Name of the channel in the outbox.
+        webhook_url: URL of the webhook; a secret.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SlackWebhook:
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Post *message*; Slack responds `ok` on success and returns no reference."""
+        """Post *message* and return no reference, because a webhook responds only `ok`."""
         try:
             answer = self._post(webhook_payload(message))
         except ChannelError as refused:
@@ -65,15 +65,15 @@ class SlackWebhook:
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
-    """Return the payload of *message*."""
+    """Return the webhook payload for *message*."""
     return {"text": notification_text(message), "blocks": incident_blocks(message)}
 
 
 EVENT_TYPE = "stagelens_incident"
-# https://docs.slack.dev/reference/methods/chat.update#errors: the message is not there, or not ours to change.
+# https://docs.slack.dev/reference/methods/chat.update#errors: the message does not exist, or the bot may not change it.
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
 _BOT_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
-# Errors of a bot without permission to read: then the message carries a note that it may be a repeat.
+# Errors of a bot without permission to read, after which the message contains a note that it may be a repeat.
 _NO_READ_ACCESS = frozenset(
     {
         "missing_scope",
@@ -84,19 +84,19 @@ _NO_READ_ACCESS = frozenset(
         "thread_not_found",
     }
 )
-# Margin for clock differences and earlier attempts. [seconds]
+# Search margin before the opening, for clock differences. [seconds]
 _LOOK_BACK_SECONDS = 120.0
 _PAGE, _MAX_PAGES = 100, 5
 
 
 @dataclass(frozen=True, slots=True)
 class _MessageRef:
-    """Reference of the incident's message, as stored in the outbox.
+    """Reference to the message of an incident, as stored in the outbox.
 
     Args:
         channel: Id of the channel.
-        stamp: Time stamp of the message, its id in Slack.
-        file: Id of its chart; empty for none.
+        stamp: Timestamp of the message, which is its id in Slack.
+        file: Id of the chart; empty for none.
     """
 
     channel: str
@@ -105,7 +105,7 @@ class _MessageRef:
 
     @classmethod
     def of(cls, reference: str) -> _MessageRef:
-        """Read back what `__str__` wrote."""
+        """Parse the text of a reference, as written by `__str__`."""
         channel, stamp, file = [*reference.split(":"), "", ""][:3]
         return cls(channel, stamp, file)
 
@@ -115,15 +115,15 @@ class _MessageRef:
 
 @dataclass(frozen=True, slots=True)
 class SlackBot:
-    """A Slack channel that a bot posts to.
+    """Channel that posts to Slack as a bot.
 
     Args:
-        name: Name in the outbox.
+        name: Name of the channel in the outbox.
         token: Token of the bot, `xoxb-…`; a secret.
-        channel: Id of the channel, such as `C0123456789`.
-        buttons: Whether pressed buttons are handled.
-        base_url: Address of Slack's Web API.
-        pictures: Uploads charts into messages.
+        channel: Id of the Slack channel, such as `C0123456789`.
+        buttons: Whether messages have buttons, which needs an endpoint for Slack's requests.
+        base_url: Base URL of Slack's Web API.
+        pictures: Uploader of charts.
     """
 
     name: str
@@ -140,7 +140,7 @@ class SlackBot:
         """Post *message*, or update the incident's message and add a reply to its thread; then add the chart.
 
         Returns:
-            Channel, time stamp and chart of the message, as a `_MessageRef`.
+            Text of a `_MessageRef`: channel, timestamp and chart of the message.
         """
         parent = message.reference
         if not parent and (message.repeat or message.sequence > 1):
@@ -160,9 +160,9 @@ class SlackBot:
         return self._illustrated(self._post(message, self._blocks(message)), message)
 
     def _follow(self, parent: str, message: Message) -> str:
-        """Update the incident's message and reply in its thread; post a new one if it is gone."""
+        """Update the incident's message and reply in its thread; post a new message if the old one was deleted."""
         place, known = _MessageRef.of(parent), replace(message, repeat=False)
-        # With its current chart, if Slack still has it.
+        # First with the current chart, then without it, in case Slack no longer has the file.
         shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
         try:
             self._say("chat.update", message, *shown, channel=place.channel, ts=place.stamp)
@@ -178,7 +178,7 @@ class SlackBot:
         return self._illustrated(parent, known)
 
     def _illustrated(self, reference: str, message: Message) -> str:
-        """Add a new chart to the incident's message; an acknowledgement keeps the existing one."""
+        """Add a new chart to the incident's message, except after an acknowledgement, and return its reference."""
         place = _MessageRef.of(reference)
         png = None if place.file and message.transition == "acknowledged" else message_chart(message)
         if png is None or not reference:
@@ -238,7 +238,7 @@ class SlackBot:
         )
 
     def _replied(self, place: _MessageRef, message: Message) -> bool | None:
-        """Return whether this transition is in the thread already; None if the bot may not read it."""
+        """Return whether the thread already has a reply for this transition; None if the bot may not read it."""
         try:
             return any(
                 found.key == message.key and found.is_reply
@@ -270,7 +270,7 @@ class SlackBot:
 
 @dataclass(frozen=True, slots=True)
 class _OwnMessage:
-    """A message of this bot in Slack."""
+    """Message of this bot in Slack, parsed from its metadata."""
 
     incident: str
     key: str
@@ -288,12 +288,12 @@ def _own_messages(answer: dict[str, Any], channel: str) -> Iterator[_OwnMessage]
         yield _OwnMessage(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)
 
 
-# Id of a Slack channel; unlike its name it never changes.
+# Id of a Slack channel, which never changes, unlike the name.
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{7,}")
 
 
 def read_slack_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    """Read the settings of a Slack channel: those of a bot with a token, else those of an incoming webhook."""
+    """Parse the settings of a Slack channel: a bot if they contain a token or a channel, else an incoming webhook."""
     if not any(fields.has(key) for key in ("token", "token_env", "token_file", "channel")):
         return ParsedChannel(
             SlackWebhook(name, secrets.take("webhook_url", example="SLACK_WEBHOOK_URL", is_address=True))

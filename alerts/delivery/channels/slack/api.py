@@ -1,6 +1,6 @@
-"""Slack Web API: calls, their errors, and chart uploads. `ok: false` in a 200 response is an error.
+"""Client of the Slack Web API: calls, their errors, and chart uploads. `ok: false` in a 200 response is an error.
 
-A chart is optional: it is added to a message that Slack already has, and a failed upload leaves that message unchanged.
+A chart is optional. It is added to a message that Slack has accepted, and a failed upload leaves that message unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....formatting import cut
 from ...channel import OutcomeUnknownError, find_hint, post_json, redact
 
 BASE_URL = "https://slack.com/api"
-# What the receiver answers, and what to do about it.
+# Error responses of the receiver, and their fixes.
 HINTS = (
     ("invalid_auth", "The token belongs to another workspace: copy the Bot User OAuth Token (xoxb-…) of the app."),
     ("not_authed", "The token is empty: set the variable that token_env names."),
@@ -48,7 +48,7 @@ TRANSIENT_ERRORS = frozenset(
         "team_added_to_org",
     }
 )
-# Methods that accept forms only.
+# Methods that accept only form-encoded arguments.
 _FORMS = ("conversations.", "files.getUploadURLExternal")
 log = logging.getLogger(__name__)
 # https://docs.slack.dev/reference/methods/files.getUploadURLExternal#errors: alt_txt_too_large
@@ -56,9 +56,9 @@ MAX_ALT_CHARS = 1000
 # Slack processes a file before a message may show it, and reports the block as invalid until then
 # (slackapi/python-slack-sdk#1521): waits between attempts. [seconds]
 WAITS_SECONDS = (1.0, 1.0, 2.0)
-# Time limit of one upload, while other messages wait. [seconds]
+# Time limit of one upload, because other messages wait for it. [seconds]
 PATIENCE_SECONDS = 10.0
-# Time without charts after an error. [seconds]
+# Time without uploads after an error. [seconds]
 REST_SECONDS = 600.0
 _NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
 
@@ -77,12 +77,12 @@ class SlackError(ChannelError):
 
 
 def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call *method* and return the response.
+    """Call the API *method* and return the response.
 
     Raises:
         SlackError: Slack returned an error.
         ChannelError: Slack could not be reached.
-        OutcomeUnknownError: The response is not one of the API; the call may have worked.
+        OutcomeUnknownError: The response is not a Slack API response; the call may have succeeded.
     """
     url = f"{base_url.rstrip('/')}/{method}"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"}
@@ -104,17 +104,17 @@ def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, A
 
 
 def _needed(said: Mapping[str, Any], token: str) -> str:
-    """Return the scope that the token lacks, if Slack names it."""
+    """Return the scope that the token lacks as text; "" if the response does not name it."""
     needed = said.get("needed")
     return f" (needs {redact(needed, [token])})" if isinstance(needed, str) and needed else ""
 
 
 class ChartUploads:
-    """Uploads charts into the messages of one channel; errors are logged once and do not affect messages.
+    """Uploader of charts for the messages of one channel; errors are logged once and do not affect messages.
 
     Args:
-        clock: Monotonic clock. [seconds]
-        sleep: Waits. [seconds]
+        clock: Function that returns monotonic time. [seconds]
+        sleep: Function that waits for a time. [seconds]
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class ChartUploads:
         self._is_troubled = False
 
     def put(self, channel: str, upload: Callable[[], str], show: Callable[[str], object]) -> str:
-        """Upload a chart and show it.
+        """Upload a chart and add it to the message.
 
         Args:
             channel: Name of the channel for the log.
-            upload: Uploads it and returns the file id.
-            show: Updates the message with that file.
+            upload: Function that uploads the chart and returns the file id.
+            show: Function that updates the message with the file id.
 
         Returns:
             The file id; "" if the message has no chart.
@@ -166,12 +166,12 @@ class ChartUploads:
 
 
 def upload_file(base_url: str, token: str, png: bytes, name: str, alt: str) -> str:
-    """Upload *png* as *name*, invisible until a message shows it, and return the file id.
+    """Upload *png* as the file *name* and return the file id; users see the file only in a message that shows it.
 
     https://docs.slack.dev/messaging/working-with-files#uploading_files
 
     Raises:
-        ChannelError: Slack refused it; the bot needs the scope `files:write`.
+        ChannelError: Slack refused the upload; the bot needs the scope `files:write`.
     """
     wanted = {"filename": name, "length": len(png), "alt_txt": cut(alt, MAX_ALT_CHARS)}
     offered = call_slack(base_url, token, "files.getUploadURLExternal", wanted)

@@ -23,9 +23,9 @@ from ...message_text import (
     title,
 )
 
-# Length limit of one line.
+# Maximum length of one line.
 MAX_ROW_CHARS = 400
-# Slack has no escape for mrkdwn marks; these characters look alike.
+# Replacements for mrkdwn marks by similar characters, because Slack has no escape for them.
 _HARMLESS = str.maketrans({"*": "\N{ASTERISK OPERATOR}", "~": "\N{TILDE OPERATOR}", "`": "'"})
 # https://docs.slack.dev/reference/block-kit/blocks
 MAX_HEADER_CHARS = 150
@@ -37,16 +37,16 @@ MAX_BLOCK_ID_CHARS = 255
 MAX_URL_CHARS = 3000
 # https://docs.slack.dev/reference/methods/chat.postMessage: recommended length of `notification_text`
 MAX_TEXT_CHARS = 4000
-# Undocumented: past 13.2 kB of blocks Slack answers msg_blocks_too_long (slackapi/bolt-js#2509).
+# Undocumented: above 13.2 kB of blocks Slack responds msg_blocks_too_long (slackapi/bolt-js#2509).
 MAX_BLOCKS_BYTES = 10_000
-# One section must leave room for the headline and the link.
+# Size limit of one section, so that the headline and the link fit into the message.
 MAX_STORY_CHARS = 1200
 MAX_ALSO = 5
 ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
 _REPEAT_NOTE = (
     "This may be a duplicate: an earlier attempt was interrupted, and Slack could not confirm whether it arrived."
 )
-# Blocks dropped first from a long message; headline, cause and link always stay.
+# Order in which blocks are dropped from a long message; headline, cause and link are never dropped.
 _DROP_ORDER = ("promise", "examples", "stages", "also", "numbers")
 
 
@@ -62,7 +62,7 @@ def escape_entities(raw: str) -> str:
 
 
 def escape_mrkdwn(raw: str, limit: int = MAX_ROW_CHARS) -> str:
-    """Return *raw* as one line without mrkdwn marks, so that it cannot end the formatting around it.
+    """Return *raw* as one line without mrkdwn marks, so that the text cannot change the formatting around it.
 
     >>> escape_mrkdwn("a`b` <!channel>")
     "a'b' &lt;!channel&gt;"
@@ -71,7 +71,7 @@ def escape_mrkdwn(raw: str, limit: int = MAX_ROW_CHARS) -> str:
 
 
 def mrkdwn_sentence(said: str) -> str:
-    """Return *said* as a sentence with a capital and a full stop, escaped.
+    """Return *said* as an escaped sentence that starts with a capital and ends with a full stop.
 
     >>> mrkdwn_sentence("queue grew")
     'Queue grew.'
@@ -81,12 +81,12 @@ def mrkdwn_sentence(said: str) -> str:
 
 
 def notification_text(message: Message) -> str:
-    """Return the text of the notification: one sentence."""
+    """Return the text of the push notification: one sentence."""
     return cut(escape_mrkdwn(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
 
 
 def plain_text(message: Message) -> str:
-    """Return the essentials as plain text, for when Slack rejects the blocks."""
+    """Return the main facts as plain text, which is sent if Slack rejects the blocks."""
     link = f"\n{_links(message)}" if message.finding.link or message.finding.runbook else ""
     return cut(f"{notification_text(message)}\n{escape_entities(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
 
@@ -96,8 +96,8 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
 
     Args:
         message: The message.
-        buttons: Whether pressed buttons are handled; otherwise Slack shows a warning even on link buttons.
-        file: Slack's id of the chart; without one, a sparkline shows the trend of an open incident.
+        buttons: Whether the message has buttons; without an endpoint for them, Slack shows a warning even on link buttons.
+        file: Slack's id of the chart; if empty, a sparkline shows the trend of an open incident.
     """
     found = [
         block for block in _all_blocks(message, buttons=buttons, file=file if sparkline_of(message) else "") if block
@@ -110,7 +110,7 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
 
 
 def reply_blocks(message: Message) -> list[dict[str, Any]]:
-    """Return one transition for the incident's thread, in few lines."""
+    """Return the blocks for one transition in the incident's thread."""
     told = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
     if message.transition == "acknowledged":
         return [_section(message, "turn", told)]
@@ -152,7 +152,7 @@ def _chart(message: Message, file: str) -> dict[str, Any]:
 
 
 def _cause_and_impact(message: Message, *, bars: bool) -> str:
-    """Return cause and impact; those of a resolved incident are struck through."""
+    """Return cause and impact, struck through for a resolved incident."""
     finding = message.finding
     why = mrkdwn_sentence(cause_text(message))
     lines = [f"~{why}~" if message.resolved else f"*{why}*"]
@@ -249,7 +249,7 @@ def _impact(message: Message) -> str:
 
 
 def _section(message: Message, part: str, said: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
-    """Return a section, or {} for an empty text."""
+    """Return a section block with *text*, or {} for an empty text."""
     return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(said, limit)} if said else {}
 
 
