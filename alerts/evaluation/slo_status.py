@@ -202,7 +202,7 @@ class History:
         bad: Bad part of the total; shape (edges,). [unit of the indicator]
         first: First edge that counts, at the reset of the budget. [index]
         coarse_until: End of the time with coarser data only, which are spread evenly over minutes; None without such data.
-        seen_from: Time of the first request; None if it is not known to be recent.
+        seen_from: Time of the first request; None without requests, which `seen` treats as long ago.
     """
 
     start: int

@@ -1,6 +1,6 @@
-"""Writes incident updates: the record, its history and the messages, in one transaction of the caller.
+"""Writing of incident updates: the record, its history and the messages, in one transaction of the caller.
 
-`acknowledge` records that a person handles an incident, and notifies the channels that know of it.
+`acknowledge` records that a person handles an incident, and notifies the channels that were notified of the incident.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_NAME_CHARS = 200
 
 
 def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:
-    """Write *turn*: the record, its history, and the messages to *channels*.
+    """Write the incident update *turn*: the record, its history, and the messages to *channels*.
 
     Args:
         connection: An open write transaction.
         turn: The update.
-        channels: All configured channels; an end goes only to those that were notified of the opening.
+        channels: All configured channels; the end of an incident is sent only to channels that were notified of its opening.
         now: Current time. [Unix seconds]
     """
     save_incident(connection, turn.record)
@@ -46,7 +46,7 @@ def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequenc
 
 
 def message_for(turn: IncidentUpdate, now: float) -> Message:
-    """Return the message of *turn*, including one that is not notified."""
+    """Return the message for the update *turn*, even if no channel is notified."""
     if turn.event == "accepted":
         return replace(build_message(turn.record, "resolved", now), note=turn.note)
     transition: Transition = "updated" if turn.event in ("", "muted", "unmuted") else turn.event
@@ -56,7 +56,7 @@ def message_for(turn: IncidentUpdate, now: float) -> Message:
 def build_message(
     record: IncidentRecord, transition: Transition, now: float, also: Sequence[IncidentRecord] = ()
 ) -> Message:
-    """Build a message about *record*; that of a resolved incident has its highest burn rate."""
+    """Return a message about *record*; the message of a resolved incident contains its highest burn rate."""
     finding = record.finding
     if transition == "resolved" and finding.burn is not None:
         finding = replace(finding, burn=replace(finding.burn, rate=record.peak))
@@ -74,7 +74,7 @@ def build_message(
 
 
 def notified_channels(connection: Connection, incident: str) -> list[str]:
-    """Return the channels notified of *incident*, or with a message waiting, and not of its end since."""
+    """Return the channels whose last message of *incident*, sent or waiting, is not about its end."""
     mine = deliveries.c.incident == incident
     last = select(func.max(deliveries.c.sequence)).where(mine).group_by(deliveries.c.channel)
     found = select(deliveries.c.channel).where(
@@ -95,7 +95,7 @@ class IncidentError(StagelensError):
 
 
 def acknowledge(store: Store, name: str, by: str, now: datetime) -> IncidentRecord:
-    """Acknowledge the incident *name* as *by*; repeating it has no effect.
+    """Acknowledge the incident *name* as the person *by*; a repeated call has no effect.
 
     Raises:
         IncidentError: The incident does not exist, or has ended.
@@ -120,7 +120,7 @@ def require_incident(connection: Connection, name: str) -> IncidentRecord:
     """Return the incident *name*.
 
     Raises:
-        IncidentError: It does not exist.
+        IncidentError: The incident does not exist.
     """
     found = get_incident(connection, name)
     if found is None:
@@ -130,5 +130,5 @@ def require_incident(connection: Connection, name: str) -> IncidentRecord:
 
 
 def person_name(by: str) -> str:
-    """Return the name of a person as it is stored."""
+    """Return the name of a person in the form in which it is stored; "somebody" if *by* is empty."""
     return storable(by.strip())[:MAX_NAME_CHARS] or "somebody"

@@ -1,6 +1,6 @@
 """Incident records and their life cycle: opened, resolved with hysteresis, reopened after a short pause.
 
-The transitions are pure functions; `notification_rules` decides which of them are notified. Each record is one table row.
+The transitions are pure functions; `notification_rules` selects the transitions that are notified. Each record is one table row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..delivery.message import Ending, Finding
 from ..schema import incidents, transitions
 from ..schema import outbox as deliveries
 
-# What channels were notified of: nothing, the opening, or the end.
+# Last event that was sent to channels: none, the opening, or the end.
 ChannelState = Literal["", "open", "over"]
 
 
@@ -28,21 +28,21 @@ class IncidentRecord:
 
     Args:
         id: Unique id.
-        cause: Cause; each has at most one open incident.
-        finding: Last finding; its severity is the highest so far, its `since` never changes.
-        opened_at: Time of its first opening.
+        cause: Cause; at most one incident per cause is open.
+        finding: Last finding, with the highest severity so far and the onset of the first finding.
+        opened_at: Time of the first opening.
         seen_at: Time of the last evaluation with data.
         told_at: Time of the last notification.
-        quiet_since: Time since which nothing fires, while it is open.
-        resolved_at: Time of its end.
-        ending: Kind of its end.
-        sequence: Number of its last transition.
+        quiet_since: Time since which the rule of an open incident no longer fires; None while it fires.
+        resolved_at: Time of the end; None while the incident is open.
+        ending: Reason why the incident ended; empty while it is open.
+        sequence: Number of the last transition.
         peak: Largest `Finding.size` so far.
         acked_at: Time of acknowledgement; None if not acknowledged.
-        acked_by: Person who acknowledged or accepted it.
-        muted: Reason for muting; empty when it is notified.
-        heard: What channels were notified of.
-        story: First incident of its group; its own id if it is the first.
+        acked_by: Person who acknowledged or accepted the incident.
+        muted: Reason for muting; empty if the incident is notified.
+        heard: Last event that was sent to channels: none, the opening, or the end.
+        story: Id of the first incident of its group, which may be the incident's id.
     """
 
     id: str
@@ -64,7 +64,7 @@ class IncidentRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open."""
+        """Whether the incident is open."""
         return self.resolved_at is None
 
 
@@ -110,11 +110,11 @@ def delete_old_incidents(connection: Connection, before: float) -> None:
 
 
 def by_cause(records: Iterable[IncidentRecord]) -> dict[str, IncidentRecord]:
-    """Return *records* by their causes."""
+    """Return a mapping from causes to *records*."""
     return {record.cause: record for record in records}
 
 
-# Fields stored in a column of the same name. The finding is one column, and three of its fields have columns for queries.
+# Fields stored in a column of the same name. The finding is one column, and three of its fields also have columns for queries.
 _COLUMNS = tuple(each.name for each in fields(IncidentRecord) if each.name != "finding")
 
 
@@ -141,7 +141,7 @@ class Step:
 
     Args:
         record: The new state.
-        happening: The transition; empty for none.
+        happening: The transition that leads to the new state; empty for none.
     """
 
     record: IncidentRecord
@@ -160,12 +160,12 @@ def next_step(
     """Return the next step of a cause, or None if nothing changes.
 
     Args:
-        record: Its last incident, if any.
-        finding: The firing finding; None if nothing fires.
+        record: Last incident of the cause; None if there is none.
+        finding: Finding of the firing rule; None if the rule does not fire.
         cause: The cause.
         now: Current time. [Unix seconds]
-        has_data: Whether there were requests to evaluate; without them the state is unknown.
-        patience: Hysteresis.
+        has_data: Whether there were requests to evaluate; if not, the state is unknown.
+        patience: Hysteresis policy.
     """
     if record is None or not record.is_open:
         return None if finding is None else _open(record, finding, cause, now, patience)
@@ -182,13 +182,13 @@ def next_step(
 
 
 def close_incident(record: IncidentRecord, ending: Ending, now: float) -> Step:
-    """Return the step that ends an incident."""
+    """Return the step that resolves the incident of *record*."""
     return Step(replace(record, resolved_at=now, ending=ending, quiet_since=None), "resolved")
 
 
 def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float, patience: Hysteresis) -> Step:
     reopen_seconds = patience.reopen.total_seconds()
-    # An accepted incident is the new baseline; a later one is new.
+    # An accepted incident is the new baseline, so it is never reopened.
     ended_at = None if last is None or last.ending == "accepted" else last.resolved_at
     if last is not None and ended_at is not None and now - ended_at <= reopen_seconds:
         return Step(_reopen(last, finding, now), "reopened")
@@ -213,7 +213,7 @@ def _reopen(last: IncidentRecord, finding: Finding, now: float) -> IncidentRecor
         resolved_at=None,
         ending="",
         peak=max(last.peak, finding.size),
-        # Its acknowledgement ended with it, and it may belong to another group.
+        # Acknowledgement, muting and group ended with the previous opening.
         acked_at=None,
         acked_by="",
         muted="",
@@ -224,17 +224,17 @@ def _reopen(last: IncidentRecord, finding: Finding, now: float) -> IncidentRecor
 def _continue_open(record: IncidentRecord, finding: Finding, now: float, patience: Hysteresis) -> Step:
     before = record.finding
     escalated = before.severity == "ticket" and finding.severity == "page"
-    # A page that falls back to a ticket stays a page until it ends.
+    # An incident with the severity page retains it until the end, even if only a ticket fires.
     severity = "page" if "page" in (before.severity, finding.severity) else "ticket"
     blames_another = finding.blamed is not None and (
         before.blamed is None or finding.blamed.stage != before.blamed.stage
     )
     # After an acknowledgement only an escalation is notified.
     patient = record.acked_at is not None or now - record.told_at < patience.update.total_seconds()
-    # The first requests of a release are too few to compare: the release is notified once it is known.
+    # The first requests of a release are too few for a comparison, so its name is notified as soon as it is known.
     names_release = bool(finding.version) and not before.version and record.acked_at is None
     notify = escalated or names_release or (blames_another and not patient)
-    # The record keeps the stage and release that were notified, until others are.
+    # The record retains the stage and release of the last notification until others are notified.
     forgets_release = bool(before.version) and not finding.version
     growth = finding if notify or not (blames_another or forgets_release) else before
     merged = replace(

@@ -1,9 +1,9 @@
 """Notification rules: silences, maintenance windows and grouped incidents.
 
 A muted incident is recorded, evaluated and shown with the reason, but not notified. A channel is notified of the end only if
-it was notified of the opening. When the reason ends and the incident continues, it is opened to the channels then, so each
-channel sees openings and ends alternate. Incidents of one service form a group, and so do incidents that began together in
-many services; an incident stays in its group until it ends. Pure functions.
+the channel was notified of the opening. If the incident continues after the reason for muting ended, channels are notified of the
+opening then, so openings and ends alternate in each channel. Incidents of one service form a group, and so do incidents that
+started together in many services; an incident stays in its group until it ends. All functions are pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GROUPED_PREFIX = "told with "
 
 
 def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
-    """Return the sort key of incidents: pages first, then oldest, then worst."""
+    """Return the sort key of an incident: pages first, then the oldest, then the worst."""
     return record.finding.severity != "page", record.opened_at, -record.finding.size, record.cause
 
 
@@ -28,7 +28,7 @@ def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -
 
     Args:
         records: All open incidents; new ones have no group yet.
-        fleet: When incidents of many services form one group.
+        fleet: Policy that defines when incidents of many services form one group.
         now: Current time. [Unix seconds]
     """
     known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
@@ -41,7 +41,7 @@ def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -
 
 
 def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, now: float) -> list[IncidentRecord]:
-    """Merge the groups of incidents that began together in many services; the first *known* of *placed* are not new."""
+    """Merge the groups of incidents that started together in many services; the first *known* of *placed* are not new."""
     earliest = now - fleet.within.total_seconds()
     recent = [record for at, record in enumerate(placed) if at >= known or record.opened_at >= earliest]
     if known == len(placed) or len({record.finding.service for record in recent}) < fleet.services:
@@ -51,25 +51,25 @@ def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, 
 
 
 def _is_same_service(one: IncidentRecord, other: IncidentRecord) -> bool:
-    """Return whether both have the same service and environment; no environment matches any."""
+    """Return whether both incidents have the same service and environment; a missing environment matches all."""
     here, there = one.finding.where.get("environment"), other.finding.where.get("environment")
     return one.finding.service == other.finding.service and (not here or not there or here == there)
 
 
-# Entries of the history; the last two are never notified. An accepted incident is notified as resolved.
+# Events in the history; the last two are never notified. An accepted incident is notified as resolved.
 Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentUpdate:
-    """Change of an incident to be written and, perhaps, notified.
+    """Change of an incident that is written to the store and may be notified.
 
     Args:
         record: The new state.
-        event: Entry of the history; empty for none.
+        event: Event in the history; empty for none.
         told: Whether channels are notified.
-        also: Incidents grouped with it.
-        note: Reason for muting, or person who did it.
+        also: Incidents grouped with this one.
+        note: Reason for muting, or person who caused the event.
     """
 
     record: IncidentRecord
@@ -85,9 +85,9 @@ def decide_notifications(
     """Return the updates to write and notify.
 
     Args:
-        steps: One per open or just ended incident, including unchanged ones.
+        steps: One step per incident that is open or ended in this evaluation, including unchanged ones.
         excuses: Reasons for muting, such as a silence, by incident id.
-        fleet: When incidents of many services form one group.
+        fleet: Policy that defines when incidents of many services form one group.
         now: Current time. [Unix seconds]
     """
     open_now = assign_groups([step.record for step in steps if step.record.is_open], fleet, now)
@@ -107,12 +107,12 @@ def decide_notifications(
 
 
 def grouped_reason(lead: str) -> str:
-    """Return the reason for muting of an incident grouped with *lead*."""
+    """Return the reason for muting an incident that is grouped with the incident *lead*."""
     return f"{_GROUPED_PREFIX}{lead}"
 
 
 def group_lead(reason: str) -> str:
-    """Return the leading incident named by *reason*, or "".
+    """Return the id of the incident that is notified for the group, from the reason for muting; "" for other reasons.
 
     >>> group_lead(grouped_reason("sl-1")), group_lead("maintenance window")
     ('sl-1', '')
@@ -121,7 +121,7 @@ def group_lead(reason: str) -> str:
 
 
 def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
-    """Return the reason for muting of each record; empty if it is notified, or its end still has to be."""
+    """Return the reason for muting by incident id; empty if the incident or its end is notified."""
     reasons = {record.id: excuses.get(record.id, "") for record in records}
     leads = [record for record in records if _leads(record, reasons)]
     for record in sorted(records, key=urgency_key):
@@ -133,13 +133,13 @@ def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str],
         elif _is_firing(record, now):
             leads.append(record)
         else:
-            # It may be about to end: it stays muted until it fires again.
+            # The incident may end soon, so it stays muted until its rule fires again.
             reasons[record.id] = record.muted
     return reasons
 
 
 def _lead_of(record: IncidentRecord, leads: Sequence[IncidentRecord]) -> IncidentRecord | None:
-    """Return the lead of *record*: of its group, preferably of its service; a page is never grouped under a ticket."""
+    """Return the notified incident of the group of *record*, preferably of the same service; for a page, only a page."""
     fitting = [
         lead
         for lead in leads
@@ -166,7 +166,7 @@ def _grouped_incidents(
 
 
 def _end_update(step: Step) -> IncidentUpdate:
-    """Return the update of an ended incident: channels notified of the opening get the end even if it is muted."""
+    """Return the update of an ended incident, which is notified if its opening was, even if it is muted."""
     told = step.record.heard == "open"
     return _update(step.record, "resolved", "over" if told else step.record.heard, told=told, note=step.record.muted)
 

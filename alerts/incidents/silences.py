@@ -1,4 +1,4 @@
-"""Silences: mute the notifications of matching incidents for a while."""
+"""Silences: mute the notifications of matching incidents for a limited time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..delivery.message import Finding
 from ..schema import silences
 from .journal import IncidentError, person_name
 
-# Keys of matchers, with their meaning.
+# Keys of matchers, with a description.
 MATCHERS: Mapping[str, str] = {
     "service": "the service",
     "slo": "the name of the SLO",
@@ -32,14 +32,14 @@ MAX_COMMENT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A silence.
+    """Silence: mutes incidents that match all matchers between two times.
 
     Args:
         id: Unique id.
-        matchers: Values by keys of `MATCHERS`; `*` and missing keys match anything.
+        matchers: Values by keys of `MATCHERS`; `*` and missing keys match all values.
         starts_at: Start; timezone-aware.
-        ends_at: End.
-        author: Person who created it.
+        ends_at: End; timezone-aware.
+        author: Person who created the silence.
         comment: Reason; may be empty.
     """
 
@@ -51,18 +51,18 @@ class Silence:
     comment: str
 
     def holds(self, now: datetime) -> bool:
-        """Return whether it is active."""
+        """Return whether the silence is active at *now*."""
         return self.starts_at <= now < self.ends_at
 
     def matches(self, finding: Finding) -> bool:
-        """Return whether it matches *finding*.
+        """Return whether the silence matches *finding*.
 
-        A finding about all routes of a service does not match a silence of one route.
+        A silence of one route does not match a finding about all routes of a service.
         """
         return self.fits(incident_dimensions(finding))
 
     def fits(self, about: Mapping[str, str]) -> bool:
-        """Return whether it matches these dimensions; a missing dimension means all values."""
+        """Return whether the silence matches the dimensions *about*; a missing dimension means all values."""
         return all(wanted in (ANY, about.get(key, "")) for key, wanted in self.matchers.items())
 
     def in_words(self) -> str:
@@ -72,15 +72,15 @@ class Silence:
 
 
 def incident_dimensions(finding: Finding) -> dict[str, str]:
-    """Return the dimensions of *finding*; empty for all values."""
+    """Return the dimensions of *finding*; an empty value means all values."""
     where = {key: finding.where.get(key, "") for key in ("environment", "route", "model", "version")}
     own = {"service": finding.service, "slo": finding.name, "severity": finding.severity}
-    # A regression that began with a release has that version.
+    # A regression that started with a release has the version of that release.
     return own | where | {"version": where["version"] or finding.version}
 
 
 def silence_reason(finding: Finding, among: Sequence[Silence]) -> str:
-    """Return the reason for muting *finding*: the matching silence that lasts longest, or ""."""
+    """Return the reason for muting *finding*, from the matching silence that ends last; "" if no silence matches."""
     fitting = [silence for silence in among if silence.matches(finding)]
     return max(fitting, key=lambda silence: silence.ends_at).in_words() if fitting else ""
 
@@ -94,10 +94,10 @@ def create_silence(
     author: str,
     comment: str = "",
 ) -> Silence:
-    """Write a new silence within the caller's transaction.
+    """Create a silence within the caller's transaction.
 
     Raises:
-        IncidentError: It has no matchers, or ends before it starts.
+        IncidentError: The silence has no matchers or an invalid one, or ends before it starts.
     """
     wanted = {key: storable(value.strip()) for key, value in matchers.items() if value.strip()}
     _check_silence(wanted, starts_at, ends_at)
@@ -114,10 +114,10 @@ def create_silence(
 
 
 def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
-    """End the silence *name* within the caller's transaction, also before its start.
+    """End the silence *name* within the caller's transaction, even before its start.
 
     Raises:
-        IncidentError: It does not exist, or has ended.
+        IncidentError: The silence does not exist, or has ended.
     """
     row = connection.execute(select(silences).where(silences.c.id == storable(name))).first()
     if row is None:
@@ -134,7 +134,7 @@ def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
 
 
 def list_silences(connection: Connection, now: datetime, *, over: bool = False) -> list[Silence]:
-    """Return active and future silences, those that end last first; with *over* also past ones."""
+    """Return active and future silences, sorted by descending end; *over* adds past ones."""
     query = select(silences).order_by(silences.c.ends_at.desc(), silences.c.id)
     if not over:
         query = query.where(silences.c.ends_at > now.timestamp())

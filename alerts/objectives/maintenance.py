@@ -1,4 +1,4 @@
-"""Maintenance windows: their requests count for no SLO, and incidents within them are not notified."""
+"""Maintenance windows: requests within them do not count for SLOs, and incidents within them are not notified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...core.settings.yaml_config import Document, Fields, Place, meant
 # `[start, end)` in UTC.
 Interval = tuple[datetime, datetime]
 _DAY = timedelta(days=1)
-# How far ahead the end of a window is searched; a daily window without a gap has none.
+# Limit of the search for the end of a window, because daily windows without a gap have no end.
 _AHEAD = timedelta(days=31)
 MONDAY_TO_SUNDAY = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EVERY = ("day", *MONDAY_TO_SUNDAY)
@@ -45,12 +45,12 @@ class OneTimeWindow:
 class WeeklyWindow:
     """Weekly maintenance window on certain days.
 
-    At a clock change both readings of a local time count, so the window may be one hour too long, never too short.
+    At a clock change a local time may occur twice. The window covers both, so it may be one hour too long but never too short.
 
     Args:
         days: Weekdays; Monday is 0.
-        start: Local time since midnight.
-        end: Local time since midnight; at or before *start* it is on the next day.
+        start: Start in local time, since midnight.
+        end: End in local time, since midnight; at or before *start*, the window ends on the next day.
         zone: Time zone.
         why: Reason; may be empty.
     """
@@ -73,7 +73,7 @@ class WeeklyWindow:
             day += _DAY
 
     def _readings(self, day: date, time: timedelta) -> tuple[datetime, datetime]:
-        """Return the earliest and latest moment of local *time* on *day*; equal except at a clock change."""
+        """Return the earliest and the latest UTC time for the local *time* on *day*; they differ only at a clock change."""
         shown = datetime.combine(day, datetime.min.time()) + time
         early, late = (shown.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         return early, late
@@ -107,7 +107,7 @@ class MaintenanceCalendar:
         return bool(self.intervals(moment, moment + timedelta(microseconds=1)))
 
     def under_way(self, moment: datetime) -> ActiveMaintenance | None:
-        """Return the window that contains *moment*, or None; adjacent windows count as one."""
+        """Return the window in progress at *moment*, or None; adjacent windows count as one."""
         now = [each.why for each in self.planned if MaintenanceCalendar((each,)).at(moment)]
         if not now:
             return None
@@ -127,7 +127,7 @@ class MaintenanceCalendar:
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return *intervals* in order, touching ones merged, empty ones dropped."""
+    """Return *intervals* in order of time; merge adjacent or overlapping ones and drop empty ones."""
     made: list[Interval] = []
     for low, high in sorted((low.astimezone(UTC), high.astimezone(UTC)) for low, high in intervals if low < high):
         if made and low <= made[-1][1]:
@@ -139,7 +139,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceEntry:
-    """One entry of `maintenance`, with the SLOs it applies to.
+    """Entry of `maintenance` in the SLO file: a window, and the SLOs to which it applies.
 
     Args:
         when: The window.
@@ -152,7 +152,7 @@ class MaintenanceEntry:
     slos: frozenset[str]
 
     def concerns(self, service: str, slo: str) -> bool:
-        """Return whether it applies to the SLO *slo* of *service*."""
+        """Return whether the window applies to the SLO *slo* of *service*."""
         return (not self.services or service in self.services) and (not self.slos or slo in self.slos)
 
 
@@ -164,10 +164,10 @@ def calendar_of(planned: Sequence[MaintenanceEntry], service: str, slo: str) -> 
 def read_maintenance(
     document: Document, place: Place, item: Any, services: Collection[str], slos: Collection[str]
 ) -> MaintenanceEntry | None:
-    """Read one entry; *services* and *slos* are the known names.
+    """Parse one entry of `maintenance`; *services* and *slos* are the known names.
 
     Returns:
-        None if it is invalid; the document's problems say why.
+        The entry; None if it is invalid, with the errors added to the document's problems.
     """
     fields = Fields(document, place, item, example="from: 2026-11-28T02:00Z")
     if fields.broken:
@@ -235,7 +235,7 @@ def _time_of_day(fields: Fields, key: str, example: str) -> timedelta | None:
 
 
 def _minutes_since_midnight(value: object) -> int | None:
-    """Return the minutes since midnight; YAML reads an unquoted 12:30 as the number 750."""
+    """Parse a time of day into minutes since midnight; YAML parses an unquoted 12:30 as the number 750."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None

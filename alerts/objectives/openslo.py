@@ -1,6 +1,6 @@
-"""OpenSLO v1 documents as SLOs. SLO and SLI are read; for other kinds a warning says what replaces them.
+"""Parser of OpenSLO v1 documents. The kinds SLO and SLI are supported; for other kinds a warning names the replacement.
 
-A metric comes from a source of type `stagelens`, whose `spec` has the keys of an entry of `slos`: kind, stage, definition,
+A metric has a source of type `stagelens`, whose `spec` has the keys of an entry of `slos`: kind, stage, definition,
 service, route, model, version, environment and, in a ratioMetric, threshold. The threshold of a thresholdMetric is the
 `value` of the objective, in seconds.
 
@@ -25,7 +25,7 @@ _PLACEHOLDER = timedelta(seconds=1)
 VERSION = "openslo/v1"
 KINDS = ("SLO", "SLI", "Service", "DataSource", "AlertPolicy", "AlertCondition", "AlertNotificationTarget")
 _POLICY = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
-# Kinds that are accepted without effect.
+# Kinds that are accepted and have no effect.
 _UNUSED = {
     "AlertPolicy": _POLICY,
     "AlertCondition": _POLICY,
@@ -43,9 +43,9 @@ class OpenSloObject:
 
     Args:
         document: The document.
-        kind: Its kind, such as `SLO`.
-        name: Name of its metadata.
-        spec: Its `spec`.
+        kind: Kind of the document, such as `SLO`.
+        name: Name in the metadata.
+        spec: Fields of `spec`.
     """
 
     document: Document
@@ -63,7 +63,7 @@ class OpenSloIndicator:
     """Indicator of an OpenSLO SLO.
 
     Args:
-        base: The SLO without objective and, with `by_value`, without threshold.
+        base: The SLO without objective and, if *by_value* is true, without threshold.
         by_value: Whether each objective has its own threshold.
     """
 
@@ -72,10 +72,10 @@ class OpenSloIndicator:
 
 
 def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> OpenSloIndicator | None:
-    """Read the indicator of *slo*, inline or from the SLI it refers to.
+    """Parse the indicator of *slo*, which is inline or in an SLI document.
 
     Returns:
-        None if it is invalid or from another source; the documents' problems or warnings say which.
+        The indicator; None if it is invalid or has an unsupported source, which adds a problem or a warning to the document.
     """
     reference, inline = slo.spec.text("indicatorRef"), slo.spec.mapping("indicator", example="spec: …")
     if inline is not None:
@@ -100,14 +100,14 @@ def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> OpenSl
 
 @dataclass(frozen=True, slots=True)
 class _IndicatorReader:
-    """Reads one indicator of *document* for the SLO *base*."""
+    """Parser of one indicator of *document* for the SLO *base*."""
 
     document: Document
     base: Slo
     known: KnownObjects
 
     def metric(self, spec: Fields) -> OpenSloIndicator | None:
-        """Read the `spec` of an SLI."""
+        """Parse the `spec` of an SLI."""
         spec.text("description")
         by_value = spec.mapping("thresholdMetric", example="metricSource: …")
         ratio = spec.mapping("ratioMetric", example="good: …")
@@ -148,7 +148,7 @@ class _IndicatorReader:
         return OpenSloIndicator(slo, by_value=False)
 
     def _source(self, metric: Fields, role: Literal["value", "share", "total"]) -> Slo | None:
-        """Return the SLO with the source of *metric*; None for a source of another type."""
+        """Return the base SLO with the source of *metric*; None if the source is missing or has another type."""
         source = metric.mapping("metricSource", example=f"type: {SOURCE}")
         metric.finish()
         if source is None or source.broken:
@@ -175,7 +175,7 @@ class _IndicatorReader:
 
     def _with_threshold(self, spec: Fields, slo: Slo, role: str) -> Slo:
         if role == "value":
-            # A value is compared to seconds: without a kind it is the request latency.
+            # A value is compared with seconds, so without a kind the metric is the request latency.
             return slo if spec.has("kind") or spec.has("stage") else replace(slo, threshold=_PLACEHOLDER)
         needed = THRESHOLDS.get(slo.kind) if role == "share" else None
         threshold = spec.duration("threshold", example=needed or "250ms", required=needed is not None)
@@ -194,7 +194,7 @@ def is_openslo(document: Document) -> bool:
 
 
 def read_openslo(documents: Sequence[Document]) -> list[tuple[Document, SloEntry]]:
-    """Read all *documents*, which may refer to each other; errors are added to their problems, omissions to their warnings."""
+    """Parse all *documents*, which may refer to each other; add errors to their problems and omissions to their warnings."""
     objects = [found for found in (_object(each) for each in documents) if found is not None]
     known = {(each.kind, each.name): each for each in objects}
     for each in objects:

@@ -1,4 +1,4 @@
-"""Service level objectives: the definition of an SLO, and reading one entry of `slos`."""
+"""Service level objectives: the definition of an SLO, and the parser of an entry of `slos` in the SLO file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .maintenance import MaintenanceCalendar
 
 Watched = Literal["request", "ttft", "tpot", "stage", "coverage", "freshness"]
 KINDS: tuple[Kind, ...] = ("latency", "availability", "ttft", "tpot", "stage", "coverage", "freshness")
-# Below a week the policy's windows are as long as the SLO's; data are not kept for more than a quarter.
+# Below a week the windows of the policy are as long as the SLO's window; data are retained for at most a quarter.
 MIN_WINDOW, MAX_WINDOW = timedelta(days=7), timedelta(days=90)
 MAX_NAME_CHARS = 200
 _HOUR = timedelta(hours=1)
 # Data arrive every ten seconds, and freshness is counted in minutes.
 _MIN_AGE, _MAX_AGE = timedelta(minutes=1), timedelta(days=7)
-# Example threshold of each kind that has one.
+# Example thresholds of the kinds that have a threshold.
 THRESHOLDS: Mapping[Kind, str] = {
     "latency": "250ms",
     "ttft": "500ms",
@@ -35,24 +35,27 @@ THRESHOLDS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A service level objective: in any *window*, at least the share *objective* is good.
+    """Service level objective: in any *window*, at least the share *objective* of requests is good.
 
-    A request is bad if it failed or took longer than *threshold*. `Indicator` defines the other kinds.
+    A request is bad if it failed or took longer than *threshold*. `Indicator` defines bad requests for the other kinds.
 
     Args:
-        name: Name; unique in its file, and the cause of its incidents.
+        name: Name, unique in the SLO file; part of the cause of incidents.
         service: The service.
-        objective: Share of good requests required. [ratio, 0 < x < 1]
+        objective: Required share of good requests. [ratio, 0 < x < 1]
         window: Rolling period.
         threshold: Latency or age above which a request is bad; None for availability and coverage.
-        route: Only requests of this route; None for all, as for the other dimensions.
-        description: A sentence for the person on call.
-        runbook: Address of the runbook.
+        route: Filter by route; None for all routes.
+        model: Filter by model; None for all models.
+        version: Filter by version; None for all versions.
+        environment: Filter by environment; None for all environments.
+        description: Description for the person on call.
+        runbook: URL of the runbook.
         watched: Subject of the objective; `request` without a threshold means availability.
         stage: Stage of a stage objective.
-        definition: Definition of the first token for token objectives; None for any.
+        definition: Definition of the first token for token objectives; None for all definitions.
         budgets: Stage budgets; their sum is at most the threshold.
-        reset: Earlier requests do not count; None for no reset.
+        reset: Time before which requests do not count; None for no reset.
         maintenance: Maintenance windows.
     """
 
@@ -76,7 +79,7 @@ class Slo:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the objective: `latency`, `availability` if only failures count, or another."""
+        """Kind of the objective: `latency` or `availability` for requests, by their threshold, else *watched*."""
         if self.watched == "request":
             return "availability" if self.threshold is None else "latency"
         return self.watched
@@ -88,17 +91,17 @@ class Slo:
 
     @property
     def indicator(self) -> Indicator:
-        """Indicator that the store counts."""
+        """Indicator that defines which requests the store counts as bad."""
         seconds = None if self.threshold is None else self.threshold.total_seconds()
         return Indicator(self.kind, seconds, self.stage or self.definition)
 
     @property
     def budget(self) -> float:
-        """Error budget: share of requests that may be bad."""
+        """Error budget: the share of requests that may be bad."""
         return 1 - self.objective
 
     def select(self, start: datetime, end: datetime) -> Selection:
-        """Return the selection of its requests in `[start, end)`."""
+        """Return the selection of the SLO's requests in `[start, end)`."""
         return Selection(
             start=start,
             end=end,
@@ -140,19 +143,19 @@ class Slo:
 
 
 def _span(length: timedelta) -> str:
-    """Return a threshold as text, in minutes only if that is exact."""
+    """Return a threshold as text, in minutes only if the number of minutes is exact."""
     seconds = length.total_seconds()
     return duration(length) if seconds >= 120 and seconds % 60 == 0 else latency(seconds)  # noqa: PLR2004 - two minutes
 
 
 @dataclass(frozen=True, slots=True)
 class SloEntry:
-    """One entry of `slos`.
+    """Entry of `slos` in the SLO file.
 
     Args:
         place: Position in the document.
-        name: Its name.
-        slos: One SLO per threshold.
+        name: Name of the entry.
+        slos: SLOs of the entry, one per threshold.
     """
 
     place: Place
@@ -161,7 +164,7 @@ class SloEntry:
 
 
 def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | None:
-    """Read one entry; None if it is no mapping. Errors are added to the document's problems."""
+    """Parse one entry of `slos` and add its errors to the document's problems; return None if it is no mapping."""
     fields = Fields(document, place, item)
     if fields.broken:
         return None
@@ -180,12 +183,12 @@ def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | No
 
 
 def read_indicator_fields(fields: Fields, document: Document, base: Slo) -> Slo:
-    """Return *base* with kind and filters of *fields*; the threshold is read later."""
+    """Return *base* with the kind and the filters in *fields*; the threshold is parsed later."""
     kind = _kind(fields)
     return replace(
         base,
         watched="request" if kind in ("latency", "availability") else kind,
-        # A placeholder that distinguishes latency from availability until the threshold is read.
+        # A placeholder that distinguishes latency from availability until the threshold is parsed.
         threshold=_HOUR if kind in THRESHOLDS else None,
         stage=_stage(fields, kind, document),
         definition=_definition(fields, kind),
@@ -227,7 +230,7 @@ def _stage(fields: Fields, kind: Kind, document: Document) -> str | None:
 
 
 def _warn_of_typo(fields: Fields, key: str, stage: str, document: Document) -> None:
-    """Warn if *stage* at *key* looks like a typo; custom stages may have any name."""
+    """Add a warning if *stage* at *key* is similar to a known stage; custom stages may have any name."""
     question = meant(stage, BY_KEY)
     if stage and stage not in BY_KEY and question:
         text = f"{fields.name(key)} names {stage!r}, which is none of Stagelens' own{question}"
@@ -284,7 +287,7 @@ def _objective(fields: Fields, base: Slo) -> Slo:
 
 
 def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) -> None:
-    """Report a *threshold* at *key* that is implausible for *kind*."""
+    """Report a problem if *threshold* at *key* is implausible for *kind*."""
     name = fields.name(key)
     if kind == "freshness" and not _MIN_AGE <= threshold <= _MAX_AGE:
         fields.complain(f"{name} is not from 1m to 7d; write how old data may be, such as 5m", key)
@@ -293,7 +296,7 @@ def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) 
 
 
 def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kind: Kind) -> tuple[Slo, ...]:
-    """Return *slos* with their stage budgets, which must fit into the shortest threshold."""
+    """Return *slos* with their stage budgets, and report budgets that exceed the shortest threshold."""
     written = fields.mapping("budgets", example="queue: 50ms")
     if written is None or written.broken:
         return slos
@@ -319,7 +322,7 @@ def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kin
 
 
 def check_names(fields: Fields, slos: tuple[Slo, ...]) -> None:
-    """Report names too long for the cause of an incident."""
+    """Report a problem if a name is too long for the cause of an incident."""
     longest = max((len(slo.name) for slo in slos), default=0)
     if longest > MAX_NAME_CHARS:
         fields.complain(f"{fields.name('name')} has {longest} characters; {MAX_NAME_CHARS} are the most", "name")

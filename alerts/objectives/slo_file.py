@@ -1,7 +1,7 @@
-"""Reading the SLO file: all mistakes at once, each with line, key, value and fix.
+"""Parser of the SLO file, which reports all errors together, each with line, key, value and fix.
 
-The file holds SLOs, channels, maintenance windows and regression settings. It may contain OpenSLO v1 documents, or include
-files of them.
+The file defines SLOs, channels, maintenance windows and regression settings. It may contain OpenSLO v1 documents, or include
+files with such documents.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class RegressionSettings:
     """Settings of the regression search.
 
     Args:
-        watched: Whether it is enabled.
-        ignored: Services excluded from it.
+        watched: Whether the search is enabled.
+        ignored: Services excluded from the search.
     """
 
     watched: bool = True
     ignored: frozenset[str] = frozenset()
 
     def watches(self, service: str) -> bool:
-        """Return whether *service* is watched."""
+        """Return whether the search includes *service*."""
         return self.watched and service not in self.ignored
 
 
 def read_regressions(top: Fields) -> RegressionSettings:
-    """Read `regressions` of an SLO file: `on`, `off`, or `{ignore: [checkout]}`."""
+    """Parse `regressions` of an SLO file: `on`, `off`, or `{ignore: [checkout]}`."""
     written = top.value("regressions")
     # YAML reads on and off as booleans.
     if written is None or isinstance(written, bool):
@@ -76,9 +76,9 @@ class Definitions:
     Args:
         slos: The SLOs.
         channels: The channels.
-        dashboard_url: Base address of links; empty if not given.
-        warnings: Ignored or doubtful settings, with file and line.
-        included: Other files it was read from, including those of secrets.
+        dashboard_url: Base URL of links to the dashboard; empty if not defined.
+        warnings: Warnings about ignored or doubtful settings, with file and line.
+        included: Other files that were read, including files of secrets.
         regressions: Settings of the regression search.
     """
 
@@ -91,22 +91,22 @@ class Definitions:
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of all channels that receive messages, usable or not."""
+        """Names of all channels that receive messages, including channels without a secret."""
         return tuple(entry.name for entry in self.channels if entry.takes_messages)
 
 
 class SloFileError(FileError):
-    """An SLO file is invalid; the text has one line per problem."""
+    """An SLO file is invalid; the error text has one line per problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedEntry:
-    """An entry whose name must be unique.
+    """Entry whose name must be unique.
 
     Args:
         document: The document.
-        place: Position in it.
-        name: The name.
+        place: Position of the entry in the document.
+        name: Name of the entry.
     """
 
     document: Document
@@ -120,16 +120,16 @@ class _NamedEntry:
 
 
 def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
-    """Read the SLO file at *path*; its secrets come from *env* and from files.
+    """Read and parse the SLO file at *path*, and its secrets from *env* and from files.
 
     Args:
-        path: The file.
-        env: The environment.
-        held: Secrets of files by path as of the last read; current ones are added.
+        path: Path of the SLO file.
+        env: Environment variables.
+        held: Secrets by file path from the previous call; the call adds the current ones.
 
     Raises:
-        SloFileError: It is invalid.
-        ConfigError: It cannot be read.
+        SloFileError: The file is invalid.
+        ConfigError: The file cannot be read.
     """
     documents = read_documents(path, "an SLO file")
     foreign = [each for each in documents if openslo.is_openslo(each)]
@@ -157,7 +157,7 @@ def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | Non
 
 
 def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
-    """Return the problems or warnings of all documents, each with its file, sorted."""
+    """Return the problems or warnings of all documents, sorted by file and line."""
     found = (
         replace(each, path=file)
         for file, documents in files
@@ -168,7 +168,7 @@ def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], wh
 
 
 def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
-    """Return the documents of each included file; all must be OpenSLO documents."""
+    """Return the documents of each included file, and report those that are not OpenSLO documents."""
     read: dict[Path, list[Document]] = {}
     for name in top.texts("include"):
         try:
@@ -187,7 +187,7 @@ def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
 
 
 def _openslo_definitions(promised: Sequence[tuple[Document, SloEntry]]) -> Definitions:
-    """Return the definitions of a file with only OpenSLO documents."""
+    """Return the definitions of a file that contains only OpenSLO documents."""
     _check_unique_names(
         [_NamedEntry(document, entry.place, slo.name) for document, entry in promised for slo in entry.slos]
     )
@@ -201,7 +201,7 @@ def _definitions(
     env: Mapping[str, str],
     held: dict[str, str],
 ) -> Definitions:
-    """Read the file's own document and add the SLOs of OpenSLO documents."""
+    """Parse the SLO document of the file and add the SLOs of OpenSLO documents."""
     if top.broken:
         return Definitions()
     written = [(own, read_slo_entry(own, place, item)) for place, item in top.items("slos")]
@@ -226,7 +226,7 @@ def _definitions(
 
 
 def _maintenance_entries(top: Fields, own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
-    """Read the maintenance windows, which may apply to some services or SLOs only."""
+    """Parse the maintenance windows, which may be limited to some services or SLOs."""
     services = {slo.service for entry in entries for slo in entry.slos}
     names = {entry.name for entry in entries}
     found = [read_maintenance(own, place, item, services, names) for place, item in top.items("maintenance")]
@@ -248,11 +248,11 @@ def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
 
 
 class LiveFile(live_file.LiveFile[Definitions]):
-    """An SLO file that is reloaded when it or a secret changes; an invalid version leaves the previous one in force.
+    """SLO file that is reloaded when the file or a secret changes; the last valid version stays in force.
 
     Args:
-        path: The file, or None for no file.
-        env: Environment with secrets.
+        path: Path of the SLO file; None for no file.
+        env: Environment variables with secrets.
     """
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
@@ -266,7 +266,7 @@ class LiveFile(live_file.LiveFile[Definitions]):
             log.warning("alerts: %s", line)
 
     def refused(self) -> None:
-        """Log the errors and what stays in force."""
+        """Log the errors of an invalid file, and whether the previous version stays in force."""
         for line in self.errors:
             log.error("alerts: %s", line)
         if self.current is None:
@@ -276,7 +276,7 @@ class LiveFile(live_file.LiveFile[Definitions]):
 
 
 def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:
-    """Return why *file* has no SLO in force, and the fix; two empty texts if it has.
+    """Return the reason why *file* has no SLO in force, and the fix; two empty texts if an SLO is in force.
 
     >>> why_unwatched(None, example="slos: …")
     ('there is no slo.yaml', 'Write one where Stagelens starts, such as `slos: …`, and restart it')
@@ -295,6 +295,6 @@ def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple
 
 
 def unwatched_line(file: LiveFile | None) -> str:
-    """Return `why_unwatched` as one line for a terminal; empty if an SLO is in force."""
+    """Return reason and fix of `why_unwatched` as one line for a terminal; empty if an SLO is in force."""
     why, fix = why_unwatched(file)
     return f"no SLO is evaluated: {why}. {fix}" if why else ""

@@ -1,11 +1,11 @@
 """Acceptance of a regression as the new baseline: its incident ends, and only a further rise is notified.
 
-Accepting a regression of a service includes its routes, models and versions; accepting one of a route or model includes only
-incidents grouped with it.
+Accepting a regression of a service includes regressions of its routes, models and versions. Accepting a regression of a route or
+model includes only incidents grouped with it.
 
-Load and time-of-day effects and scatter do not depend on the level, so they are kept from the days before. The thresholds
-move to where the accepted requests have as many beyond. So the same level does not fire again, a further regression does
-from the first hour on, and after a day the baseline is learnt from the accepted level alone.
+The effects of load and time of day and the scatter do not depend on the latency level, so they are retained from the days
+before. Each threshold moves to the same quantile of the accepted requests. So the accepted level does not fire again, and a
+further regression fires from the first hour on. After a day the baseline is learnt from the accepted level alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .series import (
     to_minute_histograms,
 )
 
-# Block length in which load and time of day hardly change. [minutes]
+# Length of a block in which load and time of day are nearly constant. [minutes]
 _BLOCK = 10
 MAX_WHY_CHARS = 2000
 
@@ -59,11 +59,11 @@ MAX_WHY_CHARS = 2000
 def rebase_on_accepted(
     read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: AcceptedLevel
 ) -> tuple[LearntBaseline, TailCounts]:
-    """Return the baseline of *watched* moved to the accepted level, and the last hours counted by its rows.
+    """Return the baseline of *watched* moved to the accepted level, and the last hours counted with its thresholds.
 
     Args:
         read: The store's queries.
-        policy: The policy.
+        policy: Policy of the statistics.
         least: Minimum number of accepted requests beyond a threshold. [count]
         watched: The series.
         accepted: The accepted level.
@@ -81,7 +81,7 @@ def rebase_on_accepted(
 def _moved_thresholds(
     policy: TailPolicy, least: float, learnt: LearntBaseline, shown: MinuteHistograms
 ) -> tuple[Row, ...]:
-    """Return the rows with thresholds moved to *shown*; rows with too few requests expect nothing."""
+    """Return the rows with thresholds from *shown*; rows with too few requests beyond get an expected share of 0."""
     now = {(row.stage, row.at): row for row in rows_of(policy, *total_histograms([shown]))}
     rows = tuple(now.get((row.stage, row.at), row) for row in learnt.reference.rows)
     counted = count_beyond(rows, shown)
@@ -92,7 +92,7 @@ def _moved_thresholds(
 
 
 def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], counted: TailCounts) -> Floats:
-    """Return the requests weighted by the effects of load and time of day, the unit of shares; shape (rows,)."""
+    """Return the requests weighted by the effects of load and time of day, which is the unit of shares; shape (rows,)."""
     asked = Expectation(learnt.reference.model, rows, range(len(rows)))
     ends = np.arange(len(counted), 0, -_BLOCK)
     lengths = np.minimum(ends, _BLOCK)
@@ -102,7 +102,7 @@ def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], count
 
 
 def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSeconds) -> StageBaseline:
-    """Return *habits* plus the growth of stages in *shown*."""
+    """Return the stage baseline *habits* plus the growth of stages in *shown*."""
     grown = {one.stage: one.seconds for one in rank_suspects(policy, habits, shown, {})}
     stages = tuple(sorted({*habits.stages, *grown}))
     spread = dict(zip(habits.stages, habits.spread, strict=True))
@@ -115,10 +115,10 @@ def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSec
 
 
 def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:
-    """Accept the regression of the incident *name* as the new baseline; an accepted incident is returned unchanged.
+    """Accept the regression of the incident *name* as the new baseline; return an already accepted incident unchanged.
 
     Raises:
-        IncidentError: The incident does not exist, has ended, or is no latency regression.
+        IncidentError: The incident does not exist, has ended, or is not a latency regression.
         StoreError: The store failed.
     """
     who, said = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
@@ -151,7 +151,7 @@ def _require_acceptable(found: IncidentRecord) -> None:
 
 
 def _related_incidents(connection: Connection, found: IncidentRecord) -> Iterator[IncidentRecord]:
-    """Yield related regressions: all of the service if *found* is about the whole service, else those grouped with it."""
+    """Yield all regressions of the service if *found* is about the whole service, else only those grouped with it."""
     whole = not set(found.finding.where) - {"environment"}
     for other in find_open_incidents(connection):
         if (

@@ -1,7 +1,7 @@
-"""Canary comparison: two versions of a service that serve together, minute by minute.
+"""Canary comparison: compares two versions of a service that serve at the same time, minute by minute.
 
-Effects on both versions cancel out. A pair has no history to learn from, so the null distribution is theoretical: in units of
-its scatter each block is standard normal, and the statistic of a window of such blocks is simulated once.
+Effects on both versions cancel out. A pair has no history to learn from, so the null distribution is theoretical: each block in
+units of its scatter is standard normal, and the statistic of a window of such blocks is simulated once.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from ...store import Group, MinuteCounts
 from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
 
 DRAWS, SEED = 40_000, 1
-# Quantile that includes all requests, see `mean_stage_seconds`.
+# Quantile at which `mean_stage_seconds` includes all requests.
 ALL_REQUESTS = 0.0
 
 
 def compare_versions(policy: TailPolicy, rows: tuple[Row, ...], old: TailCounts, new: TailCounts) -> TailScore:
-    """Score how much slower *new* is in the minutes in which both served.
+    """Return scores for the latency increase from *old* to *new* in the minutes in which both served.
 
     Args:
-        policy: The policy.
-        rows: Rows of the series' reference.
+        policy: Policy of the statistics.
+        rows: Rows of the series' reference: stages and thresholds.
         old: Counts of the older version.
         new: Counts of the canary in the same minutes.
 
     Raises:
-        ValueError: The minutes differ.
+        ValueError: The counts of the two versions cover different minutes.
     """
     if (old.start, len(old)) != (new.start, len(new)):
         msg = f"both versions must be counted in the same minutes, got {len(old)} from {old.start}, {len(new)} from {new.start}"
@@ -65,10 +65,10 @@ def rank_canary_suspects(
 ) -> tuple[Suspect, ...]:
     """Return the growth of stages from *old* to *new*, most suspect first.
 
-    All requests count, unlike elsewhere: a canary starts cold with few requests, so its slowest are the cold starts.
+    All requests count, unlike in `rank_suspects`: a canary has few requests at first, so its slowest ones are cold starts.
 
     Args:
-        policy: The policy.
+        policy: Policy of the statistics.
         habits: Stage baseline of the service.
         old: The older version.
         new: The canary in the same minutes.
@@ -79,7 +79,7 @@ def rank_canary_suspects(
     if before is None or after is None:
         return ()
     grown = dict(zip(stages, (after - before).tolist(), strict=True))
-    # A stage too rare for a score, such as a cold start, counts as not moved.
+    # A stage without a score, because it is too rare, such as a cold start, gets the score 0.
     judged = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
     return rank_growth(policy, habits, grown, judged)
 
@@ -113,9 +113,9 @@ def _block_differences(
     chosen: Ints,
     sides: tuple[PrefixSums, PrefixSums],
 ) -> tuple[Floats, Floats, Floats]:
-    """Return block differences in units of their scatter and as log ratios, and the number of requests beyond.
+    """Return block differences in units of their scatter and as log ratios, and the number of requests beyond thresholds.
 
-    That number is the canary's count beyond the threshold, or the expected one if larger.
+    That number is the count or the expected count of the canary, whichever is larger.
     """
     ends = sides[0].minutes - window.block * np.arange(window.blocks)
     (_, n_old, old), (_, n_new, new) = (side.of(ends, np.full(len(ends), window.block), chosen) for side in sides)
@@ -132,24 +132,24 @@ def _block_differences(
 
 @cache
 def null_distribution(blocks: int, drop: int) -> tuple[float, float]:
-    """Return median and robust spread of a window of standard normal blocks, simulated with a fixed seed."""
+    """Return median and robust spread of the statistic over standard normal blocks, simulated with a fixed seed."""
     values = trimmed_mean(Window(1, blocks, drop, ()), np.random.default_rng(SEED).standard_normal((DRAWS, blocks)))
     return float(np.median(values)), float(robust_spread(values[None])[0])
 
 
 def canary_cause(whole: Group, *versions: str) -> str:
-    """Return the incident cause of the versions of *whole*, or the storage key of a pair of them."""
+    """Return the cause of canary incidents of *whole* or, with *versions*, the storage key of a version pair."""
     return make_cause("canary", whole.service, *versions, environment=whole.environment)
 
 
 def version_group(whole: Group, version: str) -> Group:
-    """Return the group of *version* within *whole*."""
+    """Return the group of requests to *version* of the service *whole*."""
     return replace(whole, dimension="version", value=version)
 
 
 @dataclass(slots=True)
 class VersionPair:
-    """Two versions that serve together.
+    """Pair of versions that serve at the same time.
 
     Args:
         whole: The service.
@@ -169,20 +169,20 @@ class VersionPair:
 
     @property
     def key(self) -> str:
-        """Storage key of its alarm state."""
+        """Storage key of the pair's alarm state."""
         return canary_cause(self.whole, self.old, self.new)
 
 
 @dataclass(slots=True)
 class ServiceVersions:
-    """Versions of one service, and the pair that is compared.
+    """Versions of one service, and the pair of versions that is compared.
 
     Args:
         whole: The service.
-        rows: The rows.
+        rows: Rows of the series' reference: stages and thresholds.
         policy: Policy of the statistics.
         watching: Policy of the watcher.
-        pair: The compared versions, if two serve together.
+        pair: The compared versions; None unless two versions serve at the same time.
     """
 
     whole: Group
@@ -194,7 +194,7 @@ class ServiceVersions:
 
     @property
     def cause(self) -> str:
-        """Cause of its incident."""
+        """Cause of canary incidents of the service."""
         return canary_cause(self.whole)
 
     def advance(
@@ -207,10 +207,10 @@ class ServiceVersions:
         """Count and evaluate the minutes of *span*.
 
         Args:
-            found: Counts of the store.
+            found: Counts from the store by group.
             seen: Versions of the service with the minute of their first request.
-            span: First minute, and minute after the last.
-            kept: Alarm states loaded at the start of this process.
+            span: First minute, and the minute after the last one.
+            kept: Alarm states loaded when this process started.
         """
         self._count(found, seen, span)
         serving = sorted(self.serving() & set(seen), key=lambda version: (seen[version], version))
@@ -224,7 +224,7 @@ class ServiceVersions:
         self._score_pair(self.pair, span)
 
     def serving(self) -> set[str]:
-        """Return the versions that served recently."""
+        """Return the versions that served requests in enough of the last minutes."""
         minutes = round(self.watching.together.total_seconds() / 60)
         least = max(self.watching.share * minutes, 1)
         return {version for version, each in self._recent.items() if (each.requests[-minutes:] > 0).sum() >= least}

@@ -1,4 +1,4 @@
-"""Findings of the regression search: how much slower, how certain, since when, which stage, with which release."""
+"""Findings of the regression search: latency change with error bounds, onset, suspected stage and release."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from .traffic import (
     stage_means,
 )
 
-# Number of requests shown, of the slowest requests searched, and of points of a trend.
+# Number of slow requests shown, number of slowest requests searched, and number of points of a trend.
 _SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
-# Quantile of the dashboard page for a finding in the mean.
+# Quantile that the dashboard page shows for a regression of the mean.
 _SHOWN_AT = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class TailVerdict:
-    """Measured regression.
+    """Measured latency regression.
 
     Args:
         at: Quantile with the highest score, or the mean.
-        before: Latency in the same hours before; None without requests. [seconds]
-        after: Latency in the window. [seconds]
-        change: after / before, with error bounds. [ratio]
-        before_n: Requests before. [count]
+        before: Latency in the reference hours; None without requests. [seconds]
+        after: Latency in the window; None without requests. [seconds]
+        change: after / before, with error bounds; None if unknown. [ratio]
+        before_n: Requests in the reference hours. [count]
         after_n: Requests in the window. [count]
-        z: Robust spreads above the baseline.
-        stage: Most suspect stage, None if no stage grew.
+        z: Distance from the baseline in robust standard deviations.
+        stage: Most suspect stage; None if no stage grew.
         runner_up: Second most suspect stage.
         shifts: Traffic changes; empty for none.
         on_common_mix: after / before on a common mix; None without traffic changes or common groups. [ratio]
@@ -73,7 +73,7 @@ class TailVerdict:
 
     @property
     def traffic_changed(self) -> bool:
-        """Whether the traffic changed too."""
+        """Whether the traffic changed at the same time."""
         return bool(self.shifts)
 
 
@@ -87,12 +87,12 @@ def make_verdict(
     shifts: tuple[TrafficShift, ...] = (),
     on_common_mix: tuple[float, float] | None = None,
 ) -> TailVerdict:
-    """Combine the measurements of a regression.
+    """Combine the measurements of a regression into a verdict.
 
     Args:
         row: Row with the highest score.
-        cell: Its score.
-        before: Latencies of the same hours before, or of the other version.
+        cell: Score of that row.
+        before: Latencies of the reference hours, or of the older version.
         after: Latencies of the window.
         suspects: Stages, most suspect first.
         shifts: Traffic changes.
@@ -116,7 +116,7 @@ def make_verdict(
 
 
 def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None, float | None, Estimate | None]:
-    """Return both latencies in seconds, and after / before with its interval; None where unknown."""
+    """Return latency before and after in seconds, and their ratio with its confidence interval; None if unknown."""
     if at == MEAN:
         return mean_latency(before), mean_latency(after), compare_means(before, after)
     found = compare_quantile(before, after, float(at))
@@ -126,7 +126,7 @@ def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None,
 
 
 def pseudo_slo(group: Group, quantile: float) -> Slo:
-    """Return *group* as an SLO, from which links and selections are made."""
+    """Return an SLO for the requests of *group*, which serves to build links and selections."""
     whole = select_minutes(group, 0, 0)
     return Slo(
         "tail",
@@ -141,7 +141,7 @@ def pseudo_slo(group: Group, quantile: float) -> Slo:
 
 
 def regression_link(dashboard_url: str, slo: Slo, times: tuple[int, int, int], quantile: float) -> str:
-    """Return the dashboard page of the finding; without an environment, that of all environments."""
+    """Return the URL of the finding's dashboard page; without an environment, the page shows all environments."""
     began, _, now = times
     shown = replace(slo, environment=slo.environment or None)
     return link_of(dashboard_url, shown, minute_start(began), minute_start(now), quantile)
@@ -150,14 +150,14 @@ def regression_link(dashboard_url: str, slo: Slo, times: tuple[int, int, int], q
 def requests_above(
     read: Reader, slo: Slo, times: tuple[int, int, int], usual_seconds: float, dashboard_url: str
 ) -> tuple[Exemplar, ...]:
-    """Return retained traces slower than usual: the slowest of each cause, slowest first."""
+    """Return the slowest retained trace for each cause among those slower than usual, slowest first."""
     found = read.one_per_cause(slo.select(minute_start(times[0]), minute_start(times[2])), _LOOKED_AT)
     shown = found[found["duration_seconds"] > usual_seconds].head(_SHOWN)
     return tuple(exemplar_of(row, dashboard_url) for row in shown.to_dict("records"))
 
 
 def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile: float | None) -> Trend | None:
-    """Return the latency trend of the incident and the same length before it."""
+    """Return the latency trend over the incident and at least the same time before it; None without requests."""
     began, _, now = times
     length = max(2 * (now - began), now - began + round(CALM_BEFORE / timedelta(minutes=1)))
     step = -(-length // _POINTS)
@@ -182,7 +182,7 @@ class RegressionContext:
         read: The store's queries.
         policy: Policy of the statistics.
         watching: Policy of the watcher.
-        dashboard_url: Dashboard address; empty for no links.
+        dashboard_url: Base URL of the dashboard; empty for no links.
     """
 
     read: Reader
@@ -199,8 +199,8 @@ def describe_regression(
     Args:
         context: Shared inputs.
         watched: The series.
-        releases: Versions of its service with the minute of their first request.
-        before: Last finding of its open incident, if any.
+        releases: Versions of the service with the minute of their first request.
+        before: Last finding of the open incident; None without an open incident.
     """
     answer, recent = _strongest_window(watched.judged, watched.learnt.reference.rows), watched.lately
     if answer is None or recent is None:
@@ -209,7 +209,7 @@ def describe_regression(
     at = watched.progress.at
     window = context.policy.windows[number]
     began = round(before.since / 60) if before else regression_onset(watched.learnt, recent, window, cell)
-    # The onset may be within the first block, or late in the one before.
+    # The onset may be within the first block above the baseline, or late in the block before.
     between = (began - window.block, began + window.block)
     if before and before.between:
         between = round(before.between[0] / 60), round(before.between[1] / 60)
@@ -237,7 +237,7 @@ def describe_canary(
     Args:
         context: Shared inputs.
         pair: The two versions.
-        rows: The rows.
+        rows: Rows of the series' reference: stages and thresholds.
         usual: Stage baseline of the service.
     """
     answer = _strongest_window(pair.judged, rows)
@@ -260,20 +260,20 @@ def describe_canary(
 
 
 def regression_onset(learnt: LearntBaseline, recent: TailCounts, window: Window, cell: WindowScore) -> int:
-    """Return the minute of the onset: the first of the latest blocks with at least half the excess."""
+    """Return the minute of the onset: the start of the latest stretch of blocks with at least half the excess."""
     reference = learnt.reference
     ends = np.arange(len(recent), window.block - 1, -window.block)
     asked = Expectation(reference.model, reference.rows, (cell.row,))
     _, logs, _ = block_excess(PrefixSums(recent), asked, ends, np.full(len(ends), window.block))
     out = logs[0] >= cell.excess / 2
-    # Two consecutive blocks below that level end the stretch; a single one is chance.
+    # Two consecutive blocks below that level end the stretch; a single one may be chance.
     calm = np.flatnonzero(~out & ~np.append(out[1:], False))
     blocks = max(int(calm[0]) if len(calm) else len(ends), 1)
     return recent.end - blocks * window.block
 
 
 def _strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
-    """Return the window with the highest score: its position, its score and its row."""
+    """Return index, score and row of the window with the highest score."""
     if judged is None or judged.best is None:
         return None
     cell = judged.cells[judged.best]
@@ -283,7 +283,7 @@ def _strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[in
 def _reference_hours(
     context: RegressionContext, watched: WatchedSeries, times: tuple[int, int, int]
 ) -> list[Selection]:
-    """Return the same hours of the days before, or the day before the onset if they have no requests."""
+    """Return the same hours of the days before, or, if these have no requests, the day before the onset."""
     group, (began, start, end) = watched.group, times
     days = context.policy.reference.length // DAY
     then = same_hours_before(group, start, end, began, days, since=watched.normal_from)
@@ -295,7 +295,7 @@ def _reference_hours(
 def _suspects(
     context: RegressionContext, watched: WatchedSeries, row: Row, then: Sequence[Selection], now: Selection
 ) -> tuple[Suspect, ...]:
-    """Return the growth of stages: in the slowest requests, or for the mean in all requests."""
+    """Return the growth of stages in the slowest requests or, for a regression of the mean, in all requests."""
     moved = watched.judged.moved if watched.judged else {}
     if row.at != MEAN:
         start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))
@@ -314,7 +314,7 @@ def _verdict(
     sides: tuple[Sequence[Selection], Selection],
     suspects: Sequence[Suspect],
 ) -> TailVerdict:
-    """Compare the latest requests with earlier ones."""
+    """Return the comparison of the latest requests with the requests in the reference hours."""
     group, (row, cell), (then, now) = watched.group, answer, sides
     before, after = merged_latency(context.read, then), merged_latency(context.read, [now])
     minutes = round((now.end - now.start) / timedelta(minutes=1))
@@ -341,9 +341,10 @@ def _finding(
     against: str = "",
     between: tuple[int, int] | None = None,
 ) -> Finding | None:
-    """Build the finding; *times* are onset, start of the measured window and now, in minutes since the epoch.
+    """Build the finding of *verdict*; None if latencies are unknown.
 
-    *between* has the bounds of the onset in minutes.
+    *times* are the onset, the start of the measured window and now; *between* are the bounds of the onset. All are in minutes since
+    the epoch.
     """
     slower = _shift(verdict, times[2] - times[1], against)
     if slower is None:
@@ -391,9 +392,9 @@ def _statistic_name(slower: Slower) -> str:
 
 
 def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: tuple[int, int]) -> str:
-    """Return the newest version if its first request is near the onset and there is an older one; else "".
+    """Return the newest version if its first request is near the onset and an older version exists; else "".
 
-    *began* has the bounds of the onset in minutes.
+    *began* are the bounds of the onset in minutes since the epoch.
     """
     if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
         return ""

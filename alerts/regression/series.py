@@ -1,6 +1,6 @@
-"""One watched series: its last hours in memory, scored minute by minute, its learnt baseline, and the tables of both.
+"""Watched series: recent counts in memory, scores per minute, the learnt baseline, and their storage.
 
-The tables keep the learnt baselines, the alarm states and the accepted latency levels, so that another process can continue.
+The tables store the learnt baselines, the alarm states and the accepted latency levels, so that another process can continue.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ...analysis.regression.statistic import MinuteHistograms, Row, StageSeconds
 from ...store import Group, MinuteCounts, Reader, Selection
 from ..schema import tail_accepted, tail_progress, tail_references
 
-# Length of the column; longer causes end with a hash.
+# Length of the database column; longer causes end with a hash.
 _MAX_CAUSE = 255
 DAY = 1440
-# Step of stage times.
+# Step of the time series of stage times.
 SPENT_STEP = timedelta(minutes=10)
 
 
 def make_cause(kind: str, *parts: str, environment: str = "") -> str:
-    """Return the cause of an incident.
+    """Return the cause of an incident as text.
 
     >>> make_cause("tail", "shop", "route", "/search"), make_cause("tail", "shop", environment="staging")
     ('tail:shop/route//search', 'tail:staging:shop')
@@ -49,44 +49,44 @@ def make_cause(kind: str, *parts: str, environment: str = "") -> str:
 
 
 def cause_of_group(group: Group) -> str:
-    """Return the cause of an incident of *group*."""
+    """Return the cause of regression incidents of *group*."""
     return make_cause("tail", group.service, group.dimension, group.value, environment=group.environment)
 
 
 def whole_service(group: Group) -> Group:
-    """Return the whole service of *group* in its environment."""
+    """Return the group of all requests to the service of *group* in the same environment."""
     return Group(group.service, environment=group.environment)
 
 
 def minute_start(minute: int) -> datetime:
-    """Return the start of *minute*, counted from the epoch."""
+    """Return the start time of *minute*, which counts from the epoch."""
     return datetime.fromtimestamp(60 * minute, UTC)
 
 
 def to_minute_histograms(counts: MinuteCounts) -> MinuteHistograms:
-    """Return counts of the store as minute histograms."""
+    """Convert counts from the store into minute histograms."""
     return MinuteHistograms(counts.start, counts.index, counts.total, counts.stages, counts.own)
 
 
 def longest_window(policy: TailPolicy) -> int:
-    """Return the length of the longest window in minutes."""
+    """Return the length of the policy's longest window in minutes."""
     return max(window.length for window in (*policy.windows, *policy.stage_key.windows, *policy.canary.windows))
 
 
 def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:
-    """Return counts of [start, end) without requests."""
+    """Return counts of zero requests for the minutes of [start, end)."""
     return TailCounts(
         start, np.zeros(end - start), np.zeros((len(rows), end - start)), np.zeros((len(rows), end - start))
     )
 
 
 def count_minutes(rows: tuple[Row, ...], counts: MinuteCounts | None, start: int, end: int) -> TailCounts:
-    """Count *counts* of [start, end) by rows; None means no requests."""
+    """Count the requests of [start, end) beyond the threshold of each row; *counts* of None means no requests."""
     return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, to_minute_histograms(counts))
 
 
 def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
-    """Return the last *length* minutes of *counted* before minute *at*."""
+    """Return the *length* minutes of *counted* before minute *at*."""
     last = at - counted.start
     first = max(last - length, 0)
     return TailCounts(
@@ -95,23 +95,23 @@ def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
 
 
 def append_minutes(first: TailCounts | None, second: TailCounts, length: int) -> TailCounts:
-    """Return *first* followed by *second*, keeping *length* minutes before *second*."""
+    """Return *second* with the last *length* minutes of *first* before it."""
     return second if first is None else join_tallies(first, second).last(length + len(second))
 
 
 @dataclass(slots=True)
 class WatchedSeries:
-    """One watched series.
+    """State of one watched series.
 
     Args:
-        group: The group.
-        policy: The policy.
+        group: The group of requests.
+        policy: Policy of the statistics.
         learnt: Learnt baseline.
         progress: Alarm state.
         recent: Counts of the last hours.
         judged: Last score.
         described_at: Time of the last finding. [minutes since the epoch]
-        normal_from: First minute of the current baseline; earlier ones precede an accepted level.
+        normal_from: First minute of the current baseline; earlier minutes precede an accepted level.
     """
 
     group: Group
@@ -125,32 +125,32 @@ class WatchedSeries:
     scorer: TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the scorer."""
+        """Create the scorer for the learnt baseline."""
         self.scorer = TailScorer(self.policy, self.learnt.reference)
 
     @property
     def cause(self) -> str:
-        """Cause of its incident."""
+        """Cause of regression incidents of the series."""
         return cause_of_group(self.group)
 
     @property
     def lately(self) -> TailCounts | None:
-        """Counts of the last hours since the alarm state began."""
+        """Counts of the last hours, limited to minutes after the last reset of the alarm state."""
         return None if self.recent is None else self.recent.last(self.progress.at - self.progress.since)
 
     def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:
-        """Replace the baseline by *learnt*; *recent* is counted by its rows."""
+        """Replace the baseline by *learnt*, and the counts by *recent*, which use the new thresholds."""
         self.learnt, self.recent = learnt, recent
         self.scorer = TailScorer(self.policy, learnt.reference)
 
     def advance(self, counts: MinuteCounts | None, start: int, end: int, released: frozenset[int]) -> None:
-        """Evaluate the minutes of [start, end) that are new.
+        """Evaluate the minutes of [start, end) that were not evaluated before.
 
         Args:
-            counts: Their requests; None without any.
+            counts: Requests of these minutes; None without requests.
             start: First minute. [minutes since the epoch]
-            end: Minute after the last.
-            released: Minutes in which a version began to serve.
+            end: Minute after the last one. [minutes since the epoch]
+            released: Minutes in which a version started to serve. [minutes since the epoch]
         """
         length = longest_window(self.policy)
         recent = append_minutes(self.recent, count_minutes(self.learnt.reference.rows, counts, start, end), length)
@@ -166,7 +166,7 @@ class WatchedSeries:
         self.recent = recent.last(length)
 
     def restart(self, since: int) -> None:
-        """Reset the alarm state; only minutes from *since* on count."""
+        """Reset the alarm state, so that only minutes from *since* on count."""
         self.judged, self.progress = None, AlarmState(at=self.progress.at, since=since)
 
     def requests(self, minutes: int) -> float:
@@ -175,7 +175,7 @@ class WatchedSeries:
 
 
 def select_minutes(group: Group, start: int, end: int) -> Selection:
-    """Return the requests of *group* in [start, end), in minutes since the epoch."""
+    """Return the selection of the requests of *group* in [start, end), in minutes since the epoch."""
     part = {group.dimension: group.value} if group.dimension else {}
     return Selection(
         minute_start(start), minute_start(end), service=group.service, environment=group.environment, **part
@@ -185,17 +185,17 @@ def select_minutes(group: Group, start: int, end: int) -> Selection:
 def learn_group(
     read: Reader, policy: TailPolicy, busy: timedelta, group: Group, span: tuple[int, int]
 ) -> tuple[LearntBaseline, TailCounts] | None:
-    """Learn the baseline of *group*.
+    """Learn the baseline of *group* from past requests.
 
     Args:
         read: The store's queries.
-        policy: The policy.
+        policy: Policy of the statistics.
         busy: Minimum time with requests.
-        group: The group.
+        group: The group of requests.
         span: First minute with requests, and end of learning. [minutes since the epoch]
 
     Returns:
-        The baseline, and the last hours counted by its rows; None with too few data.
+        The baseline, and the last hours counted with its thresholds; None with too few data.
     """
     first, at = span
     start = max(first, at - policy.reference.length)
@@ -219,7 +219,7 @@ def stage_seconds(read: Reader, group: Group, start: int, end: int) -> StageSeco
 
 
 def _days(read: Reader, group: Group, span: tuple[int, int], served: dict[int, int]) -> Iterator[MinuteHistograms]:
-    """Yield the days of *span*, and record in *served* how many minutes of each had requests."""
+    """Yield the histograms of each day of *span*, and store the number of minutes with requests in *served*."""
     for low in range(*span, DAY):
         day = to_minute_histograms(read.minutes(select_minutes(group, low, min(low + DAY, span[1]))))
         served[low] = int(day.total.any(axis=1).sum())
@@ -237,8 +237,8 @@ class LearntBaseline:
 
     Args:
         at: Time of learning. [minutes since the epoch]
-        reference: Reference of latencies.
-        habits: Baseline of stages.
+        reference: Baseline of latencies.
+        habits: Baseline of stage times.
     """
 
     at: int
@@ -248,11 +248,11 @@ class LearntBaseline:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLevel:
-    """An accepted latency level. Times are minutes since the epoch.
+    """Accepted latency level. Times are minutes since the epoch.
 
     Args:
         since: First minute with that level.
-        at: First minute after its acceptance.
+        at: First minute after the acceptance.
     """
 
     since: int
@@ -260,7 +260,7 @@ class AcceptedLevel:
 
 
 def last_evaluated_minute(connection: Connection) -> int | None:
-    """Return the last evaluated minute of any process; None for never."""
+    """Return the last minute that any process evaluated, in minutes since the epoch; None for never."""
     return connection.execute(select(func.max(tail_progress.c.at))).scalar()
 
 
@@ -281,7 +281,7 @@ def load_progress(connection: Connection) -> dict[str, AlarmState]:
 
 
 def load_accepted(connection: Connection) -> dict[str, AcceptedLevel]:
-    """Return all accepted levels by cause, those of version pairs by their key."""
+    """Return all accepted levels by cause, and those of version pairs by storage key."""
     return {row.cause: AcceptedLevel(row.since, row.at) for row in connection.execute(select(tail_accepted))}
 
 
@@ -304,7 +304,7 @@ def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> N
 
 
 def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at: int) -> None:
-    """Write alarm states as of minute *at*; newer states of another process are kept."""
+    """Write the alarm states at minute *at*, except where another process has stored newer ones."""
     table = tail_progress
     known = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}
     rows = [{"cause": cause, "at": at, "progress": each.to_json()} for cause, each in standing.items()]

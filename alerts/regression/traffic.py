@@ -1,4 +1,4 @@
-"""Traffic changes: the mix and load of a window against the same hours of the days before, and latency on a common mix."""
+"""Traffic changes: compares mix and load of a window with the same hours of the days before, and latency on equal mixes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ...store import Group, Reader, Selection
 from .. import formatting
 from .series import DAY, SPENT_STEP, select_minutes
 
-# Requests by dimension (route, model, status, device, batch, cold …) and value, as `Reader.dimensions` gives them.
+# Requests by dimension (route, model, status, device, batch, cold …) and value, as returned by `Reader.dimensions`.
 Traffic = Mapping[str, Mapping[str, float]]
-# Compared dimensions; versions are not among them, because releases are reported separately.
+# Compared dimensions, without the version, because releases are reported separately.
 _DIMENSIONS = ("route", "model", "device", "status")
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficShift:
-    """A change of the traffic in one dimension.
+    """Change of the traffic in one dimension.
 
     Args:
-        dimension: `route`, `model`, `batch`, `load` …
+        dimension: Name of the dimension: `route`, `model`, `batch`, `load` …
         value: Value whose share changed most; empty for the load.
-        before: Its share before; for the load, the limit of the reference in requests per minute.
-        after: Its share now; for the load, the requests per minute.
+        before: Share of that value before; for the load, the limit of the reference in requests per minute.
+        after: Share of that value now; for the load, the requests per minute.
     """
 
     dimension: str
@@ -39,18 +39,18 @@ class TrafficShift:
 
 
 def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[TrafficShift, ...]:
-    """Return the dimensions that differ significantly, each with the value that changed most."""
+    """Return the significant changes, one per dimension, each for the value that changed most."""
     found = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
     return tuple(shift for shift in found if shift is not None)
 
 
 def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:
-    """Return the load as a change if it is outside the range of the reference.
+    """Return the change of the load; None if the load is within the range of the reference.
 
     Args:
         load: Lowest, median and highest log of requests per minute in the reference, see `statistic.Model`.
         requests: Requests in the window. [count]
-        minutes: Length of the window.
+        minutes: Length of the window. [minutes]
     """
     now = requests / minutes
     low, _, high = (math.exp(value) for value in load)
@@ -66,7 +66,7 @@ def on_common_mix(
 
     Args:
         before: Latency histograms by group, such as by route.
-        after: The same now.
+        after: Current latency histograms by group.
         quantile: Quantile. [0..1]
 
     Returns:
@@ -90,7 +90,7 @@ def _largest_shift(
         return None
     shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
     grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
-    # Of two values one grows as the other shrinks: the growing one is reported.
+    # With two values, one grows by as much as the other shrinks: the growing value is reported.
     value = max(grown, key=lambda each: (abs(grown[each]), grown[each]))
     a, b = shares[value]
     both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
@@ -117,15 +117,15 @@ def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], qua
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
-    """Return the same hours on the *days* before, excluding times after the onset; in minutes since the epoch.
+    """Return selections of the same hours on the *days* before, without times after the onset.
 
     Args:
-        group: The group.
-        start: Start of the hours.
-        end: End of the hours.
-        began: Onset.
+        group: The group of requests.
+        start: Start of the hours. [minutes since the epoch]
+        end: End of the hours. [minutes since the epoch]
+        began: Onset. [minutes since the epoch]
         days: Maximum number of days.
-        since: First minute of the current baseline.
+        since: First minute of the current baseline. [minutes since the epoch]
     """
     calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
     return [select_minutes(group, start - day * DAY, end - day * DAY) for day in calm]
@@ -151,7 +151,7 @@ def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, floa
 
 
 def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:
-    """Return the requests of *selections* by dimension and value."""
+    """Return the number of requests of *selections* by dimension and value."""
     found: dict[str, dict[str, float]] = {}
     for selection in selections:
         for name, values in read.dimensions(selection).items():
@@ -165,7 +165,7 @@ def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: 
 def quantile_on_common_mix(
     read: Reader, at: float, dimension: str, before: Sequence[Selection], after: Sequence[Selection]
 ) -> tuple[float, float] | None:
-    """Compare quantile *at* with the mix of *dimension*, `route` or `model`, held as before."""
+    """Return quantile *at* before and after, on the earlier mix of *dimension*, which is `route` or `model`."""
     values = {value for each in before for value in read.dimensions(each).get(dimension, {})}
     sides = [
         {value: merged_latency(read, [_filter_by(each, dimension, value) for each in side]) for value in values}
@@ -177,7 +177,7 @@ def quantile_on_common_mix(
 def all_shifts(
     policy: TailPolicy, before: Traffic, after: Traffic, load: TrafficShift | None
 ) -> tuple[TrafficShift, ...]:
-    """Return all differences of the traffic from the days before."""
+    """Return all significant changes of the traffic, including *load*."""
     found = traffic_shifts(policy.confounders, before, after)
     return found if load is None else (*found, load)
 

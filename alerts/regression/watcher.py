@@ -1,7 +1,7 @@
 """Regression watcher: reads all series once a minute, and evaluates services, routes, models and version pairs.
 
-The store returns all series in one query; the state is kept in the database. A verdict says whether a series fires, not that
-it has started to: a process that continues after a crash returns it again, and nothing is notified twice.
+The store returns all series in one query, and the database stores the state. A verdict reports that a series is firing, not that
+it started to fire. So a process that continues after a crash returns the same verdict, and nothing is notified twice.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .series import (
     whole_service,
 )
 
-# A series without requests for this long is dropped; longer than an incident waits for data.
+# Time after which a series without requests is dropped; longer than the time for which an incident waits for data.
 _KNOWN_MINUTES = 2 * DAY
-# Cause under which the search runs before all verdicts; it never has an incident.
+# Cause under which the search runs before all verdicts; this cause never has an incident.
 SEARCH_CAUSE = "tail:"
 _KINDS = (SEARCH_CAUSE, "canary:")
 
 
 class RegressionSearch:
-    """Evaluates the minutes of all series.
+    """Search for regressions: evaluates the minutes of all series and learns their baselines.
 
     Args:
         store: The store with requests and learnt baselines.
@@ -49,8 +49,8 @@ class RegressionSearch:
 
     Attributes:
         series: Watched series by cause.
-        canaries: Versions of each service.
-        read_until: End of the read data; None before the first read. [minutes since the epoch]
+        canaries: Versions of each service, by service.
+        read_until: Minute up to which data were read; None before the first read. [minutes since the epoch]
     """
 
     def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:
@@ -69,7 +69,7 @@ class RegressionSearch:
         self._written: int | None = None
 
     def advance(self, regressions: RegressionSettings, last: int, now: datetime) -> None:
-        """Read and evaluate the next stretch up to minute *last*, unless the collector's data are stale."""
+        """Read and evaluate the next stretch of minutes, at most up to *last*, unless the collector's data are stale."""
         self._regressions = regressions
         with self._store.transaction() as connection:
             others = series.last_evaluated_minute(connection)
@@ -90,7 +90,7 @@ class RegressionSearch:
             raise broken[0]
 
     def learn(self, last: int, firing: Collection[str]) -> None:
-        """Learn the baseline of one series if one is due; causes in *firing* are skipped."""
+        """Learn the baseline of one series if it is due; skip the causes in *firing*."""
         group = self._to_learn(last, firing)
         if group is None:
             return
@@ -110,16 +110,16 @@ class RegressionSearch:
             self.series[cause].recent = recent
 
     def unsettled(self) -> list[WatchedSeries]:
-        """Return the series with a level accepted after their baseline was learnt; their state is unknown."""
+        """Return the series whose baseline is older than an accepted level; their state is unknown."""
         return [each for each in self.series.values() if self.is_unsettled(each)]
 
     def is_unsettled(self, watched: WatchedSeries) -> bool:
-        """Return whether *watched* is one of `unsettled`."""
+        """Return whether the baseline of *watched* is older than an accepted level."""
         accepted = self._accepted_of(watched.group)
         return accepted is not None and accepted.at > watched.learnt.at
 
     def settle(self, watched: WatchedSeries, last: int) -> None:
-        """Move *watched* to its accepted level once the last minute of that level is read."""
+        """Move the baseline of *watched* to its accepted level, if minute *last* is not before the acceptance."""
         accepted = self._accepted_of(watched.group)
         if accepted is None or accepted.at > last:
             return
@@ -133,7 +133,7 @@ class RegressionSearch:
             series.save_progress(connection, {watched.cause: watched.progress}, last)
 
     def is_accepted(self, pair: VersionPair) -> bool:
-        """Return whether the difference of *pair* was accepted."""
+        """Return whether a user accepted the latency difference of *pair*."""
         return pair.key in self._accepted
 
     def versions(self) -> dict[Group, dict[str, int]]:
@@ -145,7 +145,7 @@ class RegressionSearch:
         return found
 
     def _load(self, last: int) -> None:
-        """Load the stored state, of any process."""
+        """Load the stored state, which another process may have written."""
         with self._store.transaction() as connection:
             learnt, self._standing = series.load_learnt(connection), series.load_progress(connection)
             self._written = series.last_evaluated_minute(connection)
@@ -186,7 +186,7 @@ class RegressionSearch:
                 each.advance(found.get(each.group), start, end, frozenset(sorted(seen.values())[1:]))
                 if seen and not each.group.dimension:
                     self._canaries_of(each).advance(found, seen, (start, end), self._standing)
-            except Exception as error:  # noqa: BLE001 - raised when all others had their turn
+            except Exception as error:  # noqa: BLE001 - raised after all other series are evaluated
                 broken.append(error)
         return broken
 
@@ -204,7 +204,7 @@ class RegressionSearch:
         self._written = last
 
     def _to_learn(self, last: int, firing: Collection[str]) -> Group | None:
-        """Return the group with the oldest baseline that is due, first those without one; firing groups are skipped."""
+        """Return the group to learn next: the one with no or the oldest baseline, among groups that are due and not firing."""
         span = self._policy.reference
         waiting: dict[Group, int] = {}
         for group in self._groups:
@@ -223,7 +223,7 @@ class RegressionSearch:
         )
 
     def _known_from(self, group: Group) -> int:
-        """Return the first minute from which the baseline may be learnt."""
+        """Return the first minute that the baseline of *group* may include."""
         accepted = self._accepted_of(group)
         return max(self._groups[group], accepted.since if accepted else 0)
 
@@ -235,7 +235,7 @@ class RegressionSearch:
 
 
 def _skip_missed(progress: AlarmState, earliest: int) -> AlarmState:
-    """Return *progress* moved to *earliest* when older minutes are skipped."""
+    """Return *progress* with its minute moved to *earliest* if older minutes are skipped."""
     if progress.at >= earliest:
         return progress
     return AlarmState(earliest, progress.since, fired_at=progress.fired_at, released_at=progress.released_at)
@@ -266,7 +266,7 @@ class RegressionRule:
         self._search = RegressionSearch(store, self._policy, self._watching)
 
     def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:
-        """Run the search, then yield the evaluation of each series and service."""
+        """Yield the steps of the search, then the evaluation of each series and each version pair."""
         if not definitions.regressions.watched:
             return
         search, last = self._search, int((now - self._watching.delay).timestamp()) // 60
@@ -328,18 +328,18 @@ class RegressionRule:
 
 
 def _no_verdict() -> None:
-    """Return no verdict: the state is unknown."""
+    """Return None, the verdict for an unknown state."""
 
 
 def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:
-    """Return whether *finding* is about this pair of versions."""
+    """Return whether *finding* compares the versions *old* and *new*."""
     if finding is None or finding.shift is None:
         return False
     return (finding.shift.against, finding.where.get("version")) == (old, new)
 
 
 def _maintenance_reason(definitions: Definitions, group: Group, now: datetime) -> str:
-    """Return the maintenance window in progress for the service and environment of *group*, or ""."""
+    """Return the maintenance window in progress for the service and environment of *group* as text; "" if none."""
     slos = (slo for slo in definitions.slos if slo.service == group.service)
     here = (slo.maintenance for slo in slos if slo.environment in (None, group.environment))
     return next((why for each in here if (why := maintenance_reason(each, now))), "")
