@@ -130,5 +130,5 @@ def require_incident(connection: Connection, name: str) -> IncidentRecord:
 
 
 def person_name(by: str) -> str:
-    """Return the name of a person in the form in which it is stored; "somebody" if *by* is empty."""
+    """Return the name of a person in the form in which the store contains it; a placeholder if *by* is empty."""
     return storable(by.strip())[:MAX_NAME_CHARS] or "somebody"

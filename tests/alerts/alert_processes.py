@@ -1,8 +1,8 @@
-"""Processes that work until they are killed, forked from one that has everything loaded, so that a death costs little.
+"""Processes that deliver or evaluate alerts until a test kills them, forked from one process that has loaded all modules.
 
-As a program it reads commands: `deliver {"database": …, "receivers": {kind: url}, "lease_seconds": …}` and `watch {"NAME": …}`
-(`stagelens alerts` with such an environment) answer with the id of a process, `kill ID` when it is dead.
-When its input ends, all of them die.
+As a program this module reads commands from its input. `deliver {"database": …, "receivers": {kind: url}, "lease_seconds": …}`
+and `watch {"NAME": …}` (`stagelens alerts` with that environment) print the id of the new process. `kill ID` prints a line when
+the process is dead. At the end of the input all processes are killed.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from stagelens.alerts.lease import new_holder
 from stagelens.store import Store
 
 ROOT = Path(__file__).parents[2]
-# A receiver that answers late is no receiver that says nothing, after which it may be told again. [seconds]
+# Longer than a slow response takes, so that only a missing response is an unknown outcome. [seconds]
 PATIENCE_SECONDS = 60.0
-# A real one is reminded every minute. [seconds]
+# Shorter than the real interval of one minute. [seconds]
 REMINDED = Refresh(every_seconds=1.0, after_end_seconds=5.0)
 
 
 class Hurried(random.Random):
-    """Jitter in a hurry: the waits of the real backoff, a twentieth as long, and never long."""
+    """Jitter with a twentieth of the real backoff."""
 
     def uniform(self, a: float, b: float) -> float:
-        """Return a random wait."""
+        """Return a short random wait."""
         return min(super().uniform(a, b) / 20, 0.5)
 
 
 class AlertProcesses:
-    """Starts and kills senders.
+    """Starts and kills sender processes.
 
     Args:
         quiet: Whether what they log is thrown away.
@@ -73,7 +73,7 @@ class AlertProcesses:
         lease_seconds: float = 1.0,
         timeout_seconds: float = PATIENCE_SECONDS,
     ) -> int:
-        """Start a process that delivers to *receivers*, addresses by kind of channel, and return its id."""
+        """Start a process that delivers to *receivers* (URLs by kind of channel), and return its id."""
         order = {
             "database": database,
             "receivers": dict(receivers),
@@ -83,15 +83,15 @@ class AlertProcesses:
         return int(self._ask(f"deliver {json.dumps(order)}"))
 
     def watch(self, environment: Mapping[str, str]) -> int:
-        """Start `stagelens alerts` with *environment*, and return its id."""
+        """Start `stagelens alerts` with *environment*, and return the process id."""
         return int(self._ask(f"watch {json.dumps(dict(environment))}"))
 
     def kill(self, process: int) -> None:
-        """Kill a process without a word, and return when it is dead."""
+        """Kill a process with SIGKILL, and return when it is dead."""
         self._ask(f"kill {process}")
 
     def close(self) -> None:
-        """Kill all of them."""
+        """Kill all processes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -106,7 +106,7 @@ class AlertProcesses:
 
 
 def channel_of(kind: str, url: str) -> Channel:
-    """Return a channel of *kind* to the receiver at *url*."""
+    """Return a channel of *kind* for the receiver at *url*."""
     host, port = "127.0.0.1", int(url.rpartition(":")[2])
     channels: dict[str, Channel] = {
         "slack": SlackWebhook("slack", f"{url}/services/T0/B0/x", gap_seconds=0.0),
@@ -120,7 +120,7 @@ def channel_of(kind: str, url: str) -> Channel:
 
 
 def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, timeout_seconds: float) -> None:
-    """Deliver from *database* until the process dies."""
+    """Deliver messages from *database* until the process is killed."""
     channel.TIMEOUT = httpx.Timeout(timeout_seconds)
     store, holder = Store.open(database), new_holder()
     for kind, url in receivers.items():
@@ -129,16 +129,16 @@ def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, t
 
 
 def watch(**environment: str) -> None:
-    """Be `stagelens alerts`; *environment* comes over that of this process."""
+    """Run `stagelens alerts`; *environment* overrides the environment of this process."""
     os.environ.update(environment)
-    # Answers go to the output of this process, and to nowhere else.
+    # Only responses to commands go to the standard output of this process.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     command_line.main(["alerts"])
 
 
 def main() -> None:
-    """Obey until there is nothing more to obey."""
-    # Loaded before the first fork; `stagelens alerts` does it when it is run.
+    """Execute commands until the end of the input."""
+    # Loaded before the first fork, because `stagelens alerts` imports it when it runs.
     importlib.import_module("stagelens.alerts.serve")
     duties = {"deliver": deliver, "watch": watch}
     alive: set[int] = set()
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def _child(duty: Callable[..., None], order: Mapping[str, Any]) -> int:
-    """Return the id of a new process that does its *duty*, and ends with it."""
+    """Return the id of a new process that runs *duty* and then exits."""
     process = os.fork()
     if process:
         return process

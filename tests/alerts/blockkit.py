@@ -1,4 +1,4 @@
-"""Block Kit: its limits, and a page that shows blocks much as Slack does, to be looked at."""
+"""Block Kit: its limits, and an HTML page that renders blocks similarly to Slack, for screenshots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ img { width: 360px; max-width: 100%; border-radius: 8px; display: block; }
 
 
 def check_blocks(blocks: list[dict[str, Any]]) -> None:
-    """Raise AssertionError where *blocks* break a limit: https://docs.slack.dev/reference/block-kit/blocks."""
+    """Raise AssertionError if *blocks* exceed a limit: https://docs.slack.dev/reference/block-kit/blocks."""
     assert 1 <= len(blocks) <= 50
     assert len(json.dumps(blocks, ensure_ascii=False).encode()) <= 13_200, "msg_blocks_too_long"
     ids = [block["block_id"] for block in blocks]
@@ -38,7 +38,7 @@ def check_blocks(blocks: list[dict[str, Any]]) -> None:
 
 
 def page(messages: Sequence[tuple[list[dict[str, Any]], bool]], files: Mapping[str, bytes] | None = None) -> str:
-    """Return a page of messages, each with whether it is a reply in a thread; *files* are the PNGs in them, by their ids."""
+    """Return a page of messages, each with a flag for replies in a thread; *files* are the PNGs by file id."""
     shown = "".join(_message(blocks, files or {}, reply=reply) for blocks, reply in messages)
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Slack</title><style>{_CSS}</style></head><body><main>{shown}</main></body></html>'
 
@@ -116,7 +116,7 @@ def _button(element: dict[str, Any]) -> str:
 
 
 def _mrkdwn(text: str) -> str:
-    """Return mrkdwn as HTML; it comes with `&`, `<` and `>` escaped, but for Slack's own marks."""
+    """Return mrkdwn as HTML; `&`, `<` and `>` are escaped before, except in Slack's marks."""
     text = re.sub(r"<!date\^\d+\^[^|]*\|([^>]*)>", r"\1", text)
     text = re.sub(r"<(https?://[^|>]+)\|([^>]*)>", r'<a href="\1">\2</a>', text)
     text = re.sub(r"```(.*?)```", lambda found: f"<pre>{found[1]}</pre>", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""A store with traffic in it, and what alerts say of it."""
+"""Fixtures: a store with traffic, an SLO file, and a finding with its message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stacks)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    """An empty store, of each engine."""
+    """An empty store for each engine."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     else:
@@ -49,13 +49,13 @@ def traffic(store: Store, clock: Clock) -> Traffic:
 
 @pytest.fixture
 def slo_yaml(tmp_path: Path) -> Path:
-    """Where an SLO file is to be written."""
+    """Path at which a test writes its SLO file."""
     return tmp_path / "slo.yaml"
 
 
 @pytest.fixture
 def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
-    """Return the complaints about a text as SLO file, without the folder."""
+    """Return the errors of *text* as an SLO file, without the folder name."""
 
     def complaints(text: str) -> list[str]:
         slo_yaml.write_text(text, encoding="utf-8")
@@ -68,7 +68,7 @@ def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
 
 @pytest.fixture
 def finding() -> Finding:
-    """A latency SLO that burns since version 2 came."""
+    """Finding of a latency SLO that burns since version 2."""
     since = NOW - timedelta(minutes=12)
     return Finding(
         name="magika-latency",
@@ -108,6 +108,6 @@ def finding() -> Finding:
 
 @pytest.fixture
 def message(finding: Finding) -> Message:
-    """The first message about it."""
+    """First message about the finding."""
     opened = NOW.timestamp()
     return Message("sl-0123456789abcdef0123", 1, "opened", opened, opened, finding)

@@ -1,4 +1,4 @@
-"""Triggers in a store's database: one that never ends, so that whoever writes can be killed there, and one that takes notes."""
+"""Database triggers: one that blocks a writer so that a test can kill it, and one that records changes of the lease holder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 
 from stagelens.store import Store
 
-# A work without end, before or after a row is written.
+# Statement that never ends, before or after a row is written.
 _ENDLESS = {
     "sqlite": [
         """
@@ -25,7 +25,7 @@ _ENDLESS = {
     ],
 }
 _ENDED = {"sqlite": ["DROP TRIGGER endless"], "postgresql": ["DROP FUNCTION endless CASCADE"]}
-# A row for each time somebody takes the right to evaluate from another: until when the other had it, and when it was taken.
+# A row for each takeover of the evaluation lease: the end of the previous lease, and the time of the takeover.
 _TURNS = {
     "sqlite": [
         "CREATE TABLE turns (lasted FLOAT, taken FLOAT)",
@@ -51,25 +51,25 @@ _SLEEPERS = "SELECT {} FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND da
 
 
 def begin_endless(store: Store, when: str, table: str) -> None:
-    """Let whoever inserts into *table* get stuck, BEFORE or AFTER the row is there."""
+    """Block every insert into *table*, BEFORE or AFTER the row is written."""
     _run(store, _ENDLESS, when=when, table=table)
 
 
 def end_endless(store: Store) -> None:
-    """Let nobody get stuck any more; who is stuck must be dead."""
+    """Remove the blocking trigger; blocked processes must be dead."""
     if store.engine.dialect.name == "postgresql":
-        # The server would notice only when it wants to answer.
+        # The server would detect the closed connection only when it sends a response.
         with store.engine.connect() as connection:
             connection.exec_driver_sql(_SLEEPERS.format("pg_terminate_backend(pid)"))
     _run(store, _ENDED)
 
 
 def is_stuck(store: Store) -> bool:
-    """Say whether somebody is."""
+    """Return whether a process is blocked by the trigger."""
     if store.engine.dialect.name == "postgresql":
         with store.engine.connect() as connection:
             return bool(connection.exec_driver_sql(_SLEEPERS.format("count(*)")).scalar())
-    # All other transactions are over in no time.
+    # All other transactions end immediately.
     with closing(sqlite3.connect(str(store.engine.url.database), timeout=0.5, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -80,12 +80,12 @@ def is_stuck(store: Store) -> bool:
 
 
 def note_turns(store: Store) -> None:
-    """Note from now on when the right to evaluate goes from one to another."""
+    """Start to record takeovers of the evaluation lease."""
     _run(store, _TURNS)
 
 
 def turns(store: Store) -> list[tuple[float, float]]:
-    """Return until when the one before had it, and when the next took it, in Unix seconds."""
+    """Return the end of the previous lease and the time of the takeover, in Unix seconds."""
     with store.engine.connect() as connection:
         return [(lasted, taken) for lasted, taken in connection.exec_driver_sql("SELECT lasted, taken FROM turns")]
 

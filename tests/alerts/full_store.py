@@ -1,9 +1,9 @@
-"""A store with something in every table, and all that pages and people are told of it.
+"""A store with rows in every table, and all results that pages and notifications read from it.
 
     python -m tests.alerts.full_store tests/alerts/schemas
 
-writes down both, as the installed version makes them: run it when a version is released whose tables differ from the last
-one's, and the next versions are held to read what it left.
+writes both files with the installed version. Run this command when a version with changed tables is released, so that tests check
+whether later versions can read its store.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ SLOS = (Slo("latency", "shop", 0.99, timedelta(days=30), timedelta(milliseconds=
 CHANNELS = tuple(ChannelEntry(name, "webhook", None, "URL") for name in ("pager", "slack"))
 PERCENTILES = (0.5, 0.99)
 TRACE = "ab" * 16
-# Of copies that are under way: empty while there is none.
+# Copies in progress; empty unless one is.
 EMPTY = {"intents", "moves"}
 
 
 def clock() -> float:
-    """Say what time it is for the store, in Unix seconds."""
+    """Return the store's time in Unix seconds."""
     return NOW.timestamp()
 
 
 def fill(store: Store) -> None:
-    """Write something into every table there is."""
+    """Write rows into every table."""
     for number, hours in enumerate((5, 1)):
         start = NOW - timedelta(hours=hours)
         points = [point for step in range(5) for point in _points(start + step * BUCKET, step)]
@@ -89,7 +89,7 @@ def _histogram(value: float, count: int) -> Histogram:
 
 
 def _alert(store: Store) -> None:
-    """Have an incident open, acknowledged, told to one channel and not yet to the other, and one silence."""
+    """Open and acknowledge an incident that was sent to one of two channels, and create a silence."""
     Evaluator(store, "me", lease_seconds=30).tick(Definitions(SLOS, CHANNELS), NOW)
     with store.transaction() as connection:
         claimed = outbox.claim_message(connection, "pager", "me", clock(), 60)
@@ -104,7 +104,7 @@ def _alert(store: Store) -> None:
 
 
 def _rest(store: Store) -> None:
-    """Give each table that is still empty a row, whatever its columns are called."""
+    """Insert a row into each table that is still empty, with a value for every column."""
     with store.transaction() as connection:
         tables = MetaData()
         tables.reflect(connection)
@@ -117,7 +117,7 @@ def _rest(store: Store) -> None:
 
 
 def rows(store: Store) -> dict[str, list[str]]:
-    """Return all rows by table, in an order of their own."""
+    """Return all rows by table, sorted."""
     with store.engine.connect() as connection:
         tables = MetaData()
         tables.reflect(connection)
@@ -129,7 +129,7 @@ def rows(store: Store) -> dict[str, list[str]]:
 
 
 def said(store: Store) -> dict[str, str]:
-    """Return what the store and the alerts over it answer, in words that can be kept."""
+    """Return the results of the store and of the alerts, in a form that can be stored as JSON."""
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
     trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveFile(None, {}))
@@ -164,7 +164,7 @@ def said(store: Store) -> dict[str, str]:
         "silences": [(each.id, each.matchers, each.ends_at, each.author) for each in alerts.silences(NOW)],
         "storage": [(tier.seconds, tier.rows) for tier in read.storage().tiers],
     }
-    # Versions before schema 0012 knew of no cold requests: all of theirs are warm.
+    # Versions before schema 0012 have no cold requests, so all of their requests are warm.
     warm = (", cold='0'", ", 'cold': {'0': 720}")
     return {
         question: reduce(lambda said, new: said.replace(new, ""), warm, _words(answer))
@@ -179,7 +179,7 @@ def _words(answer: object) -> str:
 
 
 def write_down(folder: Path) -> None:
-    """Write a store into *folder*, as statements, with all that it says, as the version that runs this makes them."""
+    """Write a store as SQL statements and its results into *folder*, with the running version."""
     with TemporaryDirectory() as scratch:
         file = Path(scratch) / "stagelens.db"
         store = Store.open(f"sqlite:///{file}", clock=clock)

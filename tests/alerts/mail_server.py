@@ -1,4 +1,4 @@
-"""A mail server: SMTP as RFC 5321 has it, with sign-in and TLS where asked, that refuses, stalls and hangs up at random."""
+"""Mail server for tests: SMTP by RFC 5321 with optional login and TLS, and random failures."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HELLO = ["250-mail.example greets you", "250-8BITMIME", "250-SMTPUTF8"]
 
 
 class MailServer:
-    """Takes mail for anybody.
+    """SMTP server that accepts mail for all recipients.
 
     Args:
-        moods: How it fails.
-        context: Offers STARTTLS with it.
-        implicit: Speaks TLS from the first byte on instead.
-        password: What `stagelens` must sign in with; empty to let everybody in.
-        answers: What it says instead of what it would, by command, such as `RCPT`, or `.` after the text; nothing hangs up.
+        moods: Failures of the server.
+        context: TLS context for STARTTLS; None to offer none.
+        implicit: Whether the connection uses TLS from the start.
+        password: Required password; empty for no authentication.
+        answers: Replies that replace the usual ones, by command such as `RCPT`, or `.` after the text; the connection stays open.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class MailServer:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                """Talk."""
+                """Serve one connection."""
                 _Talk(server, self).run()
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
@@ -58,26 +58,26 @@ class MailServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port of the server."""
         return self._server.server_address[1]
 
     @property
     def url(self) -> str:
-        """The same as an address, as the other receivers have one."""
+        """The server as a URL, like the other receivers."""
         return f"smtp://127.0.0.1:{self.port}"
 
     @property
     def ids(self) -> list[str]:
-        """The ids of what it took, each once: what mail programs show."""
+        """Ids of accepted mails without duplicates, as shown by mail programs."""
         return list(dict.fromkeys(str(mail["Message-ID"]) for mail in self.taken))
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
     def take(self, body: bytes) -> None:
-        """Deliver a mail; complain about what RFC 5322 does not allow."""
+        """Accept a mail; report violations of RFC 5322."""
         mail = message_from_bytes(body)
         for wrong, broken in (
             ("a line over 998", any(len(each) > 998 for each in body.split(b"\r\n"))),
@@ -91,11 +91,11 @@ class MailServer:
 
 
 class _HangsUpError(Exception):
-    """The server hangs up."""
+    """The server closes the connection."""
 
 
 class _Talk:
-    """One connection."""
+    """One SMTP session."""
 
     def __init__(self, server: MailServer, handler: socketserver.StreamRequestHandler) -> None:
         self._server = server
@@ -104,7 +104,7 @@ class _Talk:
         self._signed_in = not server.password
 
     def run(self) -> None:
-        """Talk until one of both has enough."""
+        """Process commands until the client quits or the server closes the connection."""
         self._server.requests += 1
         try:
             if self._server.implicit and self._server.context is not None:
@@ -117,7 +117,7 @@ class _Talk:
         except (OSError, ValueError, _HangsUpError):
             return
         finally:
-            # The one with TLS is another than the one the server closes.
+            # The TLS socket is a different object than the one that the server closes.
             self._file.close()
             self._connection.close()
 
@@ -177,7 +177,7 @@ class _Talk:
         return self._maybe("250 queued", fate)
 
     def _maybe(self, text: str, fate: float | None = None) -> None:
-        """Say *text*, unless this is one of the times it fails: an eighth of them at each of three steps."""
+        """Send *text*, or fail in one of eight cases at each of three steps."""
         failing = self._server.moods.failing
         chance = self._server.random.random() * 4 if fate is None else fate
         if chance >= failing:

@@ -1,4 +1,4 @@
-"""What people do in Slack and PagerDuty: only what is proved to come from there, and nothing that is not understood."""
+"""User actions in Slack and PagerDuty: signature checks and parsing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def signed(body: bytes, stamp: str = str(AT), secret: str = SECRET) -> str:
 
 
 def pressed(element: dict[str, Any]) -> bytes:
-    """Return the body Slack sends when *element* is pressed."""
+    """Return the request body of Slack when a user clicks *element*."""
     action = {"type": "button", "action_id": element["action_id"], "value": element.get("value")}
     user = {"id": "U1", "username": "ana", "name": "ana", "team_id": "T1"}
     return urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": [action]})}).encode()
@@ -46,7 +46,7 @@ def webhook(kind: str = "incident.acknowledged", agent: str = "user_reference") 
 
 
 def test_slacks_own_example_is_genuine() -> None:
-    """The signature of Slack's documentation fits its body and its secret."""
+    """The example in Slack's documentation has a valid signature."""
     body = (
         b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&"
         b"channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&"
@@ -71,20 +71,20 @@ def test_slacks_own_example_is_genuine() -> None:
     ],
 )
 def test_what_is_old_or_odd_is_not_slacks(secret: str, stamp: str, now: float) -> None:
-    """More than five minutes off is a replay; without a secret nothing is genuine."""
+    """A timestamp more than five minutes off, or a missing secret, makes a signature invalid."""
     assert not is_from_slack(secret, stamp, signed(b"x", stamp, secret), b"x", now)
 
 
 @given(body=st.binary(), other=st.binary(), signature=st.text())
 def test_another_body_or_signature_is_not_genuine(body: bytes, other: bytes, signature: str) -> None:
-    """One signature, one body."""
+    """A signature is invalid for another body."""
     assert is_from_slack(SECRET, str(AT), signed(body), body, AT)
     assert not is_from_slack(SECRET, str(AT), signature, body, AT)
     assert is_from_slack(SECRET, str(AT), signed(body), other, AT) is (body == other)
 
 
 def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
-    """Each button of a message is pressed: two ask for something, links ask for nothing."""
+    """Clicks on the buttons for acknowledging and silencing are parsed; links cause no action."""
     blocks = slack_blocks.incident_blocks(message, buttons=True)
     elements = next(block["elements"] for block in blocks if block["type"] == "actions")
     asked = [parse_slack_action(pressed(element)) for element in elements]
@@ -98,7 +98,7 @@ def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
 
 
 def test_only_a_slower_tail_has_a_button_to_accept_it(message: Message) -> None:
-    """A broken promise is none the less one for being accepted."""
+    """Only a latency regression has the button to accept it, an SLO violation does not."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(message, finding=replace(message.finding, kind="tail", burn=None, shift=shift))
     asked = [
@@ -112,7 +112,7 @@ def test_only_a_slower_tail_has_a_button_to_accept_it(message: Message) -> None:
 
 @given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))
 def test_garbage_from_slack_asks_for_nothing(body: bytes) -> None:
-    """Whatever comes is read or left."""
+    """Invalid bodies cause no action and no error."""
     assert parse_slack_action(body) is None
 
 
@@ -127,7 +127,7 @@ json_values = st.recursive(
 
 @given(user=json_values, actions=json_values)
 def test_json_of_another_shape_asks_for_nothing(user: Any, actions: Any) -> None:
-    """Right words in the wrong places break nothing."""
+    """Known keys in the wrong places cause no action and no error."""
     body = urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": actions})}).encode()
 
     assert parse_slack_action(body) is None
@@ -135,7 +135,7 @@ def test_json_of_another_shape_asks_for_nothing(user: Any, actions: Any) -> None
 
 
 def test_pagerduty_signs_with_any_of_several_secrets() -> None:
-    """While a secret is exchanged there are two signatures; one has to fit."""
+    """During a rotation of the secret there are two signatures, of which one must match."""
     right = "v1=" + hmac.new(b"s", b"body", hashlib.sha256).hexdigest()
 
     assert is_from_pagerduty("s", f"v1=00,{right}", b"body")
@@ -145,7 +145,7 @@ def test_pagerduty_signs_with_any_of_several_secrets() -> None:
 
 
 def test_a_person_who_acknowledges_in_pagerduty_does_so_here() -> None:
-    """The dedup key is our incident; the name is one line."""
+    """An acknowledgement in PagerDuty refers to the incident by its dedup key; the name is one line."""
     assert parse_pagerduty_action(webhook()) == Action("acknowledge", "sl-1", "Ana Adams")
 
 
@@ -161,5 +161,5 @@ def test_a_person_who_acknowledges_in_pagerduty_does_so_here() -> None:
     ],
 )
 def test_all_else_from_pagerduty_asks_for_nothing(body: bytes) -> None:
-    """Our own acknowledgement, which comes back by way of the integration, is none by a person."""
+    """An acknowledgement sent by the integration, and all other events, cause no action."""
     assert parse_pagerduty_action(body) is None

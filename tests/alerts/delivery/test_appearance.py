@@ -1,4 +1,4 @@
-"""How messages look: in Slack (a page that shows blocks as Slack does) and in mail programs, wide and on a phone."""
+"""Appearance of messages in Slack and in mail programs, on a wide screen and on a phone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/"
 
 
 def pages(message: Message, finding: Finding) -> dict[str, str]:
-    """Return what is looked at: the turns of an incident, a slower tail, and names that are too long."""
+    """Return the pages to render: the transitions of an incident, a latency regression, and long names."""
     values = tuple(None if minute in (7, 8) else 15 + 15 * math.sin(minute / 9) for minute in range(60))
     opened = replace(message, finding=replace(finding, course=Trend(values, 60.0, message.at - 3600)))
     held = replace(opened, sequence=2, transition="acknowledged", acked_by="Ana", also=("shop: p99 is slower",))
@@ -45,7 +45,7 @@ def pages(message: Message, finding: Finding) -> dict[str, str]:
 
 
 def mail(message: Message) -> str:
-    """Return the mail about *message*, the chart within its address."""
+    """Return the mail for *message*, with the chart as a data URL."""
     png = chart.message_chart(message)
     return email.mail_html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
 
@@ -60,7 +60,7 @@ def drawn(message: Message) -> bytes:
 def test_nothing_is_cut_off_and_everybody_can_read_it(
     browser: Browser, message: Message, finding: Finding, width: int, scheme: str
 ) -> None:
-    """No page is wider than its window, and axe finds nothing serious."""
+    """No page is wider than its window, and axe reports no serious violation."""
     wide: list[str] = []
     serious: list[str] = []
     tab = browser.new_page(

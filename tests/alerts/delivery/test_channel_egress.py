@@ -1,4 +1,4 @@
-"""Whom alerts may call: what the SLO file names, and what a vendor's answer names, but not where clouds hand out credentials."""
+"""Egress policy for channels: URLs in the SLO file and in responses must not lead to cloud metadata addresses."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ METADATA = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
 
 
 class Slack(Receiver):
-    """A workspace, or somebody in its place, that wants a picture at an address of its choice."""
+    """Slack server that returns an upload URL chosen by the test."""
 
     def __init__(self, upload_url: str) -> None:
         super().__init__(Moods(failing=0.0))
         self._upload_url = upload_url.encode()
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Offer it."""
+        """Return the upload URL."""
         del path, headers, body
         return 200, b'{"ok": true, "file_id": "F1", "upload_url": "%s"}' % self._upload_url
 
@@ -40,7 +40,7 @@ def evil() -> Iterator[Slack]:
 
 
 def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> None:
-    """It is refused before anything is connected to, waits to be mended, and no secret is told."""
+    """A metadata address in the SLO file is refused before a connection, with a temporary error and without a secret in it."""
     with pytest.raises(
         ChannelError, match=r"^the webhook was not contacted: 169.254.169.254 is an address of a cloud metadata service"
     ) as told:
@@ -53,13 +53,13 @@ def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> No
 
 
 def test_an_address_in_an_answer_that_leads_to_metadata_is_not_called(evil: Slack) -> None:
-    """Slack says where a picture is to be uploaded to; whoever answers in its place says nothing we follow."""
+    """An upload URL in a response that leads to a metadata address is refused."""
     with pytest.raises(ChannelError, match=r"Slack was not contacted: 169.254.169.254"):
         api.upload_file(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
 
 
 def test_a_name_that_leads_to_metadata_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is judged by where it leads, when it is called."""
+    """A host name is checked by the address to which it resolves, at the time of the call."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
@@ -68,7 +68,7 @@ def test_a_name_that_leads_to_metadata_is_not_called(monkeypatch: pytest.MonkeyP
 
 
 def test_an_allow_list_is_kept(evil: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it has not got this machine, a receiver here is not called; a mistake in it is said at the start."""
+    """A receiver that is not in the allow-list is refused; an invalid allow-list is an error at startup."""
     assert post_json(evil.url, b"{}", {}, receiver="the webhook").status == 200
     monkeypatch.setenv(ENV, "public, hooks.slack.com")
     with pytest.raises(ChannelError, match="this machine itself, which is not allowed"):

@@ -1,4 +1,4 @@
-"""The chart of a message: drawn where there is something to see, and different where that differs."""
+"""Chart of an incident: content, gaps, axes and unusual values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHIFT = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
 
 
 def drawn(finding: Finding) -> Image.Image:
-    """Return the chart of *finding*, decoded."""
+    """Return the decoded chart of *finding*."""
     png = chart.draw_chart(finding)
     assert png is not None
     image = Image.open(io.BytesIO(png))
@@ -32,14 +32,14 @@ def drawn(finding: Finding) -> Image.Image:
 
 
 def changed(finding: Finding, **fields: Any) -> tuple[int, int, int, int] | None:
-    """Return the box in which the chart differs from that of *finding* with other *fields*; None where nothing does."""
+    """Return the box in which the chart of *finding* with other *fields* differs; None if the charts are equal."""
     difference = ImageChops.difference(drawn(finding), drawn(replace(finding, **fields)))
-    # Each picture has few colours, its own: what is hardly another shade is no difference.
+    # Each image has a palette of a few colours, so small differences of colour are ignored.
     return difference.convert("L").point([0] * 40 + [255] * 216).getbbox()
 
 
 def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
-    """Twice the pixels of what is shown, on white, and a few kilobytes to send."""
+    """The image has twice the displayed pixels, a white background and a size of a few kilobytes."""
     png = chart.message_chart(message)
     image = drawn(message.finding)
 
@@ -50,12 +50,12 @@ def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
 
 
 def test_the_same_finding_is_the_same_chart(finding: Finding) -> None:
-    """Byte for byte."""
+    """Equal findings give equal bytes."""
     assert chart.draw_chart(finding) == chart.draw_chart(finding)
 
 
 def test_what_differs_is_drawn_where_it_is(finding: Finding) -> None:
-    """The values, the limit, the beginning and the release each move what shows them."""
+    """Values, threshold, onset and release each change the image at their position."""
     assert finding.course is not None
     assert finding.burn is not None
     values = (*finding.course.values[:-1], 12.0)
@@ -68,18 +68,18 @@ def test_what_differs_is_drawn_where_it_is(finding: Finding) -> None:
     assert began is not None
     assert changed(finding, burn=replace(finding.burn, threshold=6.0)) is not None
     assert release is not None
-    assert release[3] < 130  # at the top: the words
+    assert release[3] < 130  # at the top: the labels
     assert changed(finding, severity="ticket") is not None
     assert changed(finding, service="another", description="") is None
 
 
 def test_where_nothing_was_seen_nothing_is_drawn(finding: Finding) -> None:
-    """A gap is no zero and no line from one side to the other."""
+    """A gap in the data is neither drawn as zero nor as a line across the gap."""
     assert finding.course is not None
     gap = replace(finding.course, values=(*finding.course.values[:5], None, None, None, 29.5))
     image = drawn(replace(finding, course=gap))
     zero = drawn(replace(finding, course=replace(gap, values=tuple(value or 0.0 for value in gap.values))))
-    left, top, right, bottom = 780, 140, 880, 340  # within the gap, off its edges
+    left, top, right, bottom = 780, 140, 880, 340  # within the gap, away from its edges
     seen = [
         {pixel for _, pixel in each.crop((left, top, right, bottom)).getcolors(100_000) or () if is_red(pixel)}
         for each in (image, zero)
@@ -90,14 +90,14 @@ def test_where_nothing_was_seen_nothing_is_drawn(finding: Finding) -> None:
 
 
 def is_red(pixel: Any) -> bool:
-    """Say whether it is of the colour of a page, or of the tint below its line."""
+    """Return whether a pixel has the colour of a page or its tint."""
     red, green, blue = pixel
     return red - green > 12 and red - blue > 12
 
 
 @pytest.mark.parametrize("course", [None, Trend((), 60.0, 0.0), Trend((None, None), 60.0, 0.0)])
 def test_without_values_there_is_no_chart(message: Message, course: Trend | None) -> None:
-    """And nobody is told that there is one."""
+    """Without values there is no chart, and no alternative text."""
     bare = replace(message, finding=replace(message.finding, course=course))
 
     assert chart.message_chart(bare) is None
@@ -105,12 +105,12 @@ def test_without_values_there_is_no_chart(message: Message, course: Trend | None
 
 
 def test_what_is_over_has_none(message: Message) -> None:
-    """The course is the one of the last trouble: drawn under "is fine again" it would say the contrary."""
+    """A resolved incident has no chart, because the time series ends with the problem."""
     assert chart.message_chart(replace(message, transition="resolved", ending="recovered")) is None
 
 
 def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
-    """Against what is usual, in the unit that fits."""
+    """The chart of a latency regression shows the usual latency, in a suitable unit."""
     course = Trend((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
     slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=course)
 
@@ -121,7 +121,7 @@ def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
 
 
 def test_numbers_nobody_thought_of_cost_no_message(message: Message, caplog: pytest.LogCaptureFixture) -> None:
-    """A chart that cannot be drawn is left out, and the log says so: the page goes out."""
+    """A chart that cannot be drawn is logged and omitted, and the message is sent."""
     odd = replace(message, finding=replace(message.finding, course=Trend((1.0, math.inf), 60.0, 0.0)))
     with caplog.at_level(logging.ERROR):
         assert chart.message_chart(odd) is None
@@ -137,7 +137,7 @@ numbers = st.none() | st.floats(0, 1e9)
 def test_whatever_was_measured_can_be_drawn(
     finding: Finding, values: list[float | None], step: float, since: float, version: str
 ) -> None:
-    """Any course, any length, any release."""
+    """Every time series, length and release can be drawn."""
     course = Trend(tuple(values), step, 0.0)
     png = chart.draw_chart(replace(finding, course=course, since=since, version=version))
 
@@ -146,7 +146,7 @@ def test_whatever_was_measured_can_be_drawn(
 
 @given(highest=st.floats(1e-7, 1e9), length=st.floats(60, 1e8), start=st.floats(0, 4e9))
 def test_axes_have_a_few_round_numbers(highest: float, length: float, start: float) -> None:
-    """Enough to read, few enough to stand beside each other, and nothing lies beyond them."""
+    """Axes have a few round labels that cover all values without overlapping."""
     scale = ChartScale(start, start + length, highest, (0.0, 0.0, 100.0, 100.0))
     levels, moments = scale.levels(), list(scale.moments())
 
@@ -158,7 +158,7 @@ def test_axes_have_a_few_round_numbers(highest: float, length: float, start: flo
 
 
 def test_a_course_of_an_older_version_is_left_out(message: Message) -> None:
-    """It did not say when it began: the message is read, and has no picture."""
+    """A time series without a start, from an older version, is parsed and has no chart."""
     raw = json.loads(json.dumps(message.to_json()))
     del raw["finding"]["course"]["start"]
 

@@ -1,4 +1,4 @@
-"""The address of a chart: made for those who cannot sign in, by who sends, and recognised by who serves."""
+"""Signed URL of a chart: created by the sender and verified by the dashboard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINK = "https://lens.example.com/s/magika-demo?p=99"
 
 @pytest.fixture
 def linked(message: Message) -> Message:
-    """A message that leads to a dashboard on https."""
+    """Message with a link to a dashboard on https."""
     return replace(message, finding=replace(message.finding, link=LINK))
 
 
@@ -42,7 +42,7 @@ def signature_in(address: str) -> str:
 
 
 def test_an_address_is_recognised(store: Store, linked: Message) -> None:
-    """It is below the dashboard's own host, the same each time, and fits this incident only."""
+    """The URL has the dashboard's host, is the same each time, and is valid for its incident only."""
     address, other = address_of(store, linked), address_of(store, replace(linked, incident="sl-other"))
     signature = signature_in(address)
 
@@ -57,21 +57,21 @@ def test_an_address_is_recognised(store: Store, linked: Message) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 @given(incident=st.text(st.characters(codec="utf-8")), signature=st.text())
 def test_nothing_else_is(store: Store, linked: Message, incident: str, signature: str) -> None:
-    """Whatever is shown."""
+    """Other incidents and other signatures are refused."""
     address_of(store, linked)
 
     assert not is_genuine(store, incident, signature)
 
 
 def test_without_a_key_nothing_is_genuine(store: Store, linked: Message) -> None:
-    """A database in which no address was ever made has no key, and asking makes none."""
+    """A database without a key accepts no signature, and the check creates no key."""
     assert not is_genuine(store, linked.incident, "")
     with store.engine.connect() as connection:
         assert connection.execute(keys.select()).all() == []
 
 
 def test_each_database_has_a_key_of_its_own(store: Store, linked: Message) -> None:
-    """Whoever has a Stagelens cannot make the addresses of another."""
+    """Each database has a different key, so signatures are not valid for another installation."""
     address = address_of(store, linked)
     with store.transaction() as connection:
         connection.execute(keys.delete())
@@ -81,12 +81,12 @@ def test_each_database_has_a_key_of_its_own(store: Store, linked: Message) -> No
 
 @pytest.mark.parametrize("link", ["", "http://127.0.0.1:8600/s/x", "https://[x/s/x", "lens.example.com"])
 def test_where_nobody_can_come_there_is_no_address(store: Store, message: Message, link: str) -> None:
-    """PagerDuty fetches by https alone."""
+    """A dashboard without https has no chart URL, because PagerDuty fetches images by https only."""
     assert address_of(store, replace(message, finding=replace(message.finding, link=link))) == ""
 
 
 def test_pagerduty_is_told_where_the_chart_is(store: Store, linked: Message) -> None:
-    """The outbox hands the address out with the message; what is over has no picture."""
+    """The outbox adds the chart URL to a message; a resolved incident has no chart."""
     at = linked.at
     incident = IncidentRecord(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
     with store.transaction() as connection:

@@ -1,7 +1,7 @@
-"""Delivery as a whole: real HTTP and SMTP, receivers that enforce the vendors' rules and fail a third of the time, and a kill -9.
+"""End-to-end delivery: real HTTP and SMTP, receivers that enforce the vendors' rules and fail a third of the time, and kill -9.
 
-The receivers fail by status, by a cut connection, by garbage and by `Retry-After`. Now and then one holds a request and has the
-sender killed: before it accepted, or (where the vendor recognises a repeat) after it accepted and before it answered.
+The receivers fail by status, closed connection, invalid body and `Retry-After`. Some requests are held while the sender is
+killed: before the receiver accepted, or (if the vendor detects a repeat) after it accepted and before its response.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAILING = 0.35
 
 
 class Sender:
-    """The process that delivers to one receiver; killed and started again when the receiver says so."""
+    """Process that delivers to one receiver, killed and restarted when the receiver requests it."""
 
     def __init__(self, processes: AlertProcesses, database: str, kind: str, receiver: Receiver | MailServer) -> None:
         self._processes = processes
@@ -44,7 +44,7 @@ class Sender:
         self._process = processes.start(*self._order)
 
     def obey(self) -> None:
-        """Die and come back, if the receiver holds a request for it."""
+        """Kill and restart the process if the receiver holds a request for that."""
         if isinstance(self._receiver, Receiver) and not self._receiver.held.empty():
             self._receiver.held.get()
             self._processes.kill(self._process)
@@ -53,7 +53,7 @@ class Sender:
 
 @contextmanager
 def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Generator[None]:
-    """Deliver to each receiver from a process of its own, all over one database."""
+    """Deliver to each receiver from a separate process, all over one database."""
     processes = AlertProcesses()
     senders = [
         Sender(processes, store.engine.url.render_as_string(hide_password=False), *each) for each in receivers.items()
@@ -78,13 +78,13 @@ def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Gen
 
 
 def put(store: Store, message: Message, channels: Sequence[str] = CHANNELS) -> None:
-    """Put *message* into the outbox, as an evaluation does."""
+    """Write *message* into the outbox, as an evaluation does."""
     with store.transaction() as connection:
         outbox.record_transition(connection, message, channels)
 
 
 def open_incident(store: Store, message: Message, name: str) -> Message:
-    """Write an incident's row and return its first message."""
+    """Write the row of an incident and return its first message."""
     opened = replace(message, incident=name)
     with store.transaction() as connection:
         connection.execute(incidents.insert().values(**_row(opened)))
@@ -110,7 +110,7 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def deliveries(store: Store) -> list[Delivery]:
-    """Return every delivery of every incident, as the dashboard sees them."""
+    """Return every delivery of every incident, as shown on the dashboard."""
     found = AlertsReader(store, LiveFile(None, {})).incidents(limit=1000)
     return [delivery for incident in found for delivery in incident.deliveries]
 
@@ -129,7 +129,7 @@ def later(message: Message, transition: Transition) -> Message:
 
 @pytest.mark.stacks
 def test_every_incident_arrives_and_none_twice(store: Store, message: Message) -> None:
-    """Receivers fail a third of the time and the sender is killed in the middle: all is told, once and in order."""
+    """With receivers that fail a third of the time and killed senders, all messages arrive once and in order."""
     slack = SlackHook(Moods(1, FAILING, frozenset({3, 9})))
     workspace = SlackWorkspace(Moods(4, FAILING, frozenset({4, 16}), after=True))
     pagerduty = PagerDutyService(Moods(2, FAILING, frozenset({4, 10}), after=True))
@@ -163,12 +163,12 @@ def test_every_incident_arrives_and_none_twice(store: Store, message: Message) -
 
 
 def key_of(said: dict[str, Any]) -> str:
-    """Return the name a message in Slack carries."""
+    """Return the key in the metadata of a Slack message."""
     return said["said"][0]["metadata"]["event_payload"]["key"]
 
 
 def test_slack_is_told_that_it_may_hear_it_twice(store: Store, message: Message) -> None:
-    """Slack's webhook cannot recognise a repeat: what may be lost is sent again, and the second says what it is."""
+    """A webhook cannot detect duplicates, so a repeated message contains a note that it may be a repeat."""
     slack = SlackHook(Moods(failing=0.0, hold=frozenset({1}), after=True))
     message = replace(message, at=time.time(), opened_at=time.time())
     with running(store, {"slack": slack}):

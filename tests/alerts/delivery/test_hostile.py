@@ -51,7 +51,7 @@ def test_a_hostile_receiver_is_an_error_of_its_channel(
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_heartbeat_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The same for the receiver of a heartbeat."""
+    """A delivery to a hostile heartbeat receiver ends with an error of its channel."""
     monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         said = error_of(Heartbeat("heartbeat", url).ping)

@@ -1,4 +1,4 @@
-"""What people read: the sentences, and the very JSON each vendor gets (golden files beside this one)."""
+"""Text of messages, and the exact JSON payload for each vendor (golden files beside this module)."""
 
 from __future__ import annotations
 
@@ -50,45 +50,45 @@ TURNS = ("opened", "acknowledged", "resolved")
 
 
 def resolved(message: Message) -> Message:
-    """Return the message that ends the incident, 14 minutes later."""
+    """Return the message that resolves the incident 14 minutes later."""
     return replace(message, sequence=2, transition="resolved", at=message.at + 14 * 60, ending="recovered", first=False)
 
 
 def acknowledged(message: Message) -> Message:
-    """Return the message that says that somebody acknowledged it, two minutes later."""
+    """Return the message for an acknowledgement two minutes later."""
     return replace(message, sequence=2, transition="acknowledged", at=message.at + 120, acked_by="Ana", first=False)
 
 
 def turn(message: Message, transition: str) -> Message:
-    """Return the message of that turn."""
+    """Return the message of the given transition."""
     return {"opened": message, "acknowledged": acknowledged(message), "resolved": resolved(message)}[transition]
 
 
 @pytest.mark.parametrize("transition", TURNS)
 @pytest.mark.parametrize("vendor", RENDERERS)
 def test_the_vendor_gets_this(message: Message, vendor: str, transition: str) -> None:
-    """The whole payload is the golden file's; a change of it is to be looked at, then written there."""
+    """The complete payload equals the golden file; a change must be reviewed and then written to the file."""
     golden = json.loads((GOLDEN / f"{vendor}_{transition}.json").read_text(encoding="utf-8"))
 
     assert RENDERERS[vendor](turn(message, transition)) == golden
 
 
 def test_the_headline_says_what_how_bad_and_which_stage(message: Message) -> None:
-    """One sentence names service, burn rate, stage, milliseconds, share and release."""
+    """The headline names service, burn rate, stage, milliseconds, share and release."""
     assert headline(message) == (
         f"magika-demo: latency SLO burning 31{TIMES} — slow requests spend +180 ms (92 % of the excess) in preprocess since version 2"
     )
 
 
 def test_without_a_release_the_headline_names_none(message: Message, finding: Finding) -> None:
-    """Bad requests compared to good ones are called just that."""
+    """Without a release, the headline compares bad requests with good ones."""
     message = replace(message, finding=replace(finding, version=""))
 
     assert headline(message).endswith("slow requests spend +180 ms (92 % of the excess) in preprocess")
 
 
 def test_no_stage_stands_out_when_the_excess_is_spread(message: Message, finding: Finding) -> None:
-    """A stage with a third of the excess is not the one to blame."""
+    """A stage with a third of the excess is not named as the cause."""
     spread = tuple(StageGrowth(stage, 0.01, 1 / 3) for stage in ("queue", "forward", "network"))
     message = replace(message, finding=replace(finding, growth=spread, version=""))
 
@@ -96,14 +96,14 @@ def test_no_stage_stands_out_when_the_excess_is_spread(message: Message, finding
 
 
 def test_an_availability_slo_speaks_of_failures(message: Message, finding: Finding) -> None:
-    """Failed requests have no slow stage."""
+    """The headline of an availability SLO names failures and no stage."""
     message = replace(message, finding=replace(finding, kind="availability", growth=(), version=""))
 
     assert headline(message) == f"magika-demo: availability SLO burning 31{TIMES} — 31 % of requests fail"
 
 
 def test_what_was_never_announced_ends_in_one_message(message: Message) -> None:
-    """A channel that hears of an incident when it is over hears that it burned and recovered."""
+    """A channel that was not notified of the opening gets one message for the whole incident."""
     over = replace(resolved(message), first=True)
 
     assert headline(over).startswith(
@@ -113,7 +113,7 @@ def test_what_was_never_announced_ends_in_one_message(message: Message) -> None:
 
 @pytest.mark.parametrize("ending", ["no_data", "removed"])
 def test_an_unknown_end_is_not_called_good(message: Message, ending: Any) -> None:
-    """No data is its own state, never a recovery."""
+    """An incident that ended without data is not called recovered."""
     over = replace(resolved(message), ending=ending)
 
     assert "its outcome is unknown" in headline(over)
@@ -121,7 +121,7 @@ def test_an_unknown_end_is_not_called_good(message: Message, ending: Any) -> Non
 
 
 def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Finding) -> None:
-    """When nothing is left, the message says by how many requests it is overspent."""
+    """With a spent budget, the message states the number of requests beyond it."""
     assert finding.burn is not None
     spent = replace(finding.burn, budget_left=-0.2, bad_left=-1200.0, exhausted_in_seconds=0.0)
     rows = dict(message_facts(replace(message, finding=replace(finding, burn=spent))))
@@ -131,7 +131,7 @@ def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Findin
 
 
 def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
-    """A service called <!channel> wakes nobody."""
+    """A service called <!channel> does not notify a Slack channel."""
     message = replace(message, finding=replace(finding, service="<!channel>", description="a & b"))
     sent = json.dumps(slack.webhook_payload(message), ensure_ascii=False)
 
@@ -140,7 +140,7 @@ def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
 
 
 def test_mail_html_is_escaped(message: Message, finding: Finding) -> None:
-    """A name adds no element, no attribute and no template expression."""
+    """A name adds no element, attribute or template expression to the HTML."""
     message = replace(
         message, finding=replace(finding, service="<script>", runbook='https://x/"><b>'), also=("{{ 7 }}",)
     )
@@ -152,7 +152,7 @@ def test_mail_html_is_escaped(message: Message, finding: Finding) -> None:
 
 
 def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> None:
-    """A stage called a*b* ends no bold text, and a backtick no code."""
+    """Formatting marks in names are shown as text."""
     growth = (StageGrowth("a*b~`", 0.2, 0.9),)
     sent = json.dumps(
         slack.webhook_payload(replace(message, finding=replace(finding, growth=growth))), ensure_ascii=False
@@ -163,7 +163,7 @@ def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> N
 
 
 def test_a_cut_never_leaves_half_an_escape() -> None:
-    """Cutting inside &amp; takes the whole of it away."""
+    """Truncation removes an escape such as &amp; completely."""
     assert [cut("ab&amp;cd", limit) for limit in (4, 6, 8, 9)] == ["ab…", "ab…", "ab&amp;…", "ab&amp;cd"]
 
 
@@ -173,7 +173,7 @@ LINK = "https://dash.example/s/x?from=1&to=2"
 
 @st.composite
 def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
-    """Return a message in which every text may be anything."""
+    """Return a message in which every text may contain any characters."""
     growth = tuple(StageGrowth(stage or "x", 0.1, 0.5) for stage in draw(st.lists(words, max_size=8)))
     exemplars = tuple(Exemplar("t", 1.0, stage or "x", 0.5, LINK) for stage in draw(st.lists(words, max_size=3)))
     finding = replace(
@@ -198,7 +198,7 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
 )
 @given(data=st.data())
 def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding, data: st.DataObject) -> None:
-    """Long and odd names are cut to what the vendors take; the headline and the link are always there."""
+    """Long and unusual names are truncated to the vendors' limits; headline and link are always present."""
     shown = data.draw(hostile(message, finding))
     mail = compose_mail(shown, "Stagelens <stagelens@example.com>", ("oncall@example.com",))
     event = pagerduty.event_payload(shown, "K" * 32)
@@ -223,7 +223,7 @@ def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding
 
 
 def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Finding) -> None:
-    """Broken stage budgets, and requests that do not come, as numbers with their units in their names."""
+    """The webhook payload contains exceeded stage budgets and missing traffic as numbers with units in their names."""
     broken = replace(finding, overruns=(BudgetOverrun("preprocess", 0.412, 0.2),))
     gone = replace(finding, burn=None, kind="no_data", absence=MissingTraffic(1240.0, 86_400.0, 900.0))
 
@@ -238,7 +238,7 @@ def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Findi
 
 
 def test_a_finding_survives_the_database(message: Message) -> None:
-    """What is kept as JSON comes back as it was."""
+    """A finding stored as JSON is equal after parsing."""
     assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
 
 
@@ -251,7 +251,7 @@ def test_a_finding_survives_the_database(message: Message) -> None:
     ],
 )
 def test_a_stage_never_makes_more_than_all_of_the_excess(finding: Finding, share: float, said: str, cell: str) -> None:
-    """Other stages shrank: a hundred and two percent of anything is odd to read."""
+    """A share above 100 %, because other stages shrank, is shown as all of the excess."""
     grown = StageGrowth("preprocess", 0.424, share)
     blamed = replace(finding, growth=(grown,))
 
@@ -260,7 +260,7 @@ def test_a_stage_never_makes_more_than_all_of_the_excess(finding: Finding, share
 
 
 def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Message, finding: Finding) -> None:
-    """It is as slow as it was: nobody waits for it to recover any more."""
+    """An accepted incident names the person and is not called recovered."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, kind="tail", burn=None, shift=shift)
     over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
@@ -276,7 +276,7 @@ def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Messa
 
 
 def test_a_slower_tail_is_told_from_what_to_what(message: Message, finding: Finding) -> None:
-    """A regression says which percentile, before and after, how sure, which stage, and what else changed."""
+    """A latency regression names percentile, values before and after, error bounds, stage and traffic changes."""
     shift = LatencyRegression(
         0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %"
     )

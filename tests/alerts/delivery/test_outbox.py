@@ -1,4 +1,4 @@
-"""The outbox: at least once, in order, the newest first when late, and nothing lost without a word."""
+"""The outbox: delivery at least once and in order, superseded messages, retries and repetition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRANSIENT = ChannelError("Slack responded 503", permanent=False)
 
 @pytest.fixture
 def first(store: Store, message: Message) -> Message:
-    """The first message of an incident, in the outbox for Slack and PagerDuty."""
+    """First message of an incident, in the outbox for Slack and PagerDuty."""
     open_incident(store, message, "slo:x")
     with store.transaction() as connection:
         outbox.record_transition(connection, message, ["slack", "pagerduty"])
@@ -36,7 +36,7 @@ def first(store: Store, message: Message) -> Message:
 
 
 def open_incident(store: Store, message: Message, cause: str) -> None:
-    """Open the incident *message* is about."""
+    """Write the incident of *message*."""
     with store.transaction() as connection:
         connection.execute(
             incidents.insert().values(
@@ -84,7 +84,7 @@ def slack_rows(store: Store) -> list[Delivery]:
 
 
 def test_a_leased_row_is_nobody_elses(store: Store, first: Message) -> None:
-    """Two processes never hold the same message; another channel's row is free."""
+    """Two processes never lease the same message; rows of another channel are free."""
     mine = claim(store, AT)
 
     assert mine is not None
@@ -94,7 +94,7 @@ def test_a_leased_row_is_nobody_elses(store: Store, first: Message) -> None:
 
 
 def test_a_lease_that_ran_out_is_sent_again_as_a_repeat(store: Store, first: Message) -> None:
-    """A process that died while it was sending leaves a message whose fate is unknown, and it says so."""
+    """A row with an expired lease is sent again and marked as a possible repeat."""
     claim(store, AT)
     again = claim(store, AT + 61, "you")
 
@@ -103,7 +103,7 @@ def test_a_lease_that_ran_out_is_sent_again_as_a_repeat(store: Store, first: Mes
 
 
 def test_the_outcome_of_a_lost_lease_is_not_believed(store: Store, first: Message) -> None:
-    """Whoever comes back late cannot settle what another process sends now."""
+    """A process whose lease expired cannot write the outcome of a row that another process leased."""
     late = claim(store, AT)
     claim(store, AT + 61, "you")
     fail(store, late, ChannelError("no", permanent=True), AT + 62)
@@ -113,7 +113,7 @@ def test_the_outcome_of_a_lost_lease_is_not_believed(store: Store, first: Messag
 
 
 def test_a_refusal_is_tried_again_later(store: Store, first: Message) -> None:
-    """A transient refusal waits its turn and is no repeat: the receiver said it has not taken it."""
+    """A transient error is retried after a delay and is not marked as a repeat."""
     fail(store, claim(store, AT), TRANSIENT, AT)
     row = slack_rows(store)[0]
     assert row.next_attempt is not None
@@ -125,7 +125,7 @@ def test_a_refusal_is_tried_again_later(store: Store, first: Message) -> None:
 
 
 def test_no_answer_makes_the_next_one_a_repeat(store: Store, first: Message) -> None:
-    """A connection cut after the request may have delivered it, whatever the later answers are."""
+    """A connection closed after the request makes all later attempts possible repeats."""
     fail(store, claim(store, AT), OutcomeUnknownError("no answer"), AT)
     second = claim(store, AT + 10)
     fail(store, second, TRANSIENT, AT + 10)
@@ -138,7 +138,7 @@ def test_no_answer_makes_the_next_one_a_repeat(store: Store, first: Message) -> 
 
 
 def test_a_permanent_refusal_is_dead_and_shown(store: Store, first: Message) -> None:
-    """It is not tried again, and people see why; later transitions are."""
+    """A permanent error ends the retries and is shown; later transitions are sent."""
     fail(store, claim(store, AT), ChannelError("Slack responded 404: no_service", permanent=True), AT)
     row = slack_rows(store)[0]
     add(store, replace(first, sequence=2, transition="resolved"))
@@ -151,7 +151,7 @@ def test_a_permanent_refusal_is_dead_and_shown(store: Store, first: Message) -> 
 
 @pytest.mark.parametrize(("severity", "hours"), [("page", 24), ("ticket", 6)])
 def test_yesterdays_alert_is_given_up(store: Store, first: Message, severity: str, hours: int) -> None:
-    """After a day (a ticket: six hours) of refusals a message is dead, and says how often it was tried."""
+    """A page is dead after a day of errors, a ticket after six hours, and the error states the number of attempts."""
     claimed = claim(store, AT)
     assert claimed is not None
     late = replace(first, finding=replace(first.finding, severity=severity))
@@ -162,7 +162,7 @@ def test_yesterdays_alert_is_given_up(store: Store, first: Message, severity: st
 
 
 def test_the_newest_transition_supersedes_what_was_not_sent(store: Store, first: Message) -> None:
-    """After an outage of Slack people hear how it stands, in one message that knows it is the first."""
+    """After an outage, one message with the current state is sent, marked as the first of the incident."""
     add(store, replace(first, sequence=2, transition="updated"))
     add(store, replace(first, sequence=3, transition="resolved", ending="recovered"))
     only = claim(store, AT)
@@ -175,7 +175,7 @@ def test_the_newest_transition_supersedes_what_was_not_sent(store: Store, first:
 
 
 def test_order_is_kept_while_a_message_is_on_its_way(store: Store, first: Message) -> None:
-    """A resolve does not overtake the message that is being sent, and knows it is not the first."""
+    """A resolve waits for a message that is being sent, and is not marked as the first."""
     claimed = claim(store, AT)
     add(store, replace(first, sequence=2, transition="resolved"))
     overtaking = claim(store, AT + 1, "you")
@@ -188,7 +188,7 @@ def test_order_is_kept_while_a_message_is_on_its_way(store: Store, first: Messag
 
 
 def test_pages_go_before_tickets(store: Store, first: Message) -> None:
-    """When both wait, the page is sent first, though the ticket is older."""
+    """A page is sent before an older ticket."""
     ticket = replace(first, incident="sl-ticket", at=AT - HOUR, finding=replace(first.finding, severity="ticket"))
     open_incident(store, ticket, "slo:y")
     add(store, ticket)
@@ -199,7 +199,7 @@ def test_pages_go_before_tickets(store: Store, first: Message) -> None:
 
 
 def test_a_channel_that_is_gone_keeps_nothing_waiting(store: Store, first: Message) -> None:
-    """What waits for a channel that was taken out of the file is dead, with the reason."""
+    """Waiting messages of a channel that was removed from the file are marked dead with a reason."""
     with store.transaction() as connection:
         outbox.abandon_removed_channels(connection, ["pagerduty"], AT)
 
@@ -212,13 +212,13 @@ def test_a_channel_that_is_gone_keeps_nothing_waiting(store: Store, first: Messa
 
 @given(attempts=st.integers(1, 10_000), seed=st.integers())
 def test_the_backoff_is_bounded(attempts: int, seed: int) -> None:
-    """However often it failed, the next try is within five minutes."""
+    """The delay of a retry is at most five minutes."""
     assert 0 <= outbox.retry_delay(attempts, None, random.Random(seed)) <= 300
 
 
 @given(attempts=st.integers(1, 100), asked=st.floats(300, 3600))
 def test_a_receiver_that_asks_for_longer_gets_it(attempts: int, asked: float) -> None:
-    """`Retry-After` is obeyed to the second."""
+    """A delay in `Retry-After` is respected."""
     assert outbox.retry_delay(attempts, asked, RNG) == asked
 
 
@@ -226,17 +226,17 @@ def test_a_receiver_that_asks_for_longer_gets_it(attempts: int, asked: float) ->
 def test_a_receiver_that_asks_for_no_wait_is_left_alone_all_the_same(
     attempts: int, asked: float | None, seed: int
 ) -> None:
-    """A date is in the past where clocks differ; the wait still grows with each try."""
+    """With a past date in `Retry-After`, the delay still grows with each attempt."""
     assert outbox.retry_delay(attempts, asked, random.Random(seed)) >= min(2 ** min(attempts - 1, 10), 300) / 2
 
 
 def test_nobody_waits_for_ever() -> None:
-    """A receiver that asks for a year gets an hour."""
+    """A `Retry-After` of a year is limited to an hour."""
     assert outbox.retry_delay(1, 365 * 86_400.0, RNG) == 3600
 
 
 def test_an_answer_that_is_no_text_is_kept(store: Store, first: Message) -> None:
-    """What a receiver answers may hold anything; the row waits for its next try all the same."""
+    """An error text with invalid characters is stored, and the row is retried."""
     fail(store, claim(store, AT), ChannelError("Slack responded \0\ud800", permanent=False), AT)
 
     assert [row.state for row in slack_rows(store)] == ["waiting"]
@@ -253,7 +253,7 @@ def remind(store: Store, claimed: outbox.Claim | None, at: float) -> None:
 
 
 def test_a_receiver_that_forgets_is_reminded(store: Store, first: Message) -> None:
-    """A minute later the same message is due again; for people it was sent once, when it was sent first."""
+    """A message that needs repetition is due again after a minute, and its delivery time stays that of the first delivery."""
     remind(store, claim(store, AT), AT)
     early, again = claim(store, AT + 59), claim(store, AT + 60)
     remind(store, again, AT + 61)
@@ -268,7 +268,7 @@ def test_a_receiver_that_forgets_is_reminded(store: Store, first: Message) -> No
 
 
 def test_a_reminder_that_fails_is_tried_again_and_never_dead(store: Store, first: Message) -> None:
-    """Whatever the receiver says to it, the message was sent, and the next reminder is not far."""
+    """A failed repetition is retried, and the row stays sent."""
     remind(store, claim(store, AT), AT)
     fail(store, claim(store, AT + 60), ChannelError("no", permanent=True), AT + 60)
 
@@ -278,7 +278,7 @@ def test_a_reminder_that_fails_is_tried_again_and_never_dead(store: Store, first
 
 
 def test_nobody_is_reminded_of_what_is_over(store: Store, first: Message) -> None:
-    """What followed is what is repeated, its end for five minutes, and no reminder overtakes it."""
+    """Only the last message is repeated, a resolved one for five minutes, and no repetition delays a newer message."""
     remind(store, claim(store, AT), AT)
     reminder = claim(store, AT + 60)
     add(store, replace(first, sequence=2, transition="resolved", at=AT + 61))
@@ -299,7 +299,7 @@ def test_nobody_is_reminded_of_what_is_over(store: Store, first: Message) -> Non
 
 
 def test_what_a_channel_returned_comes_with_the_next_message(store: Store, first: Message) -> None:
-    """The last one counts; what was returned for nothing is not carried on."""
+    """The last reference that a channel returned is passed to the next message; an empty one is ignored."""
     references: list[str] = []
     for sequence, returned in ((2, "C1:1"), (3, "C1:1"), (4, "C1:7"), (5, "")):
         claimed = claim(store, AT + sequence)
@@ -316,7 +316,7 @@ def test_what_a_channel_returned_comes_with_the_next_message(store: Store, first
 
 
 def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) -> None:
-    """A name of 64 characters fits into every column."""
+    """A channel name of 64 characters fits into all columns."""
     name = "n" * 64
     open_incident(store, message, "slo:long")
     with store.transaction() as connection:
@@ -329,7 +329,7 @@ def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) ->
 
 @dataclass
 class Heard:
-    """A channel that takes everything."""
+    """Channel that accepts all messages."""
 
     name: str
     heard: list[Message] = field(default_factory=list[Message])
@@ -337,13 +337,13 @@ class Heard:
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Take it."""
+        """Accept the message."""
         self.heard.append(message)
         return ""
 
 
 def test_the_oldest_page_is_found_while_it_waits(store: Store, first: Message) -> None:
-    """What the heartbeat looks at: since when a page waits, in any channel; sent ones do not."""
+    """The oldest unsent page of all channels is found; sent pages are ignored."""
     with store.engine.connect() as connection:
         waiting = outbox.oldest_waiting_page(connection)
     accept(store, claim(store, AT), AT)

@@ -1,4 +1,4 @@
-"""`stagelens alerts`, two processes over one store, and whoever works killed at its worst moments, with a real receiver."""
+"""Two `stagelens alerts` processes over one store, killed at critical moments, with a real receiver."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def evaluated_after(store: Store, at: float) -> bool:
 
 
 def has_told(watch: Watch, hook: SignedHook, messages: int) -> bool:
-    """Say whether the receiver has taken so many messages, and nothing is to be sent any more."""
+    """Return whether the receiver accepted *messages* messages and no message waits."""
     return len(hook.accepted) == messages and watch.is_settled()
 
 
 @pytest.fixture
 def hook() -> Generator[SignedHook]:
-    # The messages of the fourth trouble are taken without an answer, and come again.
+    # The messages of the fourth incident are accepted without a response and sent again.
     made = SignedHook(Moods(failing=0.0, hold=frozenset({7, 9}), after=True))
     yield made
     made.close()
@@ -53,7 +53,7 @@ def hook() -> Generator[SignedHook]:
 
 @pytest.fixture
 def watch(store: Store, slo_yaml: Path, hook: SignedHook) -> Generator[Watch]:
-    """A store with a quiet service, and nobody who watches it yet."""
+    """A store with an idle service and no alerts process."""
     made = Watch(store, slo_yaml, f'  - {{kind: webhook, url: "{hook.url}/alerts", secret: s3cret}}\n')
     made.promise()
     yield made
@@ -62,14 +62,14 @@ def watch(store: Store, slo_yaml: Path, hook: SignedHook) -> Generator[Watch]:
 
 @contextmanager
 def judging(watch: Watch) -> Generator[int]:
-    """The right to evaluate was taken, and nothing written yet: the process that has it waits for the lock, which is ours."""
+    """Wait until a process has acquired the evaluation lease and waits for the lock of this test."""
     end = time.monotonic() + PATIENCE_SECONDS
     before = lease_of(watch.store)
     while time.monotonic() < end:
         found = lease_of(watch.store)
         if found.until > before.until and found.done_at == before.done_at:
             with watch.store.transaction():
-                # Else it was faster than we are.
+                # The process may have been faster than the test.
                 if lease_of(watch.store).done_at == found.done_at:
                     yield process_of(found.holder)
                     return
@@ -78,14 +78,14 @@ def judging(watch: Watch) -> Generator[int]:
 
 
 def telling(watch: Watch, hook: SignedHook) -> int:
-    """The receiver has taken a message and has not said so: return the process that waits for it."""
+    """Return the process whose message the receiver accepted without a response."""
     hook.held.get(timeout=PATIENCE_SECONDS)
     with watch.store.engine.connect() as connection:
         return process_of(connection.scalars(select(outbox.c.leased_by).where(outbox.c.state == "sending")).one())
 
 
 def killed_while_it_judges(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
-    """Kill whoever evaluates between two of its transactions, as a turn comes."""
+    """Kill the evaluating process between two of its transactions."""
     del hook
     with judging(watch) as process:
         turn()
@@ -94,7 +94,7 @@ def killed_while_it_judges(watch: Watch, hook: SignedHook, turn: Callable[[], No
 
 
 def killed_while_it_writes(watch: Watch, hook: SignedHook, turn: Callable[[], None], *, when: str, table: str) -> None:
-    """Kill whoever evaluates in the middle of the transaction that writes what it decided."""
+    """Kill the evaluating process within the transaction that writes the result."""
     del hook
     begin_endless(watch.store, when, table)
     turn()
@@ -106,7 +106,7 @@ def killed_while_it_writes(watch: Watch, hook: SignedHook, turn: Callable[[], No
 
 
 def killed_while_it_tells(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
-    """Kill whoever sends when the receiver has taken the message, and before it has said so."""
+    """Kill the sending process after the receiver accepted the message and before its response."""
     turn()
     process = telling(watch, hook)
     watch.kill(process)
@@ -122,7 +122,7 @@ MOMENTS = (
 
 
 def test_whoever_is_killed_all_is_told_once(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
-    """Four troubles begin and end, each time the process that works is killed: another goes on, when the right is free."""
+    """Four incidents open and resolve while the working process is killed: the other one takes over, and all is sent once."""
     note_turns(watch.store)
     for _ in range(2):
         watch.start()
@@ -138,13 +138,13 @@ def test_whoever_is_killed_all_is_told_once(watch: Watch, hook: SignedHook, traf
     assert [events(incident) for incident in found] == [["opened", "resolved"]] * len(MOMENTS)
     assert hook.accepted == [f"{incident.id}:{number}" for incident in found for number in (1, 2)]
     assert (hook.requests, hook.violations) == (2 * len(MOMENTS) + hook.killed, [])
-    # Nobody ever took the right to evaluate while another had it.
+    # No process acquired the evaluation lease while another one held it.
     assert len(taken) >= 2 * (len(MOMENTS) - 1)
     assert [(lasted, at) for lasted, at in taken if at < lasted] == []
 
 
 def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
-    """Away for six hours: what came and went is in the history, what still burns is told, once."""
+    """After six hours without evaluation, ended incidents are only in the history, and the open one is notified once."""
     alone = watch.start()
     wait_until(partial(evaluated_after, watch.store, 0.0))
     watch.kill(alone)

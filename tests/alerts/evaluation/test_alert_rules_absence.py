@@ -1,4 +1,4 @@
-"""Services whose requests do not come any more: never good, and told where they usually come."""
+"""Missing traffic: services whose requests stop are never healthy, and are notified if requests are usual at that time."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def read(store: Store) -> list[Incident]:
 def test_requests_that_stop_are_told_and_told_to_be_back(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A day ago there were requests at this time, now there are none: since when, how many are missed; and its end."""
+    """Requests stop at a time when they arrived a day ago: the finding has onset and usual number, and the end is notified."""
     traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
-    # Somebody else's requests show that the collector works.
+    # Requests to another service show that the collector works.
     traffic(now - HOUR, 2 * HOUR, {2: FAST}, service="other")
     begun = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
     found = read(store)[0]
@@ -53,7 +53,7 @@ def test_requests_that_stop_are_told_and_told_to_be_back(
 def test_a_service_that_sleeps_at_this_time_is_not_missed(
     traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A day ago there was nothing at this time either."""
+    """A service without requests at the same time a day ago is not reported."""
     traffic(now - DAY - 3 * HOUR, HOUR, {2: FAST})
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
@@ -62,7 +62,7 @@ def test_a_service_that_sleeps_at_this_time_is_not_missed(
 
 
 def test_a_young_service_is_not_missed(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Nobody knows yet when its requests come."""
+    """A service younger than a day is not reported."""
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
 
@@ -70,7 +70,7 @@ def test_a_young_service_is_not_missed(traffic: Traffic, evaluator: Evaluator, n
 
 
 def test_the_policy_may_tell_nobody(store: Store, traffic: Traffic, now: datetime) -> None:
-    """With severity none there is no incident; the state is still not good."""
+    """With severity none there is no incident, and the SLO still has the state no_data."""
     traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
     traffic(now - 2 * HOUR, 30 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
@@ -82,7 +82,7 @@ def test_the_policy_may_tell_nobody(store: Store, traffic: Traffic, now: datetim
 
 
 def test_every_service_and_environment_is_looked_at_once() -> None:
-    """Three SLOs about two environments of a service are two causes."""
+    """Three SLOs for two environments of a service have two causes."""
     slos = [LATENCY, replace(LATENCY, name="b", route="/x"), replace(LATENCY, name="c", environment="prod")]
 
     assert list(absence_causes(slos)) == ["no_data::magika-demo", "no_data:prod:magika-demo"]

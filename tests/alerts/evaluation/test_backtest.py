@@ -1,4 +1,4 @@
-"""The past by the rules of the present: what a backtest says is what the evaluator would have done."""
+"""Backtest: its result for past data equals that of the evaluator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Told = list[tuple[datetime, datetime | None, str]]
 
 
 def told(records: Sequence[IncidentRecord]) -> Told:
-    """Return when each incident was opened and resolved, and its severity."""
+    """Return opening, end and severity of each incident."""
     return [
         (
             datetime.fromtimestamp(each.opened_at, UTC),
@@ -50,7 +50,7 @@ def told(records: Sequence[IncidentRecord]) -> Told:
 
 
 def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[IncidentRecord]:
-    """Judge *slo* every minute as the evaluator does: measure, fire, decide."""
+    """Evaluate *slo* every minute in the same way as the evaluator."""
     kept: dict[str, IncidentRecord] = {}
     record: IncidentRecord | None = None
     at = start
@@ -79,7 +79,7 @@ def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
 
 
 def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Two outages, work that was planned, silence at the end: the same incidents, opened and resolved at the same minutes."""
+    """Two outages, a maintenance window and missing data give the same incidents, opened and resolved in the same minutes."""
     begin = now.replace(second=0) - 4 * HOUR
     courses = [(10, {2: FAST}), (6, {2: SLOW}), (52, {2: FAST}), (12, {2: SLOW}), (4, {2: FAST})]
     at = begin
@@ -87,7 +87,7 @@ def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: T
         traffic(at, minutes * MINUTE, mix)
         at += minutes * MINUTE
     end = at + 10 * MINUTE
-    # The second outage begins in planned work, and goes on after it.
+    # The second outage starts within a maintenance window and continues after it.
     slo = replace(LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(begin + 65 * MINUTE, begin + 72 * MINUTE),)))
     history = load_history(store.read, slo, begin - 4 * 24 * HOUR, end)
     before = evaluated(store, slo, begin, end)
@@ -100,7 +100,7 @@ def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: T
 def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
     store: Store, traffic: Traffic, now: datetime, outage: timedelta, told_at: list[int]
 ) -> None:
-    """Its first requests are bad: a cold start tells nobody, an outage does, by both alike."""
+    """For a new service, a cold start opens no incident and an outage does, in the backtest and in the evaluator."""
     begin = now.replace(second=0) - HOUR
     traffic(begin, outage, {5: SLOW})
     traffic(begin + outage, 30 * MINUTE, {5: FAST})
@@ -118,7 +118,7 @@ def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
     objective=st.sampled_from([0.9, 0.99, 0.999]),
 )
 def test_no_minute_that_is_left_out_matters(bad: list[tuple[float, int]], rate: float, objective: float) -> None:
-    """Judging every minute, near a threshold or not, makes the same incidents."""
+    """Evaluating every minute gives the same incidents as evaluating only minutes near a threshold."""
     shares = np.concatenate([np.full(minutes, share) for share, minutes in bad])
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
     tiers = tiers_of(slo, POLICY)
@@ -148,13 +148,13 @@ def test_no_minute_that_is_left_out_matters(bad: list[tuple[float, int]], rate: 
 
 
 def _history(rate: float, shares: np.ndarray) -> History:
-    """Return *rate* requests a minute, of which such *shares* are bad, minute by minute."""
+    """Return a history with *rate* requests a minute, of which the *shares* are bad, minute by minute."""
     total = np.concatenate(([0.0], np.cumsum(np.full(len(shares), rate))))
     return History(1_795_000_020, total, total, np.concatenate(([0.0], np.cumsum(rate * shares))))
 
 
 def test_one_failure_tells_nobody() -> None:
-    """Ten requests an hour at 99.9 %: one failure is a burn rate of 100 over the hour, and nothing is opened in a month."""
+    """At ten requests an hour, one failure at 99.9 % is a burn rate of 100 over the hour, and opens no incident in a month."""
     total = np.zeros(30 * 24 * 60)
     total[::6] = 1
     bad = np.zeros_like(total)
@@ -168,7 +168,7 @@ def test_one_failure_tells_nobody() -> None:
 
 
 def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
-    """The same ten requests an hour with one in 37 failing, for eight days: a page comes before the budget of the month is gone."""
+    """At ten requests an hour with one in 37 failing, a page is sent before the monthly budget is spent."""
     rng = np.random.default_rng(7)
     quiet, burning = 4 * 24 * 60, 8 * 24 * 60
     total = np.zeros(quiet + burning)
@@ -184,7 +184,7 @@ def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
 
 
 def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Nobody is told within planned work; what still fires when it is over is told then."""
+    """An incident that starts within a maintenance window is notified at the end of the window, if it still fires."""
     begin = now.replace(second=0) - 4 * HOUR
     for start, length, mix in ((0, 60, FAST), (60, 12, SLOW), (72, 108, FAST)):
         traffic(begin + start * MINUTE, length * MINUTE, {2: mix})
@@ -200,7 +200,7 @@ def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: 
 
 
 def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
-    """What is older than minutes are kept is known by the hour, and it is said until when."""
+    """Hourly data are spread evenly over minutes, and the result contains the end of these data."""
     start = now.replace(minute=0) - timedelta(days=16)
     traffic(start, HOUR, {10: FAST})
     traffic(now - HOUR, HOUR, {10: FAST})
@@ -215,7 +215,7 @@ def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic
 
 
 def test_a_preview_says_when_how_long_and_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
-    """One outage of ten minutes in two days: when it would have been told, for how long, its burn rate and its share of the budget."""
+    """The preview of one outage of ten minutes has its time, duration, burn rate and share of the budget."""
     begin = now.replace(second=0) - 6 * HOUR
     traffic(begin, 2 * HOUR, {10: FAST})
     traffic(begin + 2 * HOUR, 10 * MINUTE, {10: SLOW})
@@ -229,7 +229,7 @@ def test_a_preview_says_when_how_long_and_how_much(store: Store, traffic: Traffi
     assert past.resolved_at is not None
     assert past.resolved_at - past.opened_at < 45 * MINUTE
     assert past.peak == pytest.approx(100)
-    # The budget of a month at the traffic that is known.
+    # Budget of a month at the known traffic.
     assert past.spent == pytest.approx(bad / (0.01 * known * (30 * 24 * 60 / 250)))
     assert found.budget_left == pytest.approx(1 - past.spent)
 
@@ -237,7 +237,7 @@ def test_a_preview_says_when_how_long_and_how_much(store: Store, traffic: Traffi
 def test_check_looks_back_on_the_store(
     tmp_path: Path, traffic: Traffic, store: Store, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each SLO says what it would have told; one of a service that nobody has seen says so, with the nearest name."""
+    """`stagelens check` lists past alerts of each SLO; for an unknown service it suggests the nearest name."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
     traffic(now - HOUR, 10 * MINUTE, {10: SLOW})
     traffic(now - 50 * MINUTE, 50 * MINUTE, {10: FAST})
@@ -256,7 +256,7 @@ def test_check_looks_back_on_the_store(
 
 
 def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None:
-    """What is promised is there before the store is asked, and a note that it is; the note goes before the answer comes."""
+    """The objectives are printed before the store is queried, and a progress note is removed before the result is printed."""
     slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
     said: list[str] = []
     said.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, said.append))
@@ -270,7 +270,7 @@ def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None
 def test_check_says_why_there_is_no_look_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a store the file is checked all the same; one that was named must be there."""
+    """Without a store the file is still validated; a store named on the command line must exist."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slo.yaml").write_text(
         "slos: [{name: a, service: a, objective: 0.99, threshold: 1s, window: 30d}]", encoding="utf-8"

@@ -1,4 +1,4 @@
-"""From requests in the store to incidents: real histograms, real queries, a clock the test moves."""
+"""Evaluation from requests in the store to incidents, with real histograms and queries, and a clock set by the test."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read(store: Store) -> list[Incident]:
 def test_a_slow_release_pages_and_names_its_stage(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The message has the burn, the stage that grew, by how much, since which release, since when, and the page to look at."""
+    """The message has the burn rate, the stage with its growth, the release, the onset and the link to the page."""
     traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1")
     traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2")
     evaluator.tick(DEFINITIONS, now)
@@ -79,7 +79,7 @@ def test_a_slow_release_pages_and_names_its_stage(
 def test_a_young_release_is_blamed_by_its_bad_requests(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A few hundred requests bear p95 only, where all stages grew alike: what the slow ones spend their time in is named all the same."""
+    """With a few hundred requests of a new release, the stage in which bad requests spend their time is named."""
     traffic(now - 7 * HOUR, 10 * MINUTE, {1: FAST}, version="1")
     traffic(now - HOUR, 50 * MINUTE, {3: FAST}, version="1")
     traffic(now - 4 * MINUTE, 4 * MINUTE, {10: FAST, 29: WORSE, 1: SLOW}, version="2")
@@ -93,7 +93,7 @@ def test_a_young_release_is_blamed_by_its_bad_requests(
 def test_without_a_release_bad_requests_are_compared_to_good_ones(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The stage bad requests spend their time in is named, and no release is."""
+    """Without a release, bad requests are compared with good ones and the stage is named."""
     traffic(now - HOUR, 45 * MINUTE, {100: FAST})
     traffic(now - 15 * MINUTE, 15 * MINUTE, {10: FAST, 90: QUEUED})
     evaluator.tick(DEFINITIONS, now)
@@ -104,7 +104,7 @@ def test_without_a_release_bad_requests_are_compared_to_good_ones(
 
 
 def test_an_old_release_is_not_blamed(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """A release that was fine for an hour is not what made it slow, and neither is one that came after."""
+    """Neither a release an hour before the onset nor a release after the onset is named."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST}, version="1")
     traffic(now - HOUR, 45 * MINUTE, {10: FAST}, version="2")
     traffic(now - 15 * MINUTE, 15 * MINUTE, {100: QUEUED}, version="2")
@@ -115,7 +115,7 @@ def test_an_old_release_is_not_blamed(store: Store, traffic: Traffic, evaluator:
 
 
 def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Errors are bad whatever their latency; the message speaks of failures."""
+    """Errors are bad whatever their latency, and the message names failures."""
     traffic(now - HOUR, HOUR, {90: FAST}, errors=30)
     slo = replace(LATENCY, name="up", threshold=None)
     turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
@@ -124,7 +124,7 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
 
 
 def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """One bad request of twelve in the only hour there is, is a burn rate of eight, and no incident."""
+    """One bad request of twelve in the first hour is a burn rate of eight, and opens no incident."""
     traffic(now - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
 
     assert evaluator.tick(DEFINITIONS, now) == []
@@ -132,7 +132,7 @@ def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator
 
 
 def test_an_incident_runs_its_course(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Burning opens it, once; when the requests are good again it is resolved, once; the relapse reopens it."""
+    """A high burn rate opens an incident once, good requests resolve it once, and a relapse reopens it."""
     traffic(now - 2 * HOUR, 110 * MINUTE, {50: FAST})
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     burning = ticks(evaluator, now, MINUTE)
@@ -148,7 +148,7 @@ def test_an_incident_runs_its_course(store: Store, traffic: Traffic, evaluator: 
 
 
 def test_without_data_the_state_is_held(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """A service that falls silent while it burns is not fine: nothing is resolved."""
+    """A service without requests during an incident is not resolved."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     later = evaluator.tick(DEFINITIONS, now + 20 * HOUR)
@@ -158,7 +158,7 @@ def test_without_data_the_state_is_held(store: Store, traffic: Traffic, evaluato
 
 
 def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """The second process waits for the lease of the first, and takes over when it stops or falls silent."""
+    """The second process waits for the lease, and takes over when the first one stops or no longer renews."""
     traffic(now - HOUR, 2 * HOUR, {50: SLOW})
     other = Evaluator(store, "other", lease_seconds=30)
     first, second = evaluator.tick(DEFINITIONS, now), other.tick(DEFINITIONS, now)
@@ -175,7 +175,7 @@ def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluat
 def test_an_slo_that_was_removed_leaves_no_open_incident(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Nobody could resolve it any more, so it is closed, and not called recovered."""
+    """An incident of a removed SLO is closed and not called recovered."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     told = ticks(evaluator, now, timedelta(seconds=10), slos=())
@@ -186,7 +186,7 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
 
 
 def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """An incident, its transitions and its messages are kept for 395 days after its end, and no longer."""
+    """An incident, its transitions and its messages are deleted 395 days after its end."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     evaluator.tick(replace(DEFINITIONS, slos=()), now)
@@ -206,7 +206,7 @@ def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluato
 
 
 def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: Traffic, now: datetime) -> None:
-    """An SLO about one version is not judged by how long the service is known."""
+    """An SLO with a version filter is evaluated over the time of that version, not of the service."""
     traffic(now - timedelta(days=20), HOUR, {50: FAST}, version="1")
     traffic(now - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
     about = replace(LATENCY, version="2")
@@ -219,7 +219,7 @@ def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: T
 def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The other SLO is judged, and then the error is told."""
+    """An error in one SLO is raised after the other SLO is evaluated."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     broken = replace(LATENCY, name="broken", objective=1.0)
     with pytest.raises(ZeroDivisionError):
@@ -229,7 +229,7 @@ def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(
 
 
 def test_the_reader_says_how_each_slo_stands(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
-    """Healthy, burning and without data are three things; the numbers belong together."""
+    """Healthy, burning and no_data are different states, and the numbers are consistent."""
     traffic(now - HOUR, HOUR, {50: SLOW}, service="slow")
     traffic(now - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
     path = tmp_path / "slo.yaml"
@@ -249,13 +249,13 @@ def test_the_reader_says_how_each_slo_stands(store: Store, traffic: Traffic, now
     assert (none.attained, none.budget_left, none.exhausted_in) == (None, None, None)
     assert good.attained == pytest.approx(0.999)
     assert good.burn_5m == pytest.approx(0.1)
-    # One hour of a 30-day window at a tenth of the pace.
+    # One hour of a 30-day window at a tenth of the sustainable rate.
     assert good.budget_left == pytest.approx(1 - 0.1 / 720, abs=1e-5)
     assert good.exhausted_in == pytest.approx(timedelta(days=300), rel=0.01)
 
 
 def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> None:
-    """Two bad minutes with two good ones between are one stretch; with an hour between they are two."""
+    """Two bad minutes with two good ones between form one stretch; with an hour between they form two."""
     bad_minutes = (0, 60, 63, 64)
     buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
 
@@ -264,7 +264,7 @@ def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> No
 
 
 def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -> None:
-    """Eight calm minutes with one bad one in ten before a bad stretch: the beginning is where it surely became worse."""
+    """A bad minute eight minutes before a bad stretch is not the onset, which is where the increase is certain."""
     shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
     found = find_onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
 
@@ -274,7 +274,7 @@ def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -
 
 
 def test_a_beginning_that_few_requests_tell_is_known_with_its_error(now: datetime) -> None:
-    """Two requests a minute, every fourth bad since minute 30: it may have been some minutes earlier or later."""
+    """With two requests a minute, every fourth bad since minute 30, the onset has error bounds of some minutes."""
     buckets = [(now + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
     found = find_onset(buckets, 0.99, 7.2, now)
 
@@ -285,7 +285,7 @@ def test_a_beginning_that_few_requests_tell_is_known_with_its_error(now: datetim
 def test_a_release_within_the_error_of_the_beginning_is_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """One request in twenty of version 1 was slow for ten minutes before version 2 came, in which nearly all are."""
+    """A release is named if its start is within the error bounds of the onset."""
     traffic(now - 2 * HOUR, HOUR + 40 * MINUTE, {40: FAST}, version="1")
     traffic(now - 20 * MINUTE, 10 * MINUTE, {19: FAST, 1: SLOW}, version="1")
     traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version="2")
@@ -299,7 +299,7 @@ def test_a_release_within_the_error_of_the_beginning_is_named(
 def test_a_release_with_as_many_bad_requests_as_the_one_before_is_not_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """What both depend on became slow at the time of the release."""
+    """A release is not named if its predecessor became slow at the same time."""
     traffic(now - 2 * HOUR, HOUR + 50 * MINUTE, {40: FAST}, version="1")
     for version in ("1", "2"):
         traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version=version)

@@ -1,4 +1,4 @@
-"""An evaluator among others: silenced, acknowledged, killed, away for hours."""
+"""Evaluator with silences, maintenance, acknowledgements, several processes, kills and gaps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFINITIONS = Definitions((LATENCY,), CHANNELS, "http://127.0.0.1:8600")
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulated kill of the process."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> 
 def test_a_silence_keeps_quiet_until_it_ends(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The incident is there with the reason, nobody is told, and when the silence ends it is."""
+    """A silenced incident is recorded with its reason and notified when the silence ends."""
     traffic(now - HOUR, 3 * HOUR, {50: SLOW})
     silence(store, now - MINUTE, HOUR, service="magika-demo")
     evaluator.tick(DEFINITIONS, now)
@@ -82,7 +82,7 @@ def test_a_silence_keeps_quiet_until_it_ends(
 def test_a_silence_that_is_ended_early_ends_now(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """What it kept quiet is told by the next evaluation."""
+    """After a silence ends early, the next evaluation notifies the incident."""
     traffic(now - HOUR, 2 * HOUR, {50: SLOW})
     made = silence(store, now, HOUR, service="*")
     evaluator.tick(DEFINITIONS, now)
@@ -96,7 +96,7 @@ def test_a_silence_that_is_ended_early_ends_now(
 
 
 def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """What the file calls planned is judged and shown, and nobody is told of it."""
+    """An incident within a maintenance window is evaluated and shown, and not notified."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     work = MaintenanceCalendar((OneTimeWindow(now + TICK, now + HOUR, "moving disks"),))
@@ -110,7 +110,7 @@ def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Eva
 def test_an_acknowledgement_is_told_and_kept(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Who and when is on record; a second time by the same person is no news; what is over cannot be looked after."""
+    """An acknowledgement is recorded once with person and time; a resolved incident cannot be acknowledged."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     name = read(store)[0].id
@@ -132,7 +132,7 @@ def test_an_acknowledgement_is_told_and_kept(
 def test_an_unheard_incident_is_acknowledged_unheard(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Channels that know nothing of it are not told that somebody acknowledged it."""
+    """An acknowledgement is not sent to channels that were not notified of the opening."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     silence(store, now, HOUR, service="magika-demo")
     evaluator.tick(DEFINITIONS, now)
@@ -144,7 +144,7 @@ def test_an_unheard_incident_is_acknowledged_unheard(
 def test_a_channel_hears_an_end_only_of_what_it_heard(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A channel that came later is not told of the end of something it knows nothing of."""
+    """A channel that was added after the opening is not notified of the end."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     later = (*CHANNELS, ChannelEntry("pagerduty", "pagerduty", None, "X"))
@@ -159,7 +159,7 @@ def test_a_channel_hears_an_end_only_of_what_it_heard(
 def test_two_slos_of_a_service_are_one_message(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """One row in the outbox, with a sentence about the other."""
+    """Two incidents of a service are one message with a sentence about the other one."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     both = (LATENCY, replace(LATENCY, name="other", threshold=timedelta(milliseconds=200)))
     evaluator.tick(replace(DEFINITIONS, slos=both), now)
@@ -174,7 +174,7 @@ def test_two_slos_of_a_service_are_one_message(
 def test_what_came_and_went_while_nobody_looked_is_written_down(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """After hours of absence the trouble meanwhile is in the history, as over, and nobody was told."""
+    """An incident that started and ended while no process evaluated is in the history, and not notified."""
     traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
     evaluator.tick(DEFINITIONS, now)
     traffic(now, HOUR, {50: FAST})
@@ -196,7 +196,7 @@ def test_what_came_and_went_while_nobody_looked_is_written_down(
 def test_what_still_burns_after_an_absence_is_told_once(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Judged is now: the trouble that goes on is opened, as one incident."""
+    """An incident that continues after a gap in the evaluation is opened once."""
     traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
     evaluator.tick(DEFINITIONS, now)
     traffic(now, 3 * HOUR, {50: FAST})
@@ -210,7 +210,7 @@ def test_what_still_burns_after_an_absence_is_told_once(
 
 @contextmanager
 def killed_at(store: Store, write: int) -> Generator[list[int]]:
-    """Kill whoever writes to the alert tables for the time number *write*; yields how many writes there were."""
+    """Kill the process at write number *write* to the alert tables; yield the number of writes."""
     seen = [0]
 
     def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -227,7 +227,7 @@ def killed_at(store: Store, write: int) -> Generator[list[int]]:
 
 
 def fires(finding: Finding, *names: str) -> AlertRule:
-    """Judge two causes: those of *names* fire."""
+    """Evaluate two causes, of which those in *names* fire."""
 
     def judge(
         _watched: Definitions, _now: datetime, _before: Mapping[str, Finding]
@@ -239,11 +239,11 @@ def fires(finding: Finding, *names: str) -> AlertRule:
 
 
 def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[list[str], int]:
-    """Let trouble begin, grow and end; be killed once, and go on as another process. Return what channels hear."""
+    """Open, escalate and resolve an incident with one kill and another process; return the messages of the channels."""
     watched, holder, at = replace(DEFINITIONS, slos=()), "first", now
     with killed_at(store, kill) as seen:
         for names, pause in ((("a",), TICK), (("a", "b"), TICK), ((), 2 * MINUTE), ((), TICK)):
-            # However long it takes on this machine: the lease is over when the next one comes.
+            # Whatever the speed of this machine, the lease has expired when the next process starts.
             made = partial(Evaluator, store, lease_seconds=5, rules=[fires(finding, *names)], stopwatch=lambda: 0.0)
             try:
                 made(holder).tick(watched, at)
@@ -259,10 +259,10 @@ def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[lis
 def test_a_process_killed_anywhere_leaves_no_gap_and_no_duplicate(
     store: Store, finding: Finding, now: datetime
 ) -> None:
-    """Killed before any write of any evaluation: whoever goes on tells what would have been told."""
+    """After a kill before any write of any evaluation, the next process sends the same messages."""
     expected, writes = story(store, finding, now, kill=0)
     heard: list[list[str]] = []
-    # One engine is killed everywhere, the other here and there: each death takes its time.
+    # One engine is killed before every write, the others before some, because each kill takes time.
     kills = range(1, writes + 1, 1 if store.engine.dialect.name == "sqlite" else 6)
     for kill in kills:
         with store.transaction() as connection:
@@ -275,7 +275,7 @@ def test_a_process_killed_anywhere_leaves_no_gap_and_no_duplicate(
 
 
 def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Finding, now: datetime) -> None:
-    """Judging that takes longer than the lease lasts renews it meanwhile."""
+    """An evaluation that takes longer than the lease renews it in the meantime."""
     seconds = iter(range(0, 1000, 4))
     slow = Evaluator(
         store, "slow", lease_seconds=10, rules=[fires(finding, "a")], stopwatch=lambda: float(next(seconds))
@@ -289,7 +289,7 @@ def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Findi
 
 
 def test_who_slept_while_another_took_over_writes_nothing(store: Store, finding: Finding, now: datetime) -> None:
-    """What it decided before it slept is old, also when the one that took over is gone and nobody has the lease."""
+    """A paused process writes nothing after a takeover, even if the lease is free again."""
     watched, seconds = replace(DEFINITIONS, slos=()), iter((0.0, 0.0, 0.0, 1000.0))
 
     def overtaken() -> Verdict:

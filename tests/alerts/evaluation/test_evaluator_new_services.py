@@ -1,4 +1,4 @@
-"""A service in its first minutes: its first requests page nobody, a total outage does."""
+"""Evaluation of a new service: its first requests send no page, a total outage does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCHED = Definitions((UP, FAST_ENOUGH), (ChannelEntry("slack", "slack", None, "
 
 
 def paged(evaluator: Evaluator, start: datetime, length: timedelta) -> dict[str, timedelta]:
-    """Evaluate every ten seconds, and return how long after *start* each SLO paged."""
+    """Evaluate every ten seconds, and return the time from *start* to the page of each SLO."""
     found: dict[str, timedelta] = {}
     for tick in range(1, round(length / timedelta(seconds=10)) + 1):
         now = start + tick * timedelta(seconds=10)
@@ -37,7 +37,7 @@ def evaluator(store: Store) -> Evaluator:
 
 
 def test_the_cold_start_of_a_new_service_pages_nobody(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Its first six requests wait for the model: a burn rate of 20 in all windows there are, and nobody is paged."""
+    """Six slow first requests that wait for the model are a burn rate of 20 in all windows, and send no page."""
     traffic(now, timedelta(seconds=20), {12: FAST, 3: COLD})
     traffic(now + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
 
@@ -48,7 +48,7 @@ def test_the_cold_start_of_a_new_service_pages_nobody(traffic: Traffic, evaluato
 def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
     traffic: Traffic, evaluator: Evaluator, now: datetime, every: timedelta, after: timedelta
 ) -> None:
-    """The first deploy is a total outage: five failures are enough, and two once there are five minutes of nothing else."""
+    """A total outage from the first request sends a page: after five failures, or after two within five minutes."""
     for number in range(4 if every > MINUTE else 30):
         traffic(now + number * every, timedelta(seconds=10), {}, errors=1)
 
@@ -56,7 +56,7 @@ def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
 
 
 def test_an_old_service_pages_as_fast_as_ever(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """The workbook's time to fire: 52 seconds of a total outage at 99.9 %."""
+    """The time to fire of the Site Reliability Workbook: 52 seconds of a total outage at 99.9 %."""
     traffic(now - timedelta(hours=7), timedelta(hours=7), {1: FAST})
     traffic(now, 2 * MINUTE, {}, errors=1)
 

@@ -1,4 +1,4 @@
-"""What a message shows beside its numbers: how it went, slow requests, the stages over budget, and the page to look at."""
+"""Evidence in messages: time series, slow requests, exceeded stage budgets, and the link to the dashboard."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Keep = Callable[..., None]
 
 @pytest.fixture
 def keep(store: Store, now: datetime) -> Keep:
-    """Keep one request whole: how long, which stage took most of it."""
+    """Store one retained trace with a duration and a longest stage."""
 
     def written(number: int, seconds: float, stage: str, *, before: timedelta = MINUTE, status: str = "ok") -> None:
         series = Series("magika-demo", "1", "", "", "", "", "", status)
@@ -43,7 +43,7 @@ def keep(store: Store, now: datetime) -> Keep:
 
 
 def test_one_slow_request_for_each_cause(store: Store, keep: Keep, now: datetime) -> None:
-    """The slowest of each stage that took most of it; what kept the promise, or came before, is none of them."""
+    """The slowest bad request of each longest stage is shown, without good and earlier requests."""
     keep(1, 0.9, "preprocess")
     keep(2, 0.8, "preprocess")
     keep(3, 0.5, "queue")
@@ -59,7 +59,7 @@ def test_one_slow_request_for_each_cause(store: Store, keep: Keep, now: datetime
 
 
 def test_of_a_stage_requests_are_shown_that_spent_too_long_in_it(store: Store, keep: Keep, now: datetime) -> None:
-    """Slower ones that waited elsewhere kept the objective; the time that is shown is that of the stage."""
+    """For a stage SLO, requests that spent too long in the stage are shown, with the time in that stage."""
     keep(1, 0.9, "preprocess")
     keep(2, 0.8, "queue")
     keep(3, 0.1, "queue")
@@ -70,7 +70,7 @@ def test_of_a_stage_requests_are_shown_that_spent_too_long_in_it(store: Store, k
 
 
 def test_of_failures_failed_requests_are_shown(store: Store, keep: Keep, now: datetime) -> None:
-    """An availability SLO is not about slow requests."""
+    """For an availability SLO, failed requests are shown."""
     keep(1, 0.9, "preprocess")
     keep(2, 0.1, "forward", status="error")
     found = slow_requests(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "")
@@ -79,7 +79,7 @@ def test_of_failures_failed_requests_are_shown(store: Store, keep: Keep, now: da
 
 
 def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: datetime) -> None:
-    """As long before the trouble as it lasts, a quarter of an hour at least; where nothing was seen there is nothing."""
+    """The time series covers at least 15 minutes before the onset; steps without requests are None."""
     traffic(now - 40 * MINUTE, 20 * MINUTE, {2: FAST})
     traffic(now - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
     drawn = burn_rate_trend(store.read, LATENCY, now - 15 * MINUTE, now)
@@ -93,7 +93,7 @@ def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: d
 
 
 def test_the_course_of_a_tail_says_when_it_was(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Also where its first minutes have no requests: what is drawn stands at its time."""
+    """The time series of a regression starts at the right time, even if its first minutes have no requests."""
     traffic(now - 20 * MINUTE, 20 * MINUTE, {5: FAST})
     times = [round(at.timestamp()) // 60 for at in (now - 10 * MINUTE, now - 10 * MINUTE, now)]
     drawn = course_of_tail(store.read, LATENCY, (times[0], times[1], times[2]), 0.99)
@@ -104,12 +104,12 @@ def test_the_course_of_a_tail_says_when_it_was(store: Store, traffic: Traffic, n
 
 
 def test_without_requests_there_is_no_course(store: Store, now: datetime) -> None:
-    """An empty picture says nothing."""
+    """Without requests there is no time series."""
     assert burn_rate_trend(store.read, LATENCY, now - HOUR, now) is None
 
 
 def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
-    """250 ms are split among two stages; the one that took more than its part is in the finding."""
+    """The finding contains the stage that exceeded its budget."""
     traffic(now - HOUR, HOUR, {1: FAST, 49: SLOW})
     budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
     slo = replace(LATENCY, budgets=budgets)
@@ -129,12 +129,12 @@ def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: dat
         ({}, 0.95, "/s/magika-demo?p=95&"),
         ({"version": "v 2", "model": "m/1", "environment": "prod"}, 0.0, "/s/magika-demo?p=99&v=v+2&m=m/1&env=prod&"),
         ({"route": "/v1/{id}"}, 0.0, "/s/magika-demo?p=99&r=/v1/%7Bid%7D&"),
-        # As the store cuts it: no vendor takes an address of two thousand letters.
+        # Truncated in the same way as in the store, because no vendor accepts a URL of two thousand characters.
         ({"route": "é" * 2000}, 0.0, f"/s/magika-demo?p=99&r={'%C3%A9' * 128}&"),
         ({"watched": "ttft"}, 0.0, "/s/magika-demo/tokens?p=99&"),
         ({"watched": "tpot", "definition": "client"}, 0.0, "/s/magika-demo/tokens?p=99&by=client&"),
         ({"threshold": None, "route": "/a"}, 0.0, "/s/magika-demo/traces?r=/a&err=1&"),
-        # What became slower promises nothing: it has a percentile, and no threshold.
+        # A latency regression has a percentile and no threshold.
         ({"threshold": None, "route": "/a"}, 0.95, "/s/magika-demo?p=95&r=/a&"),
         ({"watched": "stage", "stage": "queue"}, 0.0, "/s/magika-demo?p=99&"),
         ({"service": "a/b"}, 0.0, "/s/a%2Fb?p=99&"),
@@ -143,7 +143,7 @@ def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: dat
 def test_the_link_opens_what_the_message_speaks_of(
     changes: dict[str, object], quantile: float, address: str, now: datetime
 ) -> None:
-    """Service, percentile, filters of the SLO, and the window with some calm before it."""
+    """The link contains service, percentile, filters of the SLO, and the window with some time before the onset."""
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
     window = f"from={round((now - 25 * MINUTE).timestamp() * 1000)}&to={round(now.timestamp() * 1000)}"
 

@@ -1,4 +1,4 @@
-"""Stage budgets: which part of the threshold was broken, and by how much."""
+"""Stage budgets: exceeded budgets and their excess."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Traffic = Callable[..., None]
 
 
 def test_the_broken_budget_is_named_with_by_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
-    """The requests at p95 waited 300 ms where 50 were allowed; what kept its budget says so, and comes after."""
+    """A stage that took 300 ms with a budget of 50 ms comes first; stages within their budgets follow."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
     split = stage_budgets(store.read, SPLIT, now - HOUR, now)
     assert split is not None
@@ -42,7 +42,7 @@ def test_the_broken_budget_is_named_with_by_how_much(store: Store, traffic: Traf
 
 
 def test_what_has_no_budget_is_the_rest_of_the_request(store: Store, traffic: Traffic, now: datetime) -> None:
-    """All stages together are the latency, at the percentile and on average, whichever of them have a budget."""
+    """Budgeted stages and the rest add up to the latency, at the percentile and in the mean."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
     split = stage_budgets(store.read, replace(SPLIT, budgets=(("queue", timedelta(milliseconds=50)),)), now - HOUR, now)
     assert split is not None
@@ -53,7 +53,7 @@ def test_what_has_no_budget_is_the_rest_of_the_request(store: Store, traffic: Tr
 
 
 def test_without_budgets_or_requests_nothing_is_said(store: Store, traffic: Traffic, now: datetime) -> None:
-    """An SLO that does not split its threshold, and an hour without requests."""
+    """An SLO without stage budgets, and an hour without requests, have no split."""
     traffic(now - HOUR, MINUTE, {1: FAST})
 
     assert stage_budgets(store.read, replace(SPLIT, budgets=()), now - HOUR, now) is None

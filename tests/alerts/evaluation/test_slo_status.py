@@ -1,4 +1,4 @@
-"""How an SLO stands in one word: what the numbers, the collector and the calendar make of it."""
+"""State of an SLO: derived from its numbers, the collector and maintenance windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GUARD = default_burn_rate_policy().guard
 
 
 def measured(**changes: Any) -> Measurement:
-    """An SLO that is fine, but for *changes*."""
+    """Return the measurement of a healthy SLO, with *changes*."""
     fine = Measurement(
         slo=LATENCY,
         counts={FAST: SOME, RECENT: SOME, MONTH: SOME},
@@ -49,29 +49,29 @@ def measured(**changes: Any) -> Measurement:
         ({"firing": (PAGE, TICKET)}, "burning"),
         ({"firing": (TICKET,)}, "at_risk"),
         ({"budget": ErrorBudget(0.0, 0.0)}, "at_risk"),
-        # A week of a month can break the promise with budget left, and a few failures of a few requests do not.
+        # A bad week of a month can violate the objective with budget left; a few failures of a few requests do not.
         ({"counts": {FAST: SOME, RECENT: SOME, MONTH: Counts(1000, 11)}}, "at_risk"),
         ({"counts": {FAST: SOME, RECENT: SOME, MONTH: Counts(10, 1)}}, "healthy"),
         ({"counts": {FAST: NONE, RECENT: NONE, MONTH: SOME}}, "no_data"),
-        # Where nobody listens, silence is no calm, and what burned may be over.
+        # While the collector does not work, missing data is not recovery, and a firing tier may be outdated.
         ({"stale_since": SINCE}, "stale"),
         ({"stale_since": SINCE, "firing": (PAGE,)}, "stale"),
         ({"stale_since": SINCE, "counts": {FAST: NONE, RECENT: NONE, MONTH: NONE}}, "stale"),
-        # Nobody is told during planned work, so nothing looks as if somebody should be.
+        # Incidents within a maintenance window are not notified, so the state needs no action.
         ({"work": WORK}, "maintenance"),
         ({"work": WORK, "firing": (PAGE,)}, "maintenance"),
         ({"work": WORK, "counts": {FAST: NONE, RECENT: NONE, MONTH: SOME}}, "maintenance"),
-        # Work ends by the clock, a dead collector does not.
+        # Maintenance ends by the clock, a failure of the collector does not.
         ({"work": WORK, "stale_since": SINCE}, "stale"),
     ],
 )
 def test_each_state_has_its_cause(changes: dict[str, Any], state: str) -> None:
-    """One word for each, and the gravest reason not to trust the numbers first."""
+    """Each state follows from its condition, and the most severe doubt about the numbers has priority."""
     assert status_of(measured(**changes), GUARD).state == state
 
 
 def test_what_is_known_goes_along_with_every_state() -> None:
-    """Planned work and a dead collector hide no number, and say since and until when."""
+    """Maintenance and a failed collector hide no numbers, and their start or end is shown."""
     fine = status_of(measured(), GUARD)
     held = status_of(measured(work=WORK, stale_since=SINCE, firing=(PAGE,), tiers=(PAGE,)), GUARD)
 
@@ -81,7 +81,7 @@ def test_what_is_known_goes_along_with_every_state() -> None:
 
 
 def test_a_stale_slo_stands_as_it_did_when_the_collector_stopped(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Hours later its windows have nothing bad in them any more; that is no recovery."""
+    """A stale SLO has the status at the time when the collector stopped, because later windows lose the bad requests."""
     traffic(now - 2 * HOUR, HOUR, {10: GOOD})
     traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
     store.maintain()
@@ -97,7 +97,7 @@ def test_a_stale_slo_stands_as_it_did_when_the_collector_stopped(store: Store, t
 def test_planned_work_of_the_file_is_told_with_its_end(
     store: Store, traffic: Traffic, now: datetime, tmp_path: Path
 ) -> None:
-    """The objective it concerns is in maintenance, the other burns; afterwards both are what they are."""
+    """A maintenance window of the file applies to one objective until its end; the other one burns."""
     traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
     path = tmp_path / "slo.yaml"
     path.write_text(

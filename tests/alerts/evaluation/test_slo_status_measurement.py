@@ -1,4 +1,4 @@
-"""Measuring: every window from one reading of the store, without planned work, from the reset on, and only while it can be judged."""
+"""Measurement of an SLO: all windows from one query, maintenance windows, budget reset, and stale data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICY = default_burn_rate_policy()
 
 
 def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Stretches between the starts of windows are read once and added up: no request is missed, and none counted twice."""
+    """Counts of windows, added up from stretches between their starts, equal separate queries."""
     for start, length in ((5 * 24 * HOUR, MINUTE), (8 * HOUR, MINUTE), (70 * MINUTE, 68 * MINUTE)):
         traffic(now - start, length, {5: FAST, 1: SLOW}, errors=1)
     store.maintain()
@@ -40,7 +40,7 @@ def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, no
 def test_all_windows_are_of_one_moment(
     store: Store, traffic: Traffic, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written while they are read is in none of them: not in the long ones without the short ones."""
+    """Requests written during the query are in no window, so all windows are consistent."""
     traffic(now - 9 * HOUR, 9 * HOUR, {5: FAST})
     before = measure_slo(store.read, LATENCY, POLICY, now)
     read, written = store.points.read, list[datetime]()
@@ -59,7 +59,7 @@ def test_all_windows_are_of_one_moment(
 
 
 def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: datetime) -> None:
-    """An outage during planned work spends no budget and fires nothing; what was before and after counts."""
+    """An outage within a maintenance window spends no budget and fires nothing; requests before and after it count."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
     traffic(now - HOUR, 30 * MINUTE, {10: SLOW})
     traffic(now - 30 * MINUTE, 30 * MINUTE, {10: FAST})
@@ -74,7 +74,7 @@ def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: da
 
 
 def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Neither the budget nor any window knows of it; a reset yet to come changes nothing."""
+    """Requests before the reset count neither for the budget nor in any window; a future reset has no effect."""
     traffic(now - 2 * HOUR, HOUR, {10: SLOW})
     traffic(now - HOUR, HOUR, {10: FAST})
     since = replace(LATENCY, reset=now - HOUR)
@@ -94,7 +94,7 @@ def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: da
     ],
 )
 def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, now: datetime, slo: Slo) -> None:
-    """Step by step as in the whole: without planned work, from the reset on."""
+    """The steps of the time series add up to the measured counts, without maintenance windows and after the reset."""
     traffic(now - 3 * HOUR, 3 * HOUR, {5: FAST, 1: SLOW})
     work = MaintenanceCalendar(
         (OneTimeWindow(now - 100 * MINUTE, now - 70 * MINUTE), OneTimeWindow(now - 20 * MINUTE, now - 10 * MINUTE))
@@ -112,7 +112,7 @@ def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, no
 
 
 def test_a_course_of_nothing_has_no_steps(store: Store, now: datetime) -> None:
-    """Neither requests nor time that counts."""
+    """Without requests, or without time that counts, the time series has no steps."""
     planned = replace(LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(now - HOUR, now),)))
 
     assert not len(tally_over_time(store.read, planned, now - HOUR, now, MINUTE))
@@ -133,7 +133,7 @@ def test_a_course_of_nothing_has_no_steps(store: Store, now: datetime) -> None:
 def test_each_kind_of_promise_burns_by_what_it_is_about(
     store: Store, traffic: Traffic, now: datetime, slo: Slo, burning: bool
 ) -> None:
-    """Requests slow in preprocess, with 0.2 to 3 % of their time unexplained."""
+    """Requests that are slow in preprocess, with 0.2 to 3 % unattributed time, burn the budgets of the matching kinds."""
     traffic(now - 2 * HOUR, 2 * HOUR, {9: FAST, 1: SLOW})
     measured = measure_slo(store.read, slo, POLICY, now)
 
@@ -141,7 +141,7 @@ def test_each_kind_of_promise_burns_by_what_it_is_about(
 
 
 def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffic: Traffic, now: datetime) -> None:
-    """A third of the time of 60 requests is 20 of them: the guard against a single bad one holds for it, too."""
+    """A third of the time of 60 requests counts as 20 bad requests, so the minimum of bad requests applies."""
     traffic(now - MINUTE, MINUTE, {10: {"forward": 0.02, "overhead": 0.01}})
     slo = replace(LATENCY, watched="coverage", threshold=None)
     counts = measure_slo(store.read, slo, POLICY, now).counts[HOUR]
@@ -151,7 +151,7 @@ def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffi
 
 
 def test_a_silent_service_breaks_its_freshness_and_nothing_else(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Twenty minutes of silence page for the freshness; the latency, of which nothing is known, neither burns nor is fine."""
+    """Twenty minutes without requests send a page for freshness; the latency SLO has no data."""
     traffic(now - 3 * HOUR, 2 * HOUR + 40 * MINUTE, {10: FAST})
     fresh = measure_slo(store.read, replace(LATENCY, watched="freshness", threshold=5 * MINUTE), POLICY, now)
     latency = measure_slo(store.read, LATENCY, POLICY, now)
@@ -162,7 +162,7 @@ def test_a_silent_service_breaks_its_freshness_and_nothing_else(store: Store, tr
 
 
 def test_a_dead_collector_holds_everything(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Where nobody listens, silence says nothing: the measurement says since when, and what is open stays as it is."""
+    """While the collector does not work, the measurement is stale and open incidents stay unchanged."""
     traffic(now - HOUR, HOUR, {10: FAST})
     store.maintain()
     measured = measure_slo(store.read, LATENCY, POLICY, now + 10 * MINUTE)

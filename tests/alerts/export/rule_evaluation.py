@@ -1,4 +1,4 @@
-"""Rules in a real Prometheus: `promtool test rules` evaluates them minute by minute on counters it is given."""
+"""Evaluation of rules in a real Prometheus: `promtool test rules` runs them minute by minute on given counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from tests.support import prometheus_tool
 
-# What a failed expectation looks like: the time it was asked for, and what there was.
+# Format of a failed expectation: the time and the actual alerts.
 _ASKED = re.compile(r"time: (?P<time>\S+),")
 _ALERT = re.compile(r'\{__name__="ALERTS"[^}]*\}')
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -21,17 +21,17 @@ _UNITS = {"d": 1440, "h": 60, "m": 1, "s": 0}
 def firing(
     folder: Path, rules: str, series: Mapping[str, Sequence[float]], *told: str
 ) -> dict[tuple[str, ...], set[int]]:
-    """Return the minutes in which alerts fire, by what they have as the labels *told*.
+    """Return the minutes in which alerts fire, by their values of the labels *told*.
 
     Args:
-        folder: Of its files.
+        folder: Folder for the files of promtool.
         rules: A rule file.
-        series: Counters by name and labels, minute by minute from the first on, NaN where they are gone; all as long.
+        series: Counters by name and labels, one value per minute, NaN while the counter does not exist; all of equal length.
         told: Names of labels.
     """
     (folder / "rules.yml").write_text(rules)
     minutes = len(next(iter(series.values())))
-    # Nothing is expected, so that everything that fires is told.
+    # No alert is expected, so that promtool reports all that fire.
     asked = [
         {"expr": 'ALERTS{alertstate="firing"}', "eval_time": f"{minute}m", "exp_samples": []}
         for minute in range(1, minutes)

@@ -1,4 +1,4 @@
-"""`stagelens export`: what it writes where, and what it says when it cannot."""
+"""`stagelens export`: output files and errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SLO = "slos: [{name: checkout, service: shop, objective: 0.99, threshold: 250ms,
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder it is called in, with an SLO file."""
+    """Working directory with an SLO file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slo.yaml").write_text(SLO)
     return tmp_path
 
 
 def test_rules_go_to_the_output_or_into_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both are the same, of the file in this folder or another one."""
+    """Rules go to standard output or to a file, from the SLO file in the working directory or another one."""
     codes = main(["export", "rules"]), main(["export", "rules", "--slo", "slo.yaml", "-o", "rules.yml"])
     shown = capsys.readouterr().out
 
@@ -32,7 +32,7 @@ def test_rules_go_to_the_output_or_into_a_file(folder: Path, capsys: pytest.Capt
 
 
 def test_native_histograms_are_asked_for_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is asked of buckets by `le` then."""
+    """With the option for native histograms, expressions contain no label `le`."""
     for words in (["rules"], ["rules", "--native"], ["grafana"], ["grafana", "--native"]):
         assert main(["export", *words]) == 0
         text = capsys.readouterr().out
@@ -40,7 +40,7 @@ def test_native_histograms_are_asked_for_by_an_option(capsys: pytest.CaptureFixt
 
 
 def test_the_dashboard_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """It needs no SLO file."""
+    """The dashboard is valid JSON and needs no SLO file."""
     code = main(["export", "grafana"])
 
     assert code == 0
@@ -48,7 +48,7 @@ def test_the_dashboard_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_mistake_in_the_slo_file_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `stagelens check` does: file, line, key."""
+    """An error in the SLO file has file, line and key, as in `stagelens check`."""
     (folder / "slo.yaml").write_text(SLO.replace("0.99", "99"))
     code = main(["export", "rules"])
 
@@ -57,7 +57,7 @@ def test_a_mistake_in_the_slo_file_is_told(folder: Path, capsys: pytest.CaptureF
 
 
 def test_where_nothing_can_be_written_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """The path, and what to do."""
+    """An output file that cannot be written is an error with path and fix."""
     code = main(["export", "grafana", "-o", "no/such/folder.json"])
 
     assert code == 1

@@ -1,4 +1,4 @@
-"""Rules about Stagelens itself: each fires for its trouble and for nothing else, and the runbook says what to do."""
+"""Alerts about Stagelens: each fires for its failure only, and the runbook describes it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MINUTES = 45
 
 
 def flat(value: float) -> list[float]:
-    """The same all the time."""
+    """Return a constant series."""
     return [value] * MINUTES
 
 
 def growing(by: float) -> list[float]:
-    """A counter that grows every minute, after a while in which it did not."""
+    """Return a counter that is constant at first and then grows every minute."""
     return [max(0.0, by * (minute - 10)) for minute in range(MINUTES)]
 
 
 def ago(seconds: float) -> list[float]:
-    """A moment that stays so long ago; the time of the tests begins at 0, where nothing is said."""
+    """Return a timestamp that is always *seconds* in the past; test time starts at 0, which means never."""
     return [max(60.0 * minute - seconds, 0) for minute in range(MINUTES)]
 
 
@@ -85,7 +85,7 @@ SICK: dict[str, dict[str, Sequence[float]]] = {
     "StagelensPagesDoNotGetOut": {ALERTS + "oldest_page_wait_seconds": flat(121)},
     "StagelensMessagesAreRefused": {ALERTS + 'messages{channel="slack",state="dead"}': growing(1)},
 }
-# What else is seen, and what fires for it; no budget, no objectives, and nothing that waits is no trouble.
+# Further series and the alerts they fire; no budget, no objectives and an empty outbox are no failures.
 SCENES: dict[str, tuple[dict[str, Sequence[float]], set[str]]] = {
     "well": (WELL, set()),
     "idle": (
@@ -111,14 +111,14 @@ SCENES: dict[str, tuple[dict[str, Sequence[float]], set[str]]] = {
 @pytest.mark.stacks
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_trouble_has_its_alert_and_no_other(tmp_path: Path, scene: str) -> None:
-    """Of everything that can be seen, by what differs from a collector that is well."""
+    """Each failure, as a difference from a working collector, fires its alert and no other."""
     seen, expected = SCENES[scene]
 
     assert {name for (name,) in firing(tmp_path, export.write_self_monitoring_rules(), seen, "alertname")} == expected
 
 
 def test_the_runbook_has_a_whole_section_for_each_alert() -> None:
-    """Sign, what it means for the numbers, where to look, what to do, how to see that it is over; no alert, no section."""
+    """Each alert has a runbook section with symptom, effect on the numbers, diagnosis, fix and check; no section lacks an alert."""
     sections = dict(part.split("\n", 1) for part in RUNBOOK.split("\n## ")[1:])
     alerts = {rule["alert"] for rule in rules(export.write_self_monitoring_rules())}
 
@@ -130,7 +130,7 @@ def test_the_runbook_has_a_whole_section_for_each_alert() -> None:
 
 
 def test_links_lead_to_the_runbook_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every alert has the address of its section, below the one that was given."""
+    """Every alert links to its section below the given URL."""
     main(["export", "itself", "--runbook", "https://docs.example/runbook.html"])
 
     for rule in rules(capsys.readouterr().out):
@@ -139,5 +139,5 @@ def test_links_lead_to_the_runbook_where_it_is(capsys: pytest.CaptureFixture[str
 
 
 def rules(written: str) -> list[dict[str, Any]]:
-    """The rules of a file."""
+    """Return the rules of a file."""
     return [rule for group in yaml.safe_load(written)["groups"] for rule in group["rules"]]

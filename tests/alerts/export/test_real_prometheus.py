@@ -1,4 +1,4 @@
-"""What is exported, in a real Prometheus that scrapes a collector: every expression answers, and truly."""
+"""Exported rules and dashboard in a real Prometheus that scrapes a collector: every expression returns correct data."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tests.support.prometheus_server import Prometheus, until
 pytestmark = pytest.mark.stacks
 
 MONTH = timedelta(days=30)
-# Of each four requests: one failed at once, one took long, of which most was in the queue.
+# Of four requests, one fails immediately and one is slow, mostly in the queue.
 SERVED, FAILED = (0.1, 0.1, 2.0), (0.1,)
-# Each promise, and the share of its requests that breaks it.
+# Each SLO, and its share of bad requests.
 PROMISED = (
     (Slo("latency", "shop", 0.99, MONTH, timedelta(milliseconds=250)), 0.5),
     (Slo("availability", "shop", 0.99, MONTH), 0.25),
@@ -50,12 +50,12 @@ _FIRING = 'count by (slo) (ALERTS{alertstate="firing",severity="page"})'
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A Prometheus that has scraped a collector while requests came in.
+    """Prometheus server that scraped a collector while requests arrived.
 
     Args:
         prometheus: The server.
-        histograms: How it keeps them.
-        at: When all of it was there: what is asked of then is the same ever after, whether or not a scrape comes late.
+        histograms: Expressions for its kind of histograms.
+        at: Time at which all data were scraped; queries for this time give the same result even if a scrape is late.
             [Unix seconds]
     """
 
@@ -64,13 +64,13 @@ class Scene:
     at: float
 
     def query(self, expression: str) -> list[Any]:
-        """Return the series that *expression* had then."""
+        """Return the series of *expression* at the time of the scene."""
         return self.prometheus.query(expression, self.at)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["classic", "native"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Scene]:
-    """Without Prometheus on this machine it is skipped, never in CI."""
+    """Prometheus with scraped data; skipped if Prometheus is not installed, except in CI."""
     if not prometheus_server.is_installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
     folder: Path = tmp_path_factory.mktemp("prometheus")
@@ -102,12 +102,12 @@ def _configuration(address: tuple[str, int]) -> str:
 
 
 def _serve_requests(collector: Collector, prometheus: Prometheus) -> float:
-    """Let requests come in until Prometheus has seen each counter grow, and judged them; return when that was so."""
+    """Send requests until Prometheus has scraped and evaluated growing counters; return the time."""
     at = 0.0
 
     def come() -> bool:
         nonlocal at
-        # A scrape that is under way may yet add to this very moment.
+        # A scrape in progress may still add a sample at this time.
         at = time.time() - 1
         collector.metrics.committed([Batch("", _points())], [True], 0.01)
         collector.metrics.request("metrics", 400)
@@ -134,7 +134,7 @@ def _points() -> list[Point]:
             points.append(Point(series, metric, stage, 0, histogram))
 
         add(names.REQUEST_DURATION, "forward", *durations)
-        # A tenth of the request that is slow is left unexplained. What was not timed is neither that nor the contrary.
+        # A tenth of the slow request is unattributed; untimed requests count as neither attributed nor unattributed.
         queued = 0.01 if status == "ok" else 0
         add(names.STAGE_DURATION, "queue", *(0.9 * each for each in durations if each > 1), queued)
         add(names.STAGE_DURATION, "overhead", *(0.1 * each for each in durations if each > 1))
@@ -149,7 +149,7 @@ def _points() -> list[Point]:
 
 
 def test_every_panel_has_data(scene: Scene) -> None:
-    """Each expression of the dashboard, as Grafana asks it."""
+    """Each expression of the dashboard returns data with the variables of Grafana."""
     dashboard = json.loads(grafana.write_dashboard(scene.histograms))
     asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", ())]
     empty = [
@@ -163,7 +163,7 @@ def test_every_panel_has_data(scene: Scene) -> None:
 
 
 def test_times_by_two_definitions_are_never_one_line(scene: Scene) -> None:
-    """Each percentile has a line for each way a first token is found, and its legend names it."""
+    """Each percentile has one line per definition of the first token, named in its legend."""
     dashboard = json.loads(grafana.write_dashboard(scene.histograms))
     (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == "Time to first token")
     for target in panel["targets"]:
@@ -180,20 +180,20 @@ def _answers(scene: Scene, expression: str) -> bool:
 
 @pytest.mark.parametrize(("slo", "share"), PROMISED, ids=lambda value: value.name if isinstance(value, Slo) else "")
 def test_what_is_bad_is_what_broke_the_promise(scene: Scene, slo: Slo, share: float) -> None:
-    """The recorded burn rate is that of the requests that came: all of them alike, so whatever the window has seen."""
+    """The recorded burn rates equal those of the requests."""
     found = scene.prometheus.number(f'slo:stagelens_burn:ratio_rate1h{{slo="{slo.name}"}}', scene.at)
 
     assert found == pytest.approx(share / slo.budget, rel=1e-3)
 
 
 def test_what_burns_fires(scene: Scene) -> None:
-    """Every promise was broken by far, but for one that cannot be."""
+    """Alerts fire for all SLOs that are clearly violated, except one that cannot fire."""
     assert {found["metric"]["slo"] for found in scene.query(_FIRING)} == SERIOUS
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_a_dashboard_is_of_no_installation_and_nothing_overlaps(*, native: bool) -> None:
-    """The data source is a variable everywhere, ids are unique, and each panel has a place of its own."""
+    """The dashboard uses a variable as data source, and has unique ids and panels without overlap."""
     dashboard = json.loads(grafana.write_dashboard(HistogramExpressions(native)))
     panels = dashboard["panels"]
     variables = {each["name"] for each in dashboard["templating"]["list"]}
@@ -216,7 +216,7 @@ def test_a_dashboard_is_of_no_installation_and_nothing_overlaps(*, native: bool)
 
 
 def test_all_metrics_of_the_dashboard_are_told(scene: Scene) -> None:
-    """No name in it was ever left behind by the collector."""
+    """The collector exposes all metrics of the dashboard."""
     told = {found["metric"]["__name__"] for found in scene.query('{__name__=~".+"}')}
     whole = " ".join(re.findall(r'"expr": "(.*)"', grafana.write_dashboard(scene.histograms)))
     named = set(re.findall(r"\b(?:slo:)?stagelens_\w+(?::\w+)?", whole))

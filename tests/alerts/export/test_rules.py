@@ -1,4 +1,4 @@
-"""Rules made from an SLO file: promtool takes them, and they fire when our own evaluation does."""
+"""Prometheus rules made from an SLO file: valid for promtool, and firing together with Stagelens' own evaluation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS = (
 
 @pytest.mark.parametrize("native", [False, True])
 def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
-    """Whatever is promised, and whatever it is called."""
+    """promtool accepts the rules of every kind of SLO and with unusual names."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, HistogramExpressions(native)))
     code, said = prometheus_tool.run("check", "rules", file)
@@ -54,7 +54,7 @@ def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool)
 
 
 def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
-    """Where nothing is promised there is nothing to watch."""
+    """Without SLOs the rule file has no groups."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([], POLICY, HistogramExpressions()))
 
@@ -62,7 +62,7 @@ def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_what_a_rule_cannot_express_is_said() -> None:
-    """Nothing is left out in silence."""
+    """Comments name everything that a rule cannot express."""
     work = MaintenanceCalendar((OneTimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),))
     slo = replace(
         LATENCY, objective=0.9, maintenance=work, reset=datetime(2026, 1, 3, tzinfo=UTC), budgets=(("queue", MINUTE),)
@@ -80,7 +80,7 @@ def test_what_a_rule_cannot_express_is_said() -> None:
 
 
 def test_what_the_collector_has_to_tell_is_said() -> None:
-    """A label or a bucket it does not have by itself is named, as its file wants it."""
+    """A label or bucket that the collector lacks is named in the format of its configuration file."""
     route = replace(LATENCY, route="/pay", threshold=timedelta(milliseconds=300))
     needed = "#   prometheus: {labels: [version, environment, route], buckets: [0.3]}"
 
@@ -89,7 +89,7 @@ def test_what_the_collector_has_to_tell_is_said() -> None:
 
 
 def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: float = 6000) -> np.ndarray:
-    """Requests and bad ones of each minute: a share of *ratio* is bad for a while."""
+    """Return requests and bad requests of each minute, with a share of *ratio* bad for some time."""
     total = np.full(clean + minutes + after, hourly / 60)
     bad = np.zeros_like(total)
     bad[clean : clean + minutes] = total[0] * ratio
@@ -97,7 +97,7 @@ def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: 
 
 
 def by_chance(hourly: float, ratio: float, *, minutes: int = 900) -> np.ndarray:
-    """Requests and bad ones of each minute, at random."""
+    """Return random requests and bad requests of each minute."""
     rng = np.random.default_rng(int(hourly))
     total = rng.poisson(hourly / 60, minutes)
     return np.array([total, rng.binomial(total, ratio)], np.float64)
@@ -114,9 +114,9 @@ TRAFFIC = {
 
 @pytest.mark.parametrize("name", TRAFFIC)
 def test_rules_fire_in_the_minutes_our_own_evaluation_does(tmp_path: Path, name: str) -> None:
-    """The same counts, minute by minute, through both; what fires in Prometheus is kept for two minutes more.
+    """Rules and the evaluation in Stagelens fire in the same minutes on the same counts; rules fire two minutes longer.
 
-    Of those that are bad, every other minute's fail at once and the rest are slow; half-way the collector begins anew.
+    Of the bad requests, those of every other minute fail immediately and the others are slow; the collector restarts half-way.
     """
     total, bad = TRAFFIC[name]
     failed = bad * (np.arange(len(bad)) % 2)
@@ -145,14 +145,14 @@ def test_rules_fire_in_the_minutes_our_own_evaluation_does(tmp_path: Path, name:
 
 
 def counter(each: np.ndarray) -> list[float]:
-    """What a counter says that grows by so much in each minute, of a process that begins anew half-way."""
+    """Return a counter with the given increments, of a process that restarts half-way."""
     whole, again = np.concatenate(([0.0], np.cumsum(each))), len(each) // 2
     whole[again:] -= whole[again - 1]
     return whole.tolist()
 
 
 def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path: Path) -> None:
-    """Then there is no series of good ones at all, and it fires all the more."""
+    """Without any series of good requests, the alert fires."""
     failed = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="error"}}': failed}
     found = firing(
@@ -163,7 +163,7 @@ def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path:
 
 
 def test_a_service_without_a_failure_is_known_to_have_none(tmp_path: Path) -> None:
-    """No series of failed requests is no error: its burn rate is 0."""
+    """Without any series of failed requests, the burn rate is 0."""
     served = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="ok"}}': served}
 
@@ -171,7 +171,7 @@ def test_a_service_without_a_failure_is_known_to_have_none(tmp_path: Path) -> No
 
 
 def fired(slo: Slo, tier: AlertTier, total: np.ndarray, bad: np.ndarray) -> set[int]:
-    """The minutes at whose end *tier* fires by our own arithmetic."""
+    """Return the minutes at whose end *tier* fires in Stagelens."""
     held, held_bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
     history = History(1_795_000_020, held, held, held_bad)
     windows = {length: history.windows(length) for length in burn_rate.needed_windows(POLICY, [tier])}

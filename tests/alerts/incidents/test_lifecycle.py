@@ -1,4 +1,4 @@
-"""The life of an incident: one for each cause, steady, with every turn told once."""
+"""Life cycle of incidents: one open incident per cause, hysteresis, and one notification per transition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def step(record: IncidentRecord | None, finding: Finding | None, at: float, *, h
 
 
 def at_rate(finding: Finding, rate: float) -> Finding:
-    """The finding with another burn rate."""
+    """Return the finding with another burn rate."""
     assert finding.burn is not None
     return replace(finding, burn=replace(finding.burn, rate=rate))
 
@@ -46,12 +46,12 @@ def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_d
 
 
 def test_what_does_not_burn_opens_nothing() -> None:
-    """Without a finding there is no incident."""
+    """Without a finding no incident opens."""
     assert step(None, None, START) is None
 
 
 def test_burning_opens_once(finding: Finding) -> None:
-    """The first finding opens; the same finding, again and again, tells nothing more."""
+    """The first finding opens an incident; the same finding causes no further transition."""
     begun = step(None, finding, START)
     assert begun is not None
 
@@ -60,7 +60,7 @@ def test_burning_opens_once(finding: Finding) -> None:
 
 
 def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
-    """Two quiet minutes in a row resolve; a relapse within them starts them anew."""
+    """Two consecutive minutes without a finding resolve an incident; a relapse restarts this time."""
     record = opened(finding)
     quiet = step(record, None, START + MINUTE)
     assert quiet is not None
@@ -73,7 +73,7 @@ def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
 
 @pytest.mark.parametrize(("minutes", "same"), [(14.0, True), (16.0, False)])
 def test_the_same_trouble_soon_after_is_the_same_incident(finding: Finding, minutes: float, same: bool) -> None:
-    """Within 15 minutes of its end an incident is reopened; later it is another."""
+    """Within 15 minutes after its end an incident is reopened; later a new incident opens."""
     record = replace(opened(finding), resolved_at=START, ending="recovered", sequence=2)
     again = step(record, finding, START + minutes * MINUTE)
     assert again is not None
@@ -83,7 +83,7 @@ def test_the_same_trouble_soon_after_is_the_same_incident(finding: Finding, minu
 
 
 def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
-    """Escalation is told at once; calming down to a ticket is not, and the page stays a page."""
+    """Escalation to a page is notified immediately; the severity never returns to ticket."""
     record = opened(replace(finding, severity="ticket"))
     worse = step(record, finding, START + 10)
     assert worse is not None
@@ -95,7 +95,7 @@ def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
 
 
 def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
-    """A new stage to blame waits for five minutes since the last message; until then the old one stands."""
+    """A new suspected stage is notified five minutes after the last message; until then the old one stays."""
     record = opened(finding)
     other = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
     early, late = step(record, other, START + 4 * MINUTE), step(record, other, START + 6 * MINUTE)
@@ -107,7 +107,7 @@ def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
 
 
 def test_the_release_is_told_as_soon_as_it_is_known(finding: Finding) -> None:
-    """The alert came before the release could be judged: naming it is news, once, and it is not forgotten again."""
+    """A release that becomes known later is notified once and retained."""
     unnamed = replace(finding, version="")
     named = step(opened(unnamed), finding, START + 10)
     assert named is not None
@@ -121,7 +121,7 @@ def test_the_release_is_told_as_soon_as_it_is_known(finding: Finding) -> None:
 
 
 def test_who_looks_after_it_is_disturbed_by_urgency_only(finding: Finding) -> None:
-    """Of an acknowledged incident another stage to blame is no news; that the ticket became a page is."""
+    """After an acknowledgement a new suspected stage is not notified, an escalation to a page is."""
     record = replace(opened(replace(finding, severity="ticket")), acked_at=START, acked_by="ann")
     other = replace(finding, severity="ticket", growth=(StageGrowth("queue", 0.3, 0.8),))
 
@@ -130,7 +130,7 @@ def test_who_looks_after_it_is_disturbed_by_urgency_only(finding: Finding) -> No
 
 
 def test_whoever_looked_after_it_is_asked_again_when_it_comes_back(finding: Finding) -> None:
-    """A reopened incident is acknowledged by nobody."""
+    """A reopened incident is not acknowledged."""
     over = replace(opened(finding), resolved_at=START, ending="recovered", acked_at=START, acked_by="ann")
     again = step(over, finding, START + MINUTE)
     assert again is not None
@@ -139,7 +139,7 @@ def test_whoever_looked_after_it_is_asked_again_when_it_comes_back(finding: Find
 
 
 def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> None:
-    """Silence neither resolves nor confirms; after a day the incident is closed as unknown."""
+    """Without data an incident stays open, and is closed as unknown after a day."""
     record = opened(finding)
     day = 24 * 60
     given_up = step(record, None, START + day * MINUTE, has_data=False)
@@ -150,7 +150,7 @@ def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> 
 
 
 def test_the_end_tells_the_worst(finding: Finding) -> None:
-    """The last message has the highest burn rate the incident ever had."""
+    """The last message has the highest burn rate of the incident."""
     record = opened(finding)
     for minute, rate in ((1, 88.0), (2, 15.0)):
         taken = step(record, at_rate(finding, rate), START + minute * MINUTE)
@@ -168,7 +168,7 @@ EVENTS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS)
 def test_transitions_always_alternate(finding: Finding, events: list[tuple[str, int]]) -> None:
-    """Whatever happens: opened before anything, resolved only when open, reopened only when resolved."""
+    """In any sequence, incidents are opened first, resolved only when open, and reopened only when resolved."""
     record, now, told = None, START, list[tuple[str, str]]()
     for kind, seconds in events:
         now += seconds

@@ -1,4 +1,4 @@
-"""Who is told what: one rule for silences, planned work and stories."""
+"""Notification rules: silences, maintenance windows and groups of incidents."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from stagelens.analysis.policies import Severity, default_burn_rate_policy, defa
 
 FLEET, PATIENCE = default_incident_policy().fleet, default_burn_rate_policy().patience
 START, MINUTE = 1_795_143_840.0, 60.0
-# What fires, what is silenced, what nobody can see, and how long after the one before. [seconds]
+# Firing causes, silenced causes, causes without data, and the time since the previous tick. [seconds]
 Tick = tuple[dict[str, Severity], list[str], list[str], float]
-# Nobody is told of anything while it is there.
+# No incident is notified while this reason is present.
 DEPLOY = "silenced by ann until 04:00 UTC on 20 November: deploy"
 
 
 @dataclass
 class Simulation:
-    """Causes that fire or not, and what the incidents and the channels make of it."""
+    """Simulation of firing causes, with the resulting incidents and notifications."""
 
     finding: Finding
     now: float = START
@@ -40,7 +40,7 @@ class Simulation:
         blind: Sequence[str] = (),
         seconds: float = 10.0,
     ) -> list[tuple[str, str, bool]]:
-        """Go on; causes are written `service/name`. Return (name, event, told) of what happened."""
+        """Evaluate once; causes have the form `service/name`. Return (name, event, told) of each event."""
         self.now += seconds
         steps = [step for cause in {*self.last, *firing} if (step := self._step(cause, firing, blind)) is not None]
         moved = {step.record.cause for step in steps}
@@ -54,7 +54,7 @@ class Simulation:
         return happened
 
     def live_through(self, ticks: Sequence[Tick]) -> Iterator[tuple[Mapping[str, Severity], Sequence[str]]]:
-        """Go on by *ticks*; yield what fired and what was silenced in each, once it is over."""
+        """Evaluate for each of *ticks*; yield the firing and the silenced causes after each."""
         for firing, silenced, blind, seconds in ticks:
             self.tick(firing, silenced, blind=blind, seconds=seconds)
             yield firing, silenced
@@ -72,7 +72,7 @@ class Simulation:
         )
 
     def one_by_one(self, services: str, *, seconds: float = 10.0) -> list[list[tuple[str, str, bool]]]:
-        """Let a page begin in one service after the other, and burn on; return what was told each time."""
+        """Start a page in one service after the other, and return the notifications of each step."""
         firing: dict[str, Severity] = {}
         told: list[list[tuple[str, str, bool]]] = []
         for name in services:
@@ -81,7 +81,7 @@ class Simulation:
         return told
 
     def also(self, cause: str) -> list[str]:
-        """Return what was told with the last message of *cause*."""
+        """Return the grouped incidents in the last message of *cause*."""
         told = [turn for turn in self.turns if turn.record.cause == cause and turn.told]
         return [each.cause for each in told[-1].also]
 
@@ -92,7 +92,7 @@ def world(finding: Finding) -> Simulation:
 
 
 def test_what_begins_under_a_silence_is_kept_and_not_told(world: Simulation) -> None:
-    """It is in the history with the reason, and so is its end."""
+    """An incident that starts and ends under a silence is in the history with the reason, and not notified."""
     begun = world.tick({"shop/p": "page"}, ["shop/p"])
     record = world.last["shop/p"]
     over = [world.tick({}, ["shop/p"], seconds=seconds) for seconds in (10, 130)]
@@ -103,7 +103,7 @@ def test_what_begins_under_a_silence_is_kept_and_not_told(world: Simulation) -> 
 
 
 def test_what_still_burns_when_the_silence_ends_is_told_then(world: Simulation) -> None:
-    """The opening is told late rather than never, and then its end."""
+    """An incident that still fires when the silence ends is notified then, and so is its end."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     still = world.tick({"shop/p": "page"})
     world.tick({})
@@ -114,7 +114,7 @@ def test_what_still_burns_when_the_silence_ends_is_told_then(world: Simulation) 
 
 
 def test_what_is_quiet_when_the_silence_ends_is_not_told(world: Simulation) -> None:
-    """It may be over in a moment; told is what still burns."""
+    """An incident that no longer fires when the silence ends is not notified."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({}, ["shop/p"])
 
@@ -123,7 +123,7 @@ def test_what_is_quiet_when_the_silence_ends_is_not_told(world: Simulation) -> N
 
 
 def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: Simulation) -> None:
-    """Without data nobody knows whether it still burns."""
+    """An incident without data when the silence ends is not notified, because its state is unknown."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({}, blind=["shop/p"]) == []
@@ -131,7 +131,7 @@ def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: Simulation
 
 
 def test_the_end_is_told_to_those_who_heard_the_beginning(world: Simulation) -> None:
-    """A silence that comes later keeps quiet about growth, not about the end."""
+    """A silence that starts after the opening mutes updates, and not the end."""
     world.tick({"shop/p": "ticket"})
     silenced = world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({}, ["shop/p"])
@@ -142,7 +142,7 @@ def test_the_end_is_told_to_those_who_heard_the_beginning(world: Simulation) -> 
 
 
 def test_a_silence_that_ends_is_in_the_history(world: Simulation) -> None:
-    """Channels know that it is open: there is nothing to tell them."""
+    """The end of a silence is in the history and not notified if channels know of the incident."""
     world.tick({"shop/p": "page"})
     world.tick({"shop/p": "page"}, ["shop/p"])
 
@@ -150,7 +150,7 @@ def test_a_silence_that_ends_is_in_the_history(world: Simulation) -> None:
 
 
 def test_what_was_resolved_unheard_and_comes_back_is_opened(world: Simulation) -> None:
-    """Channels hear of an opening first, whatever the incident has been through."""
+    """Channels are always notified of an opening before any other event."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({})
     world.tick({}, seconds=130)
@@ -159,7 +159,7 @@ def test_what_was_resolved_unheard_and_comes_back_is_opened(world: Simulation) -
 
 
 def test_incidents_of_one_service_are_one_story(world: Simulation) -> None:
-    """The second is told as an update of the first, once; when the first is over, the second is told by itself."""
+    """A second incident of a service is notified as an update of the first, and separately after the first one ends."""
     world.tick({"shop/p": "page"})
     joined = world.tick({"shop/p": "page", "shop/ttft": "page"})
     also = world.also("shop/p")
@@ -174,7 +174,7 @@ def test_incidents_of_one_service_are_one_story(world: Simulation) -> None:
 
 
 def test_what_ends_within_a_story_was_never_told(world: Simulation) -> None:
-    """Nobody hears the end of what was told as part of another."""
+    """The end of an incident that was notified with another one is not notified."""
     world.tick({"shop/p": "page", "shop/ttft": "ticket"})
     world.tick({"shop/p": "page"})
 
@@ -182,7 +182,7 @@ def test_what_ends_within_a_story_was_never_told(world: Simulation) -> None:
 
 
 def test_a_page_is_never_told_within_a_ticket(world: Simulation) -> None:
-    """What is urgent is opened by itself, also when it becomes so later."""
+    """A page is not grouped under a ticket, even if it was a ticket at first."""
     world.tick({"shop/a": "ticket", "shop/b": "ticket"})
     urgent = world.tick({"shop/a": "ticket", "shop/b": "page"})
 
@@ -190,7 +190,7 @@ def test_a_page_is_never_told_within_a_ticket(world: Simulation) -> None:
 
 
 def test_incidents_that_begin_together_are_one_message(world: Simulation) -> None:
-    """The page is opened, and what begins with it is in its message."""
+    """An incident that starts together with a page is part of the page's message."""
     begun = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
 
     assert [event for event in begun if event[2]] == [("shop/b", "opened", True)]
@@ -198,7 +198,7 @@ def test_incidents_that_begin_together_are_one_message(world: Simulation) -> Non
 
 
 def test_environments_are_stories_of_their_own(world: Simulation) -> None:
-    """What fails in staging is not told with production; what is about all environments is told with either."""
+    """Incidents in different environments are separate groups; one about all environments joins any group."""
     one, other = (replace(world.finding, where={"environment": name}) for name in ("prod", "staging"))
     steps = [
         next_step(None, each, cause=str(at), now=START, has_data=True, patience=PATIENCE)
@@ -210,14 +210,14 @@ def test_environments_are_stories_of_their_own(world: Simulation) -> None:
 
 
 def test_a_silenced_incident_takes_no_other_with_it(world: Simulation) -> None:
-    """What is told with an incident nobody hears of would be lost, so it is told by itself."""
+    """A silenced incident mutes no grouped incidents, because they would not be notified at all."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({"shop/p": "page", "shop/q": "page"}, ["shop/p"]) == [("shop/q", "opened", True)]
 
 
 def test_of_an_acknowledged_incident_only_another_page_is_news(world: Simulation) -> None:
-    """Somebody is there already; a ticket can wait for them."""
+    """With an acknowledged incident, a further ticket is not notified and a further page is."""
     world.tick({"shop/p": "page"})
     world.last["shop/p"] = replace(world.last["shop/p"], acked_at=START, acked_by="ann")
     ticket = world.tick({"shop/p": "page", "shop/t": "ticket"})
@@ -228,7 +228,7 @@ def test_of_an_acknowledged_incident_only_another_page_is_news(world: Simulation
 
 
 def test_many_services_at_once_are_one_message(world: Simulation) -> None:
-    """Five services in one evaluation are one story, with the others in its message."""
+    """Five services that start to fire in one evaluation form one group with one message."""
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
     begun = world.tick(firing)
 
@@ -237,7 +237,7 @@ def test_many_services_at_once_are_one_message(world: Simulation) -> None:
 
 
 def test_many_services_one_after_the_other_become_one_story(world: Simulation) -> None:
-    """The first four were told by themselves; from the fifth on the first one speaks for all."""
+    """The first four services are notified separately; from the fifth on they form one group."""
     told = world.one_by_one("abcdef")
 
     assert [len(events) for events in told] == [1] * 6
@@ -246,7 +246,7 @@ def test_many_services_one_after_the_other_become_one_story(world: Simulation) -
 
 
 def test_what_comes_later_is_told_with_its_own_service(world: Simulation) -> None:
-    """Of a story of many services, the incident of the same one speaks for it."""
+    """In a group of many services, a later incident is grouped with the incident of its service."""
     world.one_by_one("abcde")
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
     firing["b/q"] = "page"
@@ -255,14 +255,14 @@ def test_what_comes_later_is_told_with_its_own_service(world: Simulation) -> Non
 
 
 def test_services_hours_apart_are_not_one_story(world: Simulation) -> None:
-    """A slow series of troubles is not one event."""
+    """Services that start to fire hours apart do not form a group."""
     told = world.one_by_one("abcdefg", seconds=3600)
 
     assert told == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
 
 
 def test_an_slo_that_was_removed_ends_untold_if_nobody_heard(world: Simulation) -> None:
-    """A story's part that is closed says nothing."""
+    """A grouped incident that is closed because its SLO was removed is not notified."""
     world.tick({"shop/p": "page", "shop/q": "page"})
     closed = decide_notifications(
         [close_incident(world.last["shop/q"], "removed", world.now), Step(world.last["shop/p"])], {}, FLEET, world.now
@@ -278,19 +278,19 @@ TICK = st.tuples(
     st.lists(st.sampled_from(CAUSES), unique=True),
     st.sampled_from([10.0, 130.0, 1000.0]),
 )
-# The finding is only ever copied.
+# The tests copy the finding and never change it.
 whatever_happens = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 @whatever_happens
 @given(ticks=st.lists(TICK, max_size=25))
 def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: list[Tick]) -> None:
-    """Whatever fires and whatever silences come and go: no end without a beginning, no second beginning before the end."""
+    """For any sequence of firing and silences, openings and ends alternate in every channel."""
     world = Simulation(finding)
     for firing, _ in world.live_through(ticks):
         for cause, record in world.last.items():
             burns = cause in firing and record.is_open
-            # Nobody is left out: what burns is told, or there is a reason.
+            # Every firing incident is either notified or has a reason for muting.
             assert not burns or record.heard == "open" or record.muted
 
     is_open: dict[str, bool] = {}
@@ -307,7 +307,7 @@ def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: 
 @whatever_happens
 @given(ticks=st.lists(TICK, max_size=12))
 def test_a_page_nobody_excused_is_heard_at_once(finding: Finding, ticks: list[Tick]) -> None:
-    """Every page that burns and is not silenced is open at the channels, or told with another page that is."""
+    """Every firing page without a silence is notified, or is grouped with another page that is notified."""
     world = Simulation(finding)
     for firing, silenced in world.live_through(ticks):
         by_id = {record.id: record for record in world.last.values()}

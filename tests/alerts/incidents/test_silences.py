@@ -1,4 +1,4 @@
-"""Silences: what they are about, when they hold, and how long they are remembered."""
+"""Silences: matching, active period and retention."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def silence(now: datetime, matchers: dict[str, str], length: timedelta = HOUR) -
     ],
 )
 def test_a_silence_fits_what_it_names(finding: Finding, now: datetime, matchers: dict[str, str], fits: bool) -> None:
-    """All it names must be so; what it does not name may be anything; a release is the version it came with."""
+    """All matchers of a silence must match, missing ones match all values, and a release matches as version."""
     about = replace(finding, where={"environment": "prod"})
 
     assert silence(now, matchers).matches(about) is fits
 
 
 def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding, now: datetime) -> None:
-    """It says by whom and until when."""
+    """The reason names the matching silence that ends last, with author and end."""
     shorter, longer = silence(now, {"service": "*"}), replace(silence(now, {"service": "*"}, 2 * HOUR), author="bob")
 
     assert silences.silence_reason(finding, [shorter, longer]) == "silenced by bob until 05:04 UTC on 20 November"
@@ -53,7 +53,7 @@ def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding, now: dat
 
 
 def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) -> None:
-    """One of the future is listed and not in force; ended before it began, it never will be."""
+    """A future silence is listed and not active; ended before its start, it never becomes active."""
     with store.transaction() as connection:
         made = silences.create_silence(
             connection, {"service": "x"}, starts_at=now + HOUR, ends_at=now + 2 * HOUR, author="ann"
@@ -68,7 +68,7 @@ def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) 
 
 
 def test_what_ended_is_remembered_for_395_days(store: Store, now: datetime) -> None:
-    """It is history: who silenced what, and why."""
+    """An ended silence is retained for 395 days."""
     with store.transaction() as connection:
         silences.create_silence(
             connection, {"service": "x"}, starts_at=now, ends_at=now + HOUR, author="ann", comment="why"
@@ -83,7 +83,7 @@ def test_what_ended_is_remembered_for_395_days(store: Store, now: datetime) -> N
 
 
 def test_texts_that_no_database_takes_are_kept_without_them(store: Store, now: datetime) -> None:
-    """NUL and halves of characters come from anywhere."""
+    """NUL characters and unpaired surrogates are removed from texts."""
     with store.transaction() as connection:
         made = silences.create_silence(
             connection,
@@ -99,6 +99,6 @@ def test_texts_that_no_database_takes_are_kept_without_them(store: Store, now: d
 
 
 def test_an_unknown_matcher_is_refused(store: Store, now: datetime) -> None:
-    """It would silence more than was meant."""
+    """An unknown matcher is an error, because the silence would match more incidents than intended."""
     with store.transaction() as connection, pytest.raises(IncidentError, match="a silence has no field 'team'"):
         silences.create_silence(connection, {"team": "x"}, starts_at=now, ends_at=now + HOUR, author="ann")

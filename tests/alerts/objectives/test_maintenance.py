@@ -1,4 +1,4 @@
-"""Planned work: on the clock of its zone, through every jump of that clock."""
+"""Maintenance windows in local time, including clock changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stagelens.alerts.objectives.maintenance import (
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
-# Jumps of an hour, of half an hour, at midnight, and none.
+# Time zones with changes of an hour, of half an hour, at midnight, and without changes.
 ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Beirut", "UTC")]
 START = datetime(2025, 1, 1, tzinfo=UTC)
 moments = st.integers(0, 2 * 366 * 24 * 60).map(lambda minutes: START + minutes * MINUTE)
@@ -34,7 +34,7 @@ calendars = st.builds(MaintenanceCalendar, st.lists(weekly | once, max_size=4).m
 
 @given(calendar=calendars, start=moments, length=st.timedeltas(MINUTE, 40 * DAY))
 def test_work_and_the_rest_are_the_whole(calendar: MaintenanceCalendar, start: datetime, length: timedelta) -> None:
-    """What is planned and what is left cover a stretch once, in order, without overlaps."""
+    """Intervals inside and outside of windows cover a period once, in order and without overlaps."""
     end = start + length
     planned, left = calendar.intervals(start, end), calendar.without(start, end)
 
@@ -45,7 +45,7 @@ def test_work_and_the_rest_are_the_whole(calendar: MaintenanceCalendar, start: d
 
 @given(work=weekly, at=moments)
 def test_what_the_clock_says_is_planned_is_planned(work: WeeklyWindow, at: datetime) -> None:
-    """Whenever the clock of the zone shows a time within the window, on one of its days, it is planned work."""
+    """Every time whose local time is within the window on one of its days is maintenance."""
     shown = at.astimezone(work.zone).replace(tzinfo=None)
     midnight = datetime.combine(shown.date(), datetime.min.time())
     until = work.end if work.end > work.start else work.end + DAY
@@ -57,9 +57,9 @@ def test_what_the_clock_says_is_planned_is_planned(work: WeeklyWindow, at: datet
 
 @given(work=weekly, at=moments)
 def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: WeeklyWindow, at: datetime) -> None:
-    """A window of any week is as long as it is written, but for an hour where the clock jumps."""
+    """A window has its configured length, except for an hour at a clock change."""
     written = work.end - work.start if work.end > work.start else work.end + DAY - work.start
-    # A window that is cut by the edge of the stretch, or touches the next, says nothing.
+    # A window at the edge of the period, or adjacent to the next one, is not checked.
     alone = WeeklyWindow(frozenset({min(work.days)}), work.start, work.end, work.zone)
     found = [
         each
@@ -74,17 +74,17 @@ def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: WeeklyW
 @pytest.mark.parametrize(
     ("day", "start", "end", "expected"),
     [
-        # 01:00 UTC is when Berlin's clock jumps from 2 to 3.
+        # At 01:00 UTC the clock in Berlin changes from 2 to 3.
         ("2026-03-29", "01:30", "03:30", ("2026-03-29T00:30", "2026-03-29T01:30")),
         ("2026-03-29", "02:15", "02:45", ("2026-03-29T00:15", "2026-03-29T01:45")),
-        # And when it goes back from 3 to 2: 02:15 is there twice.
+        # When the clock changes from 3 to 2, 02:15 occurs twice.
         ("2026-10-25", "02:15", "02:45", ("2026-10-25T00:15", "2026-10-25T01:45")),
         ("2026-10-25", "01:00", "04:00", ("2026-10-24T23:00", "2026-10-25T03:00")),
         ("2026-10-24", "23:00", "01:00", ("2026-10-24T21:00", "2026-10-24T23:00")),
     ],
 )
 def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tuple[str, str]) -> None:
-    """Both readings of a time count, so that nobody is paged in the hour that is there twice, or not at all."""
+    """At a clock change both occurrences of a local time are within the window."""
     first = datetime.fromisoformat(day)
     low, high = (timedelta(hours=int(text[:2]), minutes=int(text[3:])) for text in (start, end))
     work = WeeklyWindow(frozenset({first.weekday()}), low, high, BERLIN)
@@ -96,7 +96,7 @@ def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tu
 
 
 def test_work_under_way_says_what_and_until_when() -> None:
-    """Works that meet are one; what goes on every day has no end; outside of all there is none."""
+    """Adjacent windows count as one, a window without gap has no end, and outside of windows there is none."""
     start, hour = datetime(2026, 11, 20, tzinfo=UTC), timedelta(hours=1)
     disks, reboot = (
         OneTimeWindow(start, start + 2 * hour, "new disks"),
@@ -116,7 +116,7 @@ def test_work_under_way_says_what_and_until_when() -> None:
 
 
 def test_without_work_nothing_is_planned() -> None:
-    """An empty calendar leaves everything."""
+    """An empty calendar has no windows."""
     start = datetime(2026, 11, 20, tzinfo=UTC)
 
     assert not MaintenanceCalendar().at(start)

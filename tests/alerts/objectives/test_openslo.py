@@ -1,4 +1,4 @@
-"""OpenSLO v1 documents: what is watched, what is said of the rest, and every mistake with its line."""
+"""OpenSLO v1 documents: supported parts, warnings for other parts, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Problems = Callable[[str], list[str]]
 
 
 def test_documents_become_promises() -> None:
-    """A threshold by reference to an SLI and a data source, and a ratio written inline."""
+    """A threshold with references to an SLI and a data source, and an inline ratio, become SLOs."""
     first, available = read_slo_file(DOCUMENTS, {}).slos
 
     assert (first.name, first.service, first.route, first.objective, first.window, first.indicator) == (
@@ -62,7 +62,7 @@ def test_documents_become_promises() -> None:
 
 
 def test_what_cannot_be_honoured_is_said_with_its_line() -> None:
-    """Slices of time, calendars, other sources and policies: each is named once, and stops nothing."""
+    """Time slices, calendars, other sources and policies are each named in one warning."""
     said = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
 
     own_policy = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
@@ -79,7 +79,7 @@ def test_what_cannot_be_honoured_is_said_with_its_line() -> None:
 
 
 def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:
-    """The value of the objective is in seconds."""
+    """The value of an objective is a latency in seconds."""
     slo_yaml.write_text(LATENCY, encoding="utf-8")
     found = read_slo_file(slo_yaml, {}).slos[0]
 
@@ -87,7 +87,7 @@ def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -
 
 
 def test_several_objectives_are_several_promises(slo_yaml: Path) -> None:
-    """They are told apart by their display names, or by their thresholds."""
+    """SLOs of several objectives are named by display name or threshold."""
     slo_yaml.write_text(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n", encoding="utf-8")
 
     assert [slo.name for slo in read_slo_file(slo_yaml, {}).slos] == [
@@ -97,7 +97,7 @@ def test_several_objectives_are_several_promises(slo_yaml: Path) -> None:
 
 
 def test_documents_stand_beside_a_file_of_our_own(slo_yaml: Path) -> None:
-    """Channels and planned work of the one concern the promises of the other."""
+    """Channels and maintenance windows of the SLO file apply to SLOs of OpenSLO documents."""
     own = """\
 channels: [{kind: slack, webhook_url_env: NOWHERE}]
 maintenance:
@@ -143,14 +143,14 @@ maintenance:
     ],
 )
 def test_a_mistake_names_its_line_and_its_cure(problems: Problems, old: str, new: str, complaint: str) -> None:
-    """OpenSLO documents are checked as strictly as our own file."""
+    """An error in an OpenSLO document has line and fix."""
     found = problems(LATENCY.replace(old, new))
 
     assert any(line.startswith(f"slo.yaml:{complaint}") for line in found), found
 
 
 def test_a_reference_to_nothing_is_told(problems: Problems) -> None:
-    """An SLI that no document defines cannot be counted."""
+    """A reference to an undefined SLI is an error."""
     start, end = LATENCY.index("  indicator:"), LATENCY.index("  timeWindow")
     text = LATENCY[:start] + "  indicatorRef: nothing\n" + LATENCY[end:]
 
@@ -181,7 +181,7 @@ def test_a_reference_to_nothing_is_told(problems: Problems) -> None:
     ],
 )
 def test_a_ratio_needs_both_its_parts(problems: Problems, metric: str, complaint: str) -> None:
-    """Good or bad, and the total of the same requests."""
+    """A ratio needs good or bad, and a total, over the same requests."""
     start, end = LATENCY.index("      thresholdMetric"), LATENCY.index("  timeWindow")
     text = LATENCY[:start] + f"      ratioMetric: {metric}\n" + LATENCY[end:]
 
@@ -222,7 +222,7 @@ maintenance:
 def test_no_junk_anywhere_breaks_the_reader(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, junk: object
 ) -> None:
-    """Whatever stands where something else should: the file is read, or refused with a line for each mistake."""
+    """A document with invalid values anywhere is parsed or refused with a line per error."""
     documents = list(yaml.safe_load_all(WHOLE + DOCUMENTS.read_text(encoding="utf-8")))
     documents = [*documents, yaml.safe_load(LATENCY)]
     holder, key = data.draw(st.sampled_from(list(_places(documents))))
@@ -247,7 +247,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def test_only_openslo_can_be_included(problems: Problems, tmp_path: Path) -> None:
-    """A second file of our own would have channels of its own; a missing one is named."""
+    """Only OpenSLO documents can be included; a missing file is named."""
     (tmp_path / "other.yaml").write_text("slos: []\n", encoding="utf-8")
     said = problems("include: [other.yaml, none.yaml]\n" + LATENCY.replace("apiVersion", "---\napiVersion", 1))
 

@@ -1,4 +1,4 @@
-"""The SLO file: what it says, and every mistake in it with its line, key, value and cure."""
+"""SLO file: content, and errors with line, key, value and fix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Problems = Callable[[str], list[str]]
 
 
 def test_the_example_is_good() -> None:
-    """The example file is read as it is written, with its secrets from the environment."""
+    """The example file is parsed with its secrets from the environment."""
     definitions = read_slo_file(
         EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32}
     )
@@ -50,7 +50,7 @@ def test_the_example_is_good() -> None:
 
 
 def test_every_mistake_is_told_at_once(problems: Problems) -> None:
-    """One run lists all mistakes with line, key, value and cure."""
+    """All errors are reported together, each with line, key, value and fix."""
     text = """\
 slos:
   - name: checkout
@@ -127,12 +127,12 @@ dashbord_url: http://127.0.0.1:8600
     ],
 )
 def test_a_mistake_names_its_line_and_its_cure(problems: Problems, text: str, complaint: str) -> None:
-    """Each kind of mistake says where it is and what to write instead."""
+    """Every kind of error has its position and a fix."""
     assert problems(text)[0].startswith(complaint)
 
 
 def test_a_secret_is_never_shown(slo_yaml: Path, problems: Problems) -> None:
-    """Neither a complaint nor a printed definition holds the address of a webhook."""
+    """Neither an error nor the repr of a definition contains the URL of a webhook."""
     text = GOOD + "channels:\n  - kind: slack\n    webhook_url: hooks.example/T0/SECRET\n"
     complaint = problems(text)
     slo_yaml.write_text(text.replace("hooks.", "https://hooks."), encoding="utf-8")
@@ -142,7 +142,7 @@ def test_a_secret_is_never_shown(slo_yaml: Path, problems: Problems) -> None:
 
 
 def test_numbers_are_good_versions(slo_yaml: Path) -> None:
-    """`version: 2` means the text 2, though YAML reads a number."""
+    """`version: 2` is parsed as the text 2, although YAML reads a number."""
     slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
 
     assert read_slo_file(slo_yaml, {}).slos[0].version == "2"
@@ -150,7 +150,7 @@ def test_numbers_are_good_versions(slo_yaml: Path) -> None:
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))
 def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
-    """Whatever is in the file, it is read or it is refused with a ConfigError."""
+    """Any file content is parsed or raises a ConfigError."""
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
 
@@ -164,7 +164,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, tex
 
 
 def test_check_tells_what_is_promised_and_who_is_told(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A good file exits 0 with each SLO in words, the tiers that can fire, and those that cannot."""
+    """A valid file exits 0 with each SLO in words, and the tiers that can and cannot fire."""
     unreachable = GOOD + "  - {name: rough, service: shop, objective: 0.9, window: 30d}\n"
     slo_yaml.write_text(
         unreachable + "channels: [{kind: slack, webhook_url_env: NOT_SET_ANYWHERE}]\n", encoding="utf-8"
@@ -179,7 +179,7 @@ def test_check_tells_what_is_promised_and_who_is_told(slo_yaml: Path, capsys: py
 
 
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A broken file exits 1, with the problems on the error output."""
+    """An invalid file exits 1 with all errors on standard error."""
     slo_yaml.write_text(GOOD.replace("0.99", "99"), encoding="utf-8")
     status = check.main([str(slo_yaml)])
 
@@ -190,7 +190,7 @@ def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.Capture
 
 
 def test_check_says_when_there_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that does not exist exits 1 with its name."""
+    """A missing file exits 1 with its name."""
     status = check.main([str(tmp_path / "none.yaml")])
 
     assert status == 1
@@ -198,7 +198,7 @@ def test_check_says_when_there_is_no_file(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_broken_file_leaves_the_last_good_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A mistake at reload is reported in state and log, and stops nothing; mending it heals."""
+    """An invalid version at a reload is logged, and the last valid version stays in force until the file is fixed."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
     live = LiveFile(slo_yaml, {})
     live.refresh(NOW)
@@ -211,7 +211,7 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(slo_yaml: Path, caplog:
     assert live.errors == (f"{slo_yaml}:4: slos[0].objective is 99.99; write a ratio between 0 and 1, such as 0.9999",)
     assert "stay in force" in caplog.text
 
-    # Of another length than before: within one tick of the file system's clock only that shows.
+    # A different length, because within one tick of the file system's clock nothing else shows the change.
     slo_yaml.write_text(GOOD.replace("0.99", "0.9995"), encoding="utf-8")
     live.refresh(NOW)
     assert live.errors == ()
@@ -220,7 +220,7 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(slo_yaml: Path, caplog:
 
 
 def test_a_file_that_goes_away_changes_nothing(slo_yaml: Path) -> None:
-    """An editor that moves the file away for a moment does not stop the watch."""
+    """If the file is missing for a moment, the last version stays in force."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
     live = LiveFile(slo_yaml, {})
     live.refresh(NOW)

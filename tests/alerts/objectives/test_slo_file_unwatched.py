@@ -1,4 +1,4 @@
-"""That nobody is watched is said with why and what to do, wherever Stagelens starts."""
+"""Start without an SLO in force: reason and fix are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVICE = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: checkout}\nsp
 
 
 def live(path: Path, text: str) -> LiveFile:
-    """The file at *path* with *text*, read."""
+    """Return the loaded file at *path* with content *text*."""
     path.write_text(text, encoding="utf-8")
     file = LiveFile(path, {})
     file.refresh(NOW)
@@ -34,7 +34,7 @@ def live(path: Path, text: str) -> LiveFile:
 
 @pytest.mark.parametrize("example", [EXAMPLE, EXAMPLE_SLO])
 def test_the_cure_is_a_file_that_works(example: str, tmp_path: Path) -> None:
-    """Copied as it stands it is an SLO, and nobody is told any more that there is none."""
+    """The example in the fix is a valid SLO file."""
     file = live(tmp_path / "slo.yaml", example)
 
     assert [slo.service for slo in read_slo_file(tmp_path / "slo.yaml", {}).slos] == ["checkout"]
@@ -43,7 +43,7 @@ def test_the_cure_is_a_file_that_works(example: str, tmp_path: Path) -> None:
 
 
 def test_each_way_to_watch_nobody_has_its_cure(tmp_path: Path) -> None:
-    """No file, one that is wrong, one that promises nothing."""
+    """A missing file, an invalid file and a file without SLOs each have a fix."""
     none, no_path = why_unwatched(None), why_unwatched(LiveFile(None, {}))
     broken = why_unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
     empty = why_unwatched(live(tmp_path / "open.yaml", SERVICE))
@@ -57,7 +57,7 @@ def test_each_way_to_watch_nobody_has_its_cure(tmp_path: Path) -> None:
 
 
 def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
-    """What was read before is in force: nobody is told that nothing is."""
+    """An invalid version after a valid one reports no missing SLO, because the valid one stays in force."""
     file = live(tmp_path / "slo.yaml", EXAMPLE)
     (tmp_path / "slo.yaml").write_text("slos: 1", encoding="utf-8")
     file.refresh(NOW)
@@ -67,7 +67,7 @@ def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
 
 
 def test_the_start_says_it_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In the log, and in what `stagelens up` prints; with an SLO it names the file."""
+    """The reason is one line in the log and in the output of `stagelens up`; with an SLO the line has the file name."""
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     path = tmp_path / "slo.yaml"
     path.write_text(EXAMPLE, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What an SLO file may promise beside the latency of requests, and what it says of everything that does not go together."""
+"""Kinds of SLOs besides request latency, and errors for invalid combinations."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Problems = Callable[[str], list[str]]
     ],
 )
 def test_every_kind_of_promise_is_read(slo_yaml: Path, keys: str, indicator: Indicator, promise: str) -> None:
-    """Each kind says what the store counts for it, and itself as a sentence."""
+    """Each kind has its indicator and its description as a sentence."""
     more = "".join(f"    {key.strip()}\n" for key in keys.strip("{}").split(","))
     slo_yaml.write_text(BASE + more, encoding="utf-8")
     found = read_slo_file(slo_yaml, {}).slos[0]
@@ -65,7 +65,7 @@ def test_every_kind_of_promise_is_read(slo_yaml: Path, keys: str, indicator: Ind
 
 
 def test_several_thresholds_are_several_promises(slo_yaml: Path) -> None:
-    """Each threshold has its own objective, its own name and therefore its own budget."""
+    """Each threshold is an SLO with objective, name and budget."""
     text = BASE.replace("    objective: 0.99\n", "") + (
         "    thresholds:\n"
         "      - {objective: 0.95, threshold: 200ms}\n"
@@ -81,7 +81,7 @@ def test_several_thresholds_are_several_promises(slo_yaml: Path) -> None:
 
 
 def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
-    """The parts are kept as written, and may add up to the threshold exactly."""
+    """Stage budgets are parsed in order, and may add up exactly to the threshold."""
     slo_yaml.write_text(BASE + "    threshold: 450ms\n    budgets: {queue: 150ms, forward: 300ms}\n", encoding="utf-8")
 
     assert read_slo_file(slo_yaml, {}).slos[0].budgets == (
@@ -146,12 +146,12 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
     ],
 )
 def test_what_does_not_go_together_is_told(problems: Problems, keys: str, complaint: str) -> None:
-    """Each mistake names its line, its key, its value and the cure."""
+    """Each invalid combination has line, key, value and fix."""
     assert f"slo.yaml:{complaint}" in problems(BASE + f"    {keys}\n")
 
 
 def test_thresholds_are_told_apart(problems: Problems) -> None:
-    """The same threshold twice would be two promises of one name; none at all is no promise."""
+    """Duplicate thresholds and an empty list of thresholds are errors."""
     bare = BASE.replace("    objective: 0.99\n", "")
     twice = bare + "    thresholds: [{objective: 0.9, threshold: 1s}, {objective: 0.99, threshold: 1s}]\n"
 
@@ -164,7 +164,7 @@ def test_thresholds_are_told_apart(problems: Problems) -> None:
 
 
 def test_a_stage_that_looks_misspelt_is_a_warning(slo_yaml: Path) -> None:
-    """A stage of one's own may have any name; one letter from ours, it is asked about and taken as it is."""
+    """A custom stage may have any name; one similar to a known stage gets a warning."""
     slo_yaml.write_text(BASE + "    stage: queu\n    threshold: 1s\n", encoding="utf-8")
     found = read_slo_file(slo_yaml, {})
 
@@ -175,7 +175,7 @@ def test_a_stage_that_looks_misspelt_is_a_warning(slo_yaml: Path) -> None:
 
 
 def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
-    """The moment is kept with its zone, written with seconds or without."""
+    """The reset is parsed with its time zone, with or without seconds."""
     for written in ("2026-11-01T01:00+01:00", "2026-11-01T00:00:00Z"):
         slo_yaml.write_text(BASE + f"    reset: {written}\n", encoding="utf-8")
 
@@ -183,7 +183,7 @@ def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
 
 
 def test_maintenance_concerns_whom_it_names(slo_yaml: Path) -> None:
-    """Planned work of one service, of one promise with all its thresholds, or of all."""
+    """A maintenance window applies to one service, to one entry with all its thresholds, or to all SLOs."""
     text = """\
 slos:
   - {name: a, service: shop, objective: 0.99, window: 30d}
@@ -237,14 +237,14 @@ maintenance:
     ],
 )
 def test_a_mistake_in_planned_work_is_told(problems: Problems, entry: str, complaint: str) -> None:
-    """Times without a zone, days and zones that are none, an end before the beginning, and whom nobody knows."""
+    """Missing time zones, invalid days and zones, an end before the start, and unknown names are errors."""
     found = problems(f"{BASE}maintenance:\n  - {entry}\n")
 
     assert found == [f"slo.yaml:7: {complaint}"]
 
 
 def test_the_file_is_read_again_when_one_it_includes_changes(slo_yaml: Path, tmp_path: Path) -> None:
-    """A broken include leaves the last good state; mending it heals."""
+    """A change of an included file reloads the SLO file; an invalid one leaves the last version in force."""
     included = tmp_path / "open.yaml"
     included.write_text((Path(__file__).parent / "openslo.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     slo_yaml.write_text(f"{BASE}include: [open.yaml]\n", encoding="utf-8")

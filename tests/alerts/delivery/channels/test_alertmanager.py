@@ -1,4 +1,4 @@
-"""Alertmanager, the real one: it takes our alerts, `amtool` shows them, and they end when we say so."""
+"""Alertmanager channel against a real Alertmanager: alerts appear in `amtool` and end when they are resolved."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _program(*names: str) -> str:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A running Alertmanager."""
+    """URL of a running Alertmanager."""
     program = _program("prometheus-alertmanager", "alertmanager")
     home = tmp_path_factory.mktemp("alertmanager")
     (home / "alertmanager.yml").write_text(CONFIG, encoding="utf-8")
@@ -63,13 +63,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def shown(url: str) -> list[dict[str, Any]]:
-    """Return what amtool shows."""
+    """Return the alerts that amtool lists."""
     query = [_program("amtool"), f"--alertmanager.url={url}", "--output=json", "alert", "query", "service=magika-demo"]
     return json.loads(subprocess.run(query, check=True, capture_output=True).stdout)
 
 
 def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Message) -> None:
-    """Sent, it is active with our labels and the link; sent again as resolved, it is gone."""
+    """An alert is active with its labels and link after it is sent, and gone after it is sent as resolved."""
     now = time.time()
     finding = replace(message.finding, since=now - 600, where={"environment": "prod"})
     message = replace(message, at=now, opened_at=now, finding=finding)
@@ -95,7 +95,7 @@ def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Mess
 
 
 def test_what_fires_ends_later_than_it_is_sent_again(message: Message) -> None:
-    """Three reminders may be lost before Alertmanager takes it for resolved; labels hold no number."""
+    """The end time allows three lost repetitions before Alertmanager resolves the alert; labels contain no number."""
     alert = alert_payload(message, message.at)
 
     assert 4 * REFRESH.every_seconds <= ENDS_AFTER_SECONDS

@@ -1,4 +1,4 @@
-"""E-mail over real SMTP: what arrives, what is tried again, and that a conversation is one."""
+"""E-mail channel over real SMTP: content, retries and threading."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Open = Callable[..., MailServer]
 
 @pytest.fixture
 def server() -> Iterator[Open]:
-    """Opens mail servers, and closes them."""
+    """Function that starts mail servers, which are closed at the end."""
     opened: list[MailServer] = []
 
     def open_one(moods: Moods = WILLING, **settings: Any) -> MailServer:
@@ -57,7 +57,7 @@ def mail(server: MailServer, **settings: Any) -> EmailChannel:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate for localhost with its key, signed by itself."""
+    """Self-signed certificate for localhost, with its key."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("no openssl on this machine; `apt-get install openssl`")
@@ -76,7 +76,7 @@ def context_of(certificate: Path) -> ssl.SSLContext:
 
 
 def test_an_incident_is_one_conversation(server: Open, message: Message) -> None:
-    """Later mails answer the first, by its id; each has a text and an HTML, and people of two addresses get it."""
+    """Later mails reply to the first one; each mail has text and HTML parts and goes to all recipients."""
     one = server()
     channel = mail(one, recipients=("a@example.com", "B <b@example.com>"))
     reference = channel.send(message)
@@ -90,14 +90,14 @@ def test_an_incident_is_one_conversation(server: Open, message: Message) -> None
 
 
 def content(part: Any) -> bytes:
-    """Return what a part of a mail holds, decoded."""
+    """Return the decoded content of a mail part."""
     found = part.get_payload(decode=True)
     assert isinstance(found, bytes)
     return found
 
 
 def test_the_chart_comes_with_the_page(server: Open, message: Message) -> None:
-    """As a part beside the HTML, which names it by its id and says what it shows; the text has its row of bars."""
+    """The chart is related to the HTML part, which refers to it by id with alternative text; the text part has a sparkline."""
     one = server()
     mail(one).send(message)
     whole, text, related, page, image = one.taken[0].walk()
@@ -114,7 +114,7 @@ def test_the_chart_comes_with_the_page(server: Open, message: Message) -> None:
 
 
 def test_without_a_course_there_is_no_chart(server: Open, message: Message) -> None:
-    """And nothing refers to one."""
+    """A finding without a time series has no chart and no reference to one."""
     one = server()
     mail(one).send(replace(message, finding=replace(message.finding, course=None)))
 
@@ -123,7 +123,7 @@ def test_without_a_course_there_is_no_chart(server: Open, message: Message) -> N
 
 
 def test_a_repeat_has_the_same_id(server: Open, message: Message) -> None:
-    """Mail programs that look show it once."""
+    """A repeated mail has the same message id, so that mail programs can detect the duplicate."""
     one = server()
     for repeat in (False, True):
         mail(one).send(replace(message, repeat=repeat))
@@ -144,7 +144,7 @@ def test_a_repeat_has_the_same_id(server: Open, message: Message) -> None:
 def test_4xx_is_tried_again_and_5xx_is_not(
     server: Open, message: Message, answers: dict[str, str], permanent: bool, said: str
 ) -> None:
-    """RFC 5321: the first digit says it."""
+    """RFC 5321: a reply of 4xx is temporary, one of 5xx is permanent."""
     with pytest.raises(ChannelError, match=said) as refused:
         mail(server(answers=answers)).send(message)
 
@@ -153,7 +153,7 @@ def test_4xx_is_tried_again_and_5xx_is_not(
 
 
 def test_a_server_that_hangs_up_may_have_taken_it(server: Open, message: Message) -> None:
-    """After the text was sent, silence is an unknown outcome; before a connection there was nothing to take."""
+    """A connection lost after the text was sent is an unknown outcome; without a connection nothing was sent."""
     with pytest.raises(OutcomeUnknownError, match="sent no response"):
         mail(server(answers={".": ""})).send(message)
     closed = server()
@@ -165,7 +165,7 @@ def test_a_server_that_hangs_up_may_have_taken_it(server: Open, message: Message
 
 
 def test_who_must_sign_in_does(server: Open, message: Message) -> None:
-    """With the right password it is taken; a wrong one is shown to nobody, even if the server repeats it."""
+    """Login works with the right password; a wrong password is not part of the error, even if the server repeats it."""
     one = server(password=RIGHT)
     mail(one, user="stagelens", password=RIGHT).send(message)
     wrong = mail(server(answers={"AUTH": f"535 {WRONG} is wrong"}), user="stagelens", password=WRONG)
@@ -178,7 +178,7 @@ def test_who_must_sign_in_does(server: Open, message: Message) -> None:
 
 
 def test_starttls_is_insisted_on(server: Open, message: Message) -> None:
-    """A server without it gets no password and no mail."""
+    """A server without STARTTLS receives no password and no mail."""
     with pytest.raises(ChannelError, match="STARTTLS") as refused:
         mail(server(), security="starttls").send(message)
 
@@ -189,7 +189,7 @@ def test_starttls_is_insisted_on(server: Open, message: Message) -> None:
 def test_a_certificate_nobody_vouches_for_is_refused(
     server: Open, message: Message, certificate: Path, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """Until it is among those that are trusted, by the name of the server; then the mail goes out encrypted."""
+    """A self-signed certificate is refused until it is trusted; then the mail is sent encrypted."""
     one = server(context=context_of(certificate), implicit=security == "tls")
     with pytest.raises(ChannelError, match="certificate is not valid"):
         mail(one, security=security).send(message)
@@ -205,7 +205,7 @@ def test_a_certificate_nobody_vouches_for_is_refused(
 def test_a_mail_server_that_may_not_be_called_is_not(
     server: Open, message: Message, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """By its address, by where its name leads, and by the list; the mail waits for that to be mended."""
+    """The egress policy refuses a mail server by address, by resolved name and by allow-list; the message waits."""
     one = mail(server(), security=security)
     real = socket.getaddrinfo
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 25)) for each in ("127.0.0.1", "169.254.169.254")]
@@ -228,7 +228,7 @@ def test_a_mail_server_that_may_not_be_called_is_not(
 def test_the_next_address_of_a_mail_server_is_tried(
     server: Open, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that answers is enough; a name that is none is a server that cannot be reached."""
+    """If the first address of the mail server fails, the next one is used; an unknown host name is an error."""
     one = server()
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, one.port)) for each in ("127.0.0.2", "127.0.0.1")]
     with pytest.raises(ChannelError, match=r"cannot be reached: mail\.\.example is not a host name"):
@@ -240,7 +240,7 @@ def test_the_next_address_of_a_mail_server_is_tried(
 
 
 def test_names_cannot_add_headers(server: Open, message: Message) -> None:
-    """A service called with a line break is one line of the subject."""
+    """A service name with a line break becomes one line of the subject."""
     one = server()
     mail(one).send(replace(message, finding=replace(message.finding, service="x\r\nBcc: eve@example.com")))
 
@@ -248,7 +248,7 @@ def test_names_cannot_add_headers(server: Open, message: Message) -> None:
 
 
 def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line of its greeting comes in time; the last one never does."""
+    """A server that sends its greeting slowly, each line within the timeout, is stopped by the deadline."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     with trickling(b"220-mail.example\r\n", b"220-busy\r\n", listens_first=False) as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
@@ -260,7 +260,7 @@ def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monk
 
 
 def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of a reply are collected by smtplib."""
+    """The total size of server replies is limited, because smtplib collects all lines."""
     monkeypatch.setattr(smtp, "_MAX_REPLY_BYTES", 10_000)
     with trickling(b"220-busy\r\n" * 2000, listens_first=False) as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
@@ -271,9 +271,9 @@ def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypa
 def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline covers the handshake."""
+    """The deadline covers the TLS handshake."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
-    # The head of a record of 16 kB.
+    # Header of a TLS record of 16 kB.
     with trickling(b"\x16\x03\x03\x40\x00") as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
         with pytest.raises(ChannelError, match="cannot be reached"):
@@ -281,7 +281,7 @@ def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
 
 
 def test_a_failed_tls_handshake_leaves_no_timer(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would cancel the timer of its deadline."""
+    """A failed TLS handshake cancels the timer of its deadline."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 3600.0)
     with trickling(b"no TLS at all\r\n") as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)

@@ -1,4 +1,4 @@
-"""The dead man's switch and the announcement of releases: what leaves from where messages are sent, beside messages."""
+"""Heartbeats (dead man's switch) and release announcements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Traffic = Callable[..., None]
 
 
 class Watcher(Receiver):
-    """A service that expects pings."""
+    """Receiver that expects pings."""
 
     def __init__(self) -> None:
         super().__init__(Moods(failing=0.0))
@@ -34,7 +34,7 @@ class Watcher(Receiver):
         self.status = 200
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Count it."""
+        """Count a ping."""
         del headers, body
         assert path == "/ping/secret-uuid-1"
         self.pings += 1
@@ -51,12 +51,12 @@ def watcher() -> Iterator[Watcher]:
 
 @dataclass
 class Clock:
-    """A clock the test sets."""
+    """Clock that the test sets."""
 
     at: float = AT
 
     def __call__(self) -> float:
-        """Say the time in Unix seconds."""
+        """Return the time in Unix seconds."""
         return self.at
 
 
@@ -65,13 +65,13 @@ def pulse(store: Store, watcher: Watcher, clock: Clock) -> HeartbeatPinger:
 
 
 def evaluated(store: Store, at: float) -> None:
-    """Note an evaluation without an error."""
+    """Record a successful evaluation."""
     with store.transaction() as connection:
         lease.hold(connection, EVALUATED_LEASE, "me", at, 30.0)
 
 
 def test_it_pings_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
-    """Not before the first one, and not after the last one is too old."""
+    """Pings start after the first evaluation, are one minute apart, and stop when the last evaluation is too old."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     beating.step()
@@ -87,7 +87,7 @@ def test_it_pings_once_a_minute_while_evaluations_succeed(store: Store, watcher:
 
 
 def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, message: Message) -> None:
-    """A page that nobody takes for two minutes is an alert that does not work."""
+    """A page that no receiver accepts for two minutes stops the pings."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     with store.transaction() as connection:
@@ -110,7 +110,7 @@ def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, me
 
 
 def test_it_stops_while_the_database_is_away(store: Store, watcher: Watcher) -> None:
-    """Nobody can tell whether alerts work then; when it is back, so are the pings."""
+    """Pings stop while the database is unavailable, and resume afterwards."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     evaluated(store, AT)
@@ -129,7 +129,7 @@ def test_it_stops_while_the_database_is_away(store: Store, watcher: Watcher) -> 
 def test_only_who_waits_for_an_evaluation_for_long_says_so(
     store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each start would have a warning that means nothing."""
+    """A missing first evaluation is logged only after some time, so that a normal start logs no warning."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     beating.step()
@@ -145,7 +145,7 @@ def test_only_who_waits_for_an_evaluation_for_long_says_so(
 def test_a_watcher_that_is_not_content_is_said_once(
     store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The trouble stands in the log, once, without the address, which is a secret."""
+    """An error of the receiver is logged once, without its URL, which is a secret."""
     clock = Clock()
     watcher.status = 404
     beating = pulse(store, watcher, clock)
@@ -161,14 +161,14 @@ def test_a_watcher_that_is_not_content_is_said_once(
 
 @dataclass
 class Hears:
-    """A channel that wants to know of releases."""
+    """Channel that accepts release notices."""
 
     name: str = "pagerduty"
     heard: list[ReleaseNotice] = field(default_factory=list[ReleaseNotice])
     trouble: list[ChannelError] = field(default_factory=list[ChannelError])
 
     def announce(self, release: ReleaseNotice) -> None:
-        """Hear of it, or refuse to."""
+        """Accept the notice, or raise an error."""
         if self.trouble:
             raise self.trouble.pop()
         self.heard.append(release)
@@ -176,7 +176,7 @@ class Hears:
 
 @pytest.fixture
 def released(traffic: Traffic, now: datetime) -> datetime:
-    """Version 2 of the shop began to serve half an hour ago, after version 1."""
+    """Store in which version 2 of the shop started to serve half an hour ago, after version 1."""
     for start, version in ((timedelta(hours=2), "1"), (timedelta(minutes=30), "2")):
         traffic(now - start, timedelta(seconds=30), {5: {"forward": 0.02}}, service="shop", version=version)
     return now - timedelta(minutes=30)
@@ -187,7 +187,7 @@ def herald(store: Store, channel: Hears, at: float) -> ReleaseAnnouncer:
 
 
 def test_a_release_is_told_once(store: Store, released: datetime, now: datetime) -> None:
-    """However many processes look, and however often; the first version of a service is no release."""
+    """Several processes and several steps send a release once; the first version of a service is not announced."""
     channel = Hears()
     for seconds in (0, 60, 3000):
         for _ in range(2):
@@ -199,7 +199,7 @@ def test_a_release_is_told_once(store: Store, released: datetime, now: datetime)
 
 
 def test_a_release_that_was_refused_is_told_later(store: Store, released: datetime, now: datetime) -> None:
-    """A transient refusal waits a minute; one for good is not tried again."""
+    """A transient error is retried after a minute; a permanent error is not retried."""
     channel = Hears(trouble=[ChannelError("no", permanent=False)])
     for seconds in (0, 30, 61):
         herald(store, channel, now.timestamp() + seconds).step()
@@ -212,7 +212,7 @@ def test_a_release_that_was_refused_is_told_later(store: Store, released: dateti
 
 
 def test_old_versions_are_no_news(store: Store, released: datetime, now: datetime) -> None:
-    """Whoever sets up PagerDuty today does not hear of yesterday's deploys, nor of services nobody watches."""
+    """Releases of the previous day and of services without an SLO are not announced."""
     channel = Hears()
     herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
     ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
@@ -222,7 +222,7 @@ def test_old_versions_are_no_news(store: Store, released: datetime, now: datetim
 
 
 def test_pagerduty_gets_a_change_event() -> None:
-    """Within the rules of /v2/change/enqueue, with a link that compares the two."""
+    """The change event follows the rules of /v2/change/enqueue and has a link that compares both versions."""
     service = PagerDutyService(Moods(failing=0.0))
     PagerDutyChannel("pagerduty", "K" * 32, service.url).announce(
         ReleaseNotice("shop", "2", "1", AT, "https://dash.example/compare")
@@ -234,7 +234,7 @@ def test_pagerduty_gets_a_change_event() -> None:
 
 
 def incident(message: Message) -> dict[str, Any]:
-    """Return the row of the incident *message* opens."""
+    """Return the database row of the incident that *message* opens."""
     return {
         "id": message.incident,
         "cause": "slo:x",

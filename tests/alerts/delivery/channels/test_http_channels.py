@@ -1,4 +1,4 @@
-"""One send of a channel: what counts as accepted, what is tried again, and what a receiver's answer tells people."""
+"""One delivery of an HTTP channel: accepted responses, errors that are retried, and error texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.trickle import trickling
 
 @dataclass
 class Answer:
-    """What the receiver says to everything; status 0 is a cut connection."""
+    """Response of the receiver to every request; status 0 closes the connection."""
 
     status: int = 200
     body: bytes = b"ok"
@@ -36,12 +36,12 @@ class Answer:
 
 @pytest.fixture
 def answer() -> Iterator[Answer]:
-    """A receiver whose answer the test chooses."""
+    """Receiver whose response the test chooses."""
     planned = Answer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            """Answer as planned."""
+            """Send the chosen response."""
             self.rfile.read(int(self.headers["Content-Length"]))
             planned.paths.append(self.path)
             if planned.status:
@@ -52,7 +52,7 @@ def answer() -> Iterator[Answer]:
                 self.wfile.write(planned.body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-            """Say nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     planned.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -72,7 +72,7 @@ def refusal(channel: SlackWebhook | PagerDutyChannel | WebhookChannel, message: 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 404, 408, 409, 410, 425, 429, 500, 502, 503, 504])
 def test_only_some_answers_are_worth_another_try(answer: Answer, message: Message, status: int) -> None:
-    """4xx other than 408, 409, 425 and 429 is permanent; 5xx is not."""
+    """A status of 4xx except 408, 409, 425 and 429 is permanent; 5xx is temporary."""
     answer.status, answer.body = status, b"no_service"
     error = refusal(SlackWebhook("slack", answer.url), message)
 
@@ -81,14 +81,14 @@ def test_only_some_answers_are_worth_another_try(answer: Answer, message: Messag
 
 
 def test_a_wait_that_was_asked_for_is_passed_on(answer: Answer, message: Message) -> None:
-    """`Retry-After` comes with the error."""
+    """The error contains the delay from `Retry-After`."""
     answer.status, answer.headers = 429, {"Retry-After": "17"}
 
     assert refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message).retry_after_seconds == 17
 
 
 def test_slack_without_its_ok_is_not_accepted(answer: Answer, message: Message) -> None:
-    """A 200 from something that is not Slack, such as a login page, is no delivery."""
+    """A response of 200 without `ok`, such as a login page, is not a delivery to Slack."""
     answer.body = b"<html>log in</html>"
     error = refusal(SlackWebhook("slack", answer.url), message)
 
@@ -96,7 +96,7 @@ def test_slack_without_its_ok_is_not_accepted(answer: Answer, message: Message) 
 
 
 def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message) -> None:
-    """The request was sent and no answer came: the receiver may have taken it."""
+    """A connection closed after the request is an unknown outcome."""
     answer.status = 0
     error = refusal(WebhookChannel("webhook", answer.url), message)
 
@@ -105,7 +105,7 @@ def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message
 
 
 def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Message) -> None:
-    """A refused connection is a known outcome, to be tried again."""
+    """A refused connection is a known failure that is retried."""
     error = refusal(WebhookChannel("webhook", "http://127.0.0.1:9"), message)
 
     assert not isinstance(error, OutcomeUnknownError)
@@ -114,7 +114,7 @@ def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Mess
 
 
 def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Message) -> None:
-    """The base URL is a setting, for the EU and for tests; 202 is accepted."""
+    """The base URL is a setting, for the EU and for tests; a status of 202 means accepted."""
     answer.status, answer.body = 202, b"{}"
     reference = PagerDutyChannel("pagerduty", "K" * 32, answer.url + "/").send(message)
 
@@ -123,7 +123,7 @@ def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Messag
 
 
 def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> None:
-    """The address of a webhook is a secret; errors are shown on the dashboard."""
+    """The URL of a webhook is a secret and never appears in errors, which the dashboard shows."""
     answer.status = 500
     secret = f"{answer.url}/services/T0/B0/SECRET"
     errors = [
@@ -136,7 +136,7 @@ def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> N
 
 
 def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, message: Message) -> None:
-    """Web frameworks answer "Cannot POST /the/path"; a routing key comes back in an error."""
+    """A response that repeats the URL or a routing key is redacted in the error."""
     path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
     answer.status, answer.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
     hook = refusal(SlackWebhook("slack", answer.url + path), message)
@@ -148,7 +148,7 @@ def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, mes
 
 
 def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> None:
-    """RFC 9110 allows both; one that is over is no wait, and nonsense is none at all."""
+    """Retry-After accepts a date (RFC 9110); a past date means no delay, and invalid text is ignored."""
     waits: list[float | None] = []
     for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
         answer.status, answer.headers = 503, {"Retry-After": text}
@@ -160,7 +160,7 @@ def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> 
 
 
 def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Message) -> None:
-    """A login page with a 200 is no page to anybody."""
+    """A status of 200 instead of 202, such as a login page, is not a delivery to PagerDuty."""
     error = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
 
     assert (error.permanent, str(error)) == (
@@ -170,7 +170,7 @@ def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Mes
 
 
 def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the receiver made of it is not known then."""
+    """A response without end is an unknown outcome."""
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
     answer.body = b"x" * 100_000
     error = refusal(WebhookChannel("webhook", answer.url), message)
@@ -185,7 +185,7 @@ def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, mon
 def test_an_answer_that_trickles_does_not_hold_the_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    """Each byte of head or body comes in time: the receiver may have taken the message."""
+    """A response that arrives byte by byte exceeds the deadline, and the outcome is unknown."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.3)
     with trickling(beginning) as port:
         error = refusal(WebhookChannel("webhook", f"http://127.0.0.1:{port}"), message)
@@ -195,7 +195,7 @@ def test_an_answer_that_trickles_does_not_hold_the_channel(
 
 
 def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, message: Message) -> None:
-    """Once: what it refuses then is refused."""
+    """If Slack refuses the blocks, the text is sent once; a second refusal is final."""
     answer.status, answer.body = 400, b"invalid_blocks"
     error = refusal(SlackWebhook("slack", answer.url), message)
 
@@ -204,7 +204,7 @@ def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, 
 
 
 def test_a_name_lookup_that_hangs_is_no_unknown_outcome(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was sent, so the message is no possible repeat; and the deadline does not wait for the lookup."""
+    """A name lookup that hangs is a known failure, because nothing was sent, and does not delay the deadline."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))

@@ -1,4 +1,4 @@
-"""The channels of the SLO file: every kind, its secrets, and what is said about mistakes."""
+"""Channels of the SLO file: all kinds, their secrets, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def complaint(tmp_path: Path, channel: str) -> str:
 
 
 def test_every_kind_is_read(tmp_path: Path) -> None:
-    """One line each, with the usual defaults."""
+    """Every kind is parsed from one line, with its defaults."""
     found = entries(
         tmp_path,
         "kind: slack, webhook_url_env: URL",
@@ -59,7 +59,7 @@ def test_every_kind_is_read(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
-    """Whatever prints an entry, as a log does, shows no secret of it."""
+    """The text of a channel entry contains no secret."""
     shown = repr(
         entries(
             tmp_path,
@@ -77,7 +77,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
-    """As Kubernetes and Docker mount them; the line break at the end is none of it."""
+    """A secret is read from a file, as mounted by Kubernetes and Docker; the final line break is ignored."""
     (tmp_path / "token").write_text("xoxb-from-file\n", encoding="utf-8")
     found = entries(tmp_path, f"kind: slack, token_file: {tmp_path / 'token'}, channel: C0123456789")
 
@@ -95,7 +95,7 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacking: str) -> None:
-    """The file is right, the machine is not: messages wait until it is."""
+    """A missing secret is not an error of the file: the entry names it, and messages wait."""
     entry = entries(tmp_path, channel)[0]
 
     assert (entry.lacking, entry.channel, entry.heartbeat) == (lacking, None, None)
@@ -135,5 +135,5 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacki
     ],
 )
 def test_a_mistake_is_named_with_its_cure(tmp_path: Path, channel: str, said: str) -> None:
-    """Which key, what it says, what to write."""
+    """An error names the key, the value and the fix."""
     assert complaint(tmp_path, channel).startswith(said)

@@ -1,4 +1,4 @@
-"""Secrets in files: read again when somebody rotates them, and never lost to a moment without one."""
+"""Secrets in files: reloaded after a rotation, and retained while the file is missing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250
 
 @pytest.fixture
 def token(tmp_path: Path) -> Path:
-    """Where the secret is."""
+    """Path of the secret file."""
     return tmp_path / "token"
 
 
 @pytest.fixture
 def live(slo_yaml: Path, token: Path) -> LiveFile:
-    """An SLO file with a channel whose secret is in a file."""
+    """SLO file with a channel whose secret is in a file."""
     slo_yaml.write_text(f"{SLO}channels:\n  - {{kind: slack, channel: C0123456789, token_file: {token}}}\n")
     return LiveFile(slo_yaml, {})
 
 
 def entry(live: LiveFile) -> ChannelEntry:
-    """Return the channel as it is after another look at the files."""
+    """Return the channel entry after a reload."""
     live.refresh(NOW)
     assert live.current is not None
     return live.current.channels[0]
@@ -40,7 +40,7 @@ def bot(secret: str) -> SlackBot:
 
 
 def test_a_rotated_secret_is_used_from_then_on(live: LiveFile, token: Path) -> None:
-    """Written anew, or put in its place as Kubernetes does: a link that leads to another folder."""
+    """A rotated secret is used, whether the file is rewritten or replaced by a symbolic link as in Kubernetes."""
     token.write_text("xoxb-first\n")
     first = entry(live).channel
     token.write_text("xoxb-second\n")
@@ -60,7 +60,7 @@ def test_a_rotated_secret_is_used_from_then_on(live: LiveFile, token: Path) -> N
 
 
 def test_a_secret_that_comes_later_ends_the_wait(live: LiveFile, token: Path) -> None:
-    """Messages wait while there is none; no restart is needed once there is."""
+    """Messages wait while the secret is missing; when it appears, no restart is needed."""
     before = entry(live)
     token.write_text("xoxb-late")
 
@@ -82,7 +82,7 @@ def test_a_secret_that_comes_later_ends_the_wait(live: LiveFile, token: Path) ->
 def test_a_file_without_a_secret_takes_none_away(
     live: LiveFile, token: Path, content: bytes | None, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one it held before is used on, and the log says so, without showing it; a good one counts again."""
+    """If the file becomes empty, the previous secret stays in use and a log line reports it without the secret."""
     token.write_text("xoxb-good")
     entry(live)
     if content is None:
@@ -99,7 +99,7 @@ def test_a_file_without_a_secret_takes_none_away(
 
 
 def test_another_file_inherits_nothing(live: LiveFile, slo_yaml: Path, token: Path) -> None:
-    """A path that is written differently is another secret: until it is there, messages wait."""
+    """A different path is a different secret, so messages wait until that file exists."""
     token.write_text("xoxb-first")
     entry(live)
     slo_yaml.write_text(slo_yaml.read_text().replace(str(token), f"{token}-2"))

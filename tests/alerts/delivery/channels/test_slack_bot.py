@@ -1,4 +1,4 @@
-"""Slack by a bot token: one message that always shows how it stands, its turns in a thread, and never twice."""
+"""Slack channel with a bot token: one message per incident, transitions in its thread, and no duplicates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WILLING = Moods(failing=0.0)
 
 @pytest.fixture
 def slack() -> Iterator[SlackWorkspace]:
-    # A page of two, so that whoever looks has to turn it.
+    # Two messages per page, so that a search reads several pages.
     workspace = SlackWorkspace(WILLING, page=2)
     yield workspace
     workspace.close()
@@ -28,14 +28,14 @@ def slack() -> Iterator[SlackWorkspace]:
 
 
 class Says(SlackWorkspace):
-    """Something that answers everything alike."""
+    """Receiver that sends the same response to every request."""
 
     def __init__(self, status: int, said: bytes) -> None:
         super().__init__(WILLING)
         self._says = status, said
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Answer."""
+        """Send the response."""
         del path, headers, body
         return self._says
 
@@ -45,7 +45,7 @@ def bot(workspace: SlackWorkspace) -> SlackBot:
 
 
 def stamp_of(reference: str) -> str:
-    """Return by what Slack knows the message."""
+    """Return the timestamp that identifies the message in Slack."""
     return reference.split(":")[1]
 
 
@@ -61,7 +61,7 @@ def later(message: Message, transition: Transition, reference: str = "") -> Mess
 
 
 def test_an_incident_is_one_message_with_a_thread(slack: SlackWorkspace, message: Message) -> None:
-    """Its message shows how it stands now; what happened since stands in the thread below."""
+    """The message shows the current state, and its thread contains the transitions."""
     reference = bot(slack).send(message)
     again = bot(slack).send(later(message, "resolved", reference))
 
@@ -72,7 +72,7 @@ def test_an_incident_is_one_message_with_a_thread(slack: SlackWorkspace, message
 
 
 def test_a_repeat_is_looked_for_before_it_is_sent(slack: SlackWorkspace, message: Message) -> None:
-    """What arrived although nobody answered is found by the name it carries, however far back, and not sent again."""
+    """A message whose response was lost is found by its metadata on any page of the history, and not sent again."""
     mine = bot(slack).send(message)
     for number in range(3):
         bot(slack).send(replace(message, incident=f"sl-other-{number}"))
@@ -87,14 +87,14 @@ def test_a_repeat_is_looked_for_before_it_is_sent(slack: SlackWorkspace, message
 
 
 def test_a_repeat_that_never_arrived_is_sent(slack: SlackWorkspace, message: Message) -> None:
-    """Looked for, not found, sent, and it need not say that it may be a duplicate."""
+    """A message that is not found is sent without the note about a possible duplicate."""
     bot(slack).send(replace(message, repeat=True))
 
     assert "may be a duplicate" not in str(slack.parents[0]["said"])
 
 
 def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message) -> None:
-    """Without the scope the message is sent all the same: twice is better than never."""
+    """Without the scope to read, the message is sent with a note that it may be a duplicate."""
     slack.scopes = frozenset({"chat:write"})
     reference = bot(slack).send(message)
     bot(slack).send(replace(message, repeat=True))
@@ -106,7 +106,7 @@ def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message
 
 
 def test_a_later_turn_finds_the_message_nobody_heard_back_from(slack: SlackWorkspace, message: Message) -> None:
-    """When the first message was cut off and then overtaken, the next one continues it and opens no second one."""
+    """A later transition updates the message of a lost response instead of posting a new one."""
     bot(slack).send(message)
     reference = bot(slack).send(later(message, "resolved"))
 
@@ -115,7 +115,7 @@ def test_a_later_turn_finds_the_message_nobody_heard_back_from(slack: SlackWorks
 
 
 def test_a_message_that_is_gone_is_begun_anew(slack: SlackWorkspace, message: Message) -> None:
-    """Somebody deleted it: the next turn is a message of its own, and the ones after go there."""
+    """If the message was deleted, the next transition posts a new one, which later transitions update."""
     reference = bot(slack).send(later(message, "updated", f"{CHANNEL}:1.000000"))
 
     assert stamp_of(reference) == slack.parents[0]["ts"]
@@ -123,7 +123,7 @@ def test_a_message_that_is_gone_is_begun_anew(slack: SlackWorkspace, message: Me
 
 
 def test_blocks_slack_does_not_take_become_text_once(slack: SlackWorkspace, message: Message) -> None:
-    """The words get through with the link; what Slack refuses even then is refused for good."""
+    """If Slack refuses the blocks, plain text with the link is sent; a second refusal is final."""
     slack.refuse_once = ["invalid_blocks"]
     bot(slack).send(message)
     slack.refuse_once = ["invalid_blocks", "no_text"]
@@ -151,7 +151,7 @@ def test_blocks_slack_does_not_take_become_text_once(slack: SlackWorkspace, mess
     ],
 )
 def test_a_refusal_within_a_200_is_one(slack: SlackWorkspace, message: Message, word: str, permanent: bool) -> None:
-    """`ok: false` is no delivery; which words pass by themselves is Slack's to say."""
+    """A response with `ok: false` is an error, and its code decides whether it is temporary."""
     slack.refuse_once = [word, word]
     with pytest.raises(ChannelError, match=word) as refused:
         bot(slack).send(message)
@@ -161,7 +161,7 @@ def test_a_refusal_within_a_200_is_one(slack: SlackWorkspace, message: Message, 
 
 
 def test_an_answer_that_is_not_slacks_leaves_it_open(message: Message) -> None:
-    """A login page with a 200 may stand before or behind Slack: the next try looks first."""
+    """A response that is not from the Slack API is an unknown outcome, so the next attempt searches first."""
     workspace = Says(200, b"[1, 2]")
     with pytest.raises(OutcomeUnknownError, match="not a Slack API response"):
         bot(workspace).send(message)
@@ -169,7 +169,7 @@ def test_an_answer_that_is_not_slacks_leaves_it_open(message: Message) -> None:
 
 
 def test_the_token_is_never_shown(message: Message) -> None:
-    """Neither by a receiver that repeats it, nor by the channel's own name for itself."""
+    """Neither an error nor the repr of the channel contains the token."""
     workspace = Says(403, f"bad token {TOKEN}".encode())
     with pytest.raises(ChannelError) as refused:
         bot(workspace).send(message)

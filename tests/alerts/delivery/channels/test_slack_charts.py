@@ -1,4 +1,4 @@
-"""Charts in Slack: in the message when Slack takes them, and never at the cost of it."""
+"""Charts in Slack messages: added after the message is accepted, and never a reason for a failed message."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ UPLOAD = ["files.getUploadURLExternal", "upload", "files.completeUploadExternal"
 
 @dataclass
 class Watch:
-    """A clock that moves when somebody waits."""
+    """Clock that advances when the code waits."""
 
     now: float = 0.0
     waits: list[float] = field(default_factory=list[float])
 
     def clock(self) -> float:
-        """Say the time."""
+        """Return the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Advance the clock."""
         self.waits.append(seconds)
         self.now += seconds
 
@@ -68,13 +68,13 @@ def later(message: Message, transition: Any, reference: str) -> Message:
 
 
 def shown(said: dict[str, Any]) -> str:
-    """Return how it goes as *said* shows it: the id of a file, bars, or nothing."""
+    """Return the form of the trend in *said*: a file id, a sparkline, or nothing."""
     images = [block["slack_file"]["id"] for block in said.get("blocks", ()) if block["type"] == "image"]
     return images[0] if images else "bars" if "█" in str(said.get("blocks")) else ""
 
 
 def test_the_message_is_there_before_its_chart_is(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """Nothing waits for a picture: it takes the place of the bars when Slack has it."""
+    """The message is sent first; the chart then replaces the sparkline."""
     reference = bot.send(message)
     file = slack.files["F000000000"]
 
@@ -102,7 +102,7 @@ def test_without_a_chart_the_message_is_what_it_was(
     caplog: pytest.LogCaptureFixture,
     trouble: tuple[str, str, str],
 ) -> None:
-    """Whatever goes wrong: the bars stay, the log says it once, and for a while nobody tries again."""
+    """After a failed upload the sparkline stays, one log line reports it, and uploads pause."""
     method, word, logged = trouble
     if word:
         slack.refuse = {method: word}
@@ -122,7 +122,7 @@ def test_without_a_chart_the_message_is_what_it_was(
 def test_charts_come_back_by_themselves(
     slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a rest it is tried again; trouble that goes on is not said again, trouble that is new is."""
+    """Uploads resume after the pause; the same error is not logged again, a new one is."""
     slack.refuse = {"upload": "500"}
     seen: list[str] = []
     for number, refused in enumerate([True, True, False, True]):
@@ -139,7 +139,7 @@ def test_charts_come_back_by_themselves(
 def test_slack_may_look_at_a_file_for_a_moment(
     slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, case: tuple[int, str]
 ) -> None:
-    """Until it has, it calls the block invalid; one file is uploaded, and it is not waited for long."""
+    """While Slack processes the file, updates fail with invalid blocks and are retried for a limited time with one upload."""
     slack.looks_at_files, end = case
     bot.send(message)
 
@@ -149,7 +149,7 @@ def test_slack_may_look_at_a_file_for_a_moment(
 
 
 def test_a_slow_slack_is_not_waited_for(watch: Watch) -> None:
-    """Other messages wait meanwhile: when the time is up, it stays without its picture."""
+    """When the time limit of an upload is reached, the message stays without a chart."""
 
     def upload() -> str:
         watch.now += PATIENCE_SECONDS
@@ -164,7 +164,7 @@ def test_a_slow_slack_is_not_waited_for(watch: Watch) -> None:
 
 
 def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
-    """`Retry-After` says when pictures go on."""
+    """Uploads resume after the delay in `Retry-After`."""
     pictures = ChartUploads(clock=watch.clock, sleep=watch.sleep)
 
     def refused() -> str:
@@ -180,7 +180,7 @@ def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
 
 
 def test_a_new_chart_where_the_trouble_is_new(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """Not for a name: who acknowledged it sees the chart there is. An update has its own; what is over has none."""
+    """An update uploads a new chart; an acknowledgement retains the existing one, and a resolved incident has none."""
     reference = bot.send(message)
     for transition in ("acknowledged", "updated", "resolved"):
         reference = bot.send(later(message, transition, reference))
@@ -195,7 +195,7 @@ def test_a_new_chart_where_the_trouble_is_new(slack: SlackWorkspace, bot: SlackB
 
 
 def test_a_chart_that_somebody_deleted_is_bars_again(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """The message stays whole: it does not become plain words because of its picture."""
+    """If the chart was deleted in Slack, the message retains its blocks with a sparkline."""
     reference = bot.send(message)
     slack.files.clear()
     bot.send(later(message, "acknowledged", reference))
@@ -204,7 +204,7 @@ def test_a_chart_that_somebody_deleted_is_bars_again(slack: SlackWorkspace, bot:
 
 
 def test_tries_upload_nothing(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """What Slack does not take is tried again for hours; a chart is uploaded when it was taken, also where that was not heard."""
+    """Retries of a refused message upload no chart; an accepted message uploads one, even if its response was lost."""
     slack.refuse = {"chat.postMessage": "ratelimited"}
     for _ in range(3):
         with pytest.raises(ChannelError, match="ratelimited"):
@@ -219,7 +219,7 @@ def test_tries_upload_nothing(slack: SlackWorkspace, bot: SlackBot, message: Mes
 
 
 def test_what_has_no_course_has_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """Requests that do not come any more cannot be drawn."""
+    """A finding of missing traffic has no chart."""
     bot.send(replace(message, finding=replace(message.finding, course=None)))
 
     assert slack.calls == ["chat.postMessage"]
