@@ -1,4 +1,4 @@
-"""The thread of those that are tended: it ends when it is told to, however early."""
+"""Periodic threads: stopping."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stagelens.core.background_tasks import TaskSupervisor
 
 
 async def nothing(_: str) -> None:
-    """Do nothing for it."""
+    """Do nothing."""
 
 
 def test_one_that_is_stopped_before_it_has_begun_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a port is taken: a collector stops what it has only just started."""
+    """A thread that is stopped before its first step ends, as when a collector stops because its port is in use."""
     told = threading.Event()
     run, join = vars(TaskSupervisor)["_run"], threading.Thread.join
 

@@ -14,7 +14,7 @@ from stagelens.core.histogram import Estimate, Histogram
 
 
 def test_the_interval_holds_the_true_quantile() -> None:
-    """In at least 95 % of samples the true quantile lies in the interval, at the median and in the tail."""
+    """In at least 95 % of samples the true quantile is within the interval, at the median and in the tail."""
     rng = random.Random(5)
     for quantile, true in ((0.5, 0.5), (0.95, 0.95), (0.99, 0.99)):
         held = 0
@@ -34,7 +34,7 @@ def test_the_interval_holds_the_true_quantile() -> None:
     quantile=st.floats(0.01, 0.99),
 )
 def test_the_interval_encloses_the_value(values: list[float], quantile: float) -> None:
-    """Whatever was recorded, low <= value <= high, and more confidence is never narrower."""
+    """For any samples low <= value <= high, and higher confidence never gives a narrower interval."""
     histogram = Histogram()
     for value in values:
         histogram.record(value)
@@ -48,7 +48,7 @@ def test_the_interval_encloses_the_value(values: list[float], quantile: float) -
 
 
 def test_the_interval_says_so_where_a_sample_ends() -> None:
-    """Too few requests on one side of the quantile leave that side open; without any there is no interval."""
+    """With too few requests on one side of the quantile that bound is unknown; without requests there is no interval."""
     histogram = Histogram()
     for step in range(1, 11):
         histogram.record(step)
@@ -61,7 +61,7 @@ def test_the_interval_says_so_where_a_sample_ends() -> None:
 
 
 def test_values_of_no_length_have_an_interval_of_none() -> None:
-    """What lies below a nanosecond is zero, also as an edge."""
+    """Values below a nanosecond are zero, also as bounds."""
     histogram = Histogram()
     histogram.record(0.0, 1000)
     found = interval(histogram, 0.5)
@@ -73,8 +73,8 @@ def test_values_of_no_length_have_an_interval_of_none() -> None:
 @given(st.integers(1, 5000), st.floats(0.01, 0.999))
 @settings(deadline=None)
 def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(count: int, quantile: float) -> None:
-    """By the binomial itself, as others have it."""
-    from scipy.stats import binom  # noqa: PLC0415 - only the second tier has it installed
+    """The ranks reach the confidence by the binomial distribution, and no closer ranks do; scipy is the reference."""
+    from scipy.stats import binom  # noqa: PLC0415 - installed only for the second tier of tests
 
     if count * quantile * (1 - quantile) > 1000:
         return
@@ -90,5 +90,5 @@ def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(co
     [(0, 0.99, False), (999, 0.99, False), (1000, 0.99, True), (19, 0.5, False), (20, 0.5, True)],
 )
 def test_a_quantile_needs_ten_requests_beyond_it(count: int, quantile: float, *, enough: bool) -> None:
-    """Rounding errors of 1 - 0.99 do not matter."""
+    """A quantile needs ten requests beyond it, whatever the rounding error of 1 - 0.99."""
     assert has_enough_samples(count, quantile) is enough

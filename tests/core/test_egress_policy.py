@@ -1,4 +1,4 @@
-"""Whom the server may call: by what an address is, however it is written."""
+"""Egress policy: permitted addresses by kind, network and name, in any notation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINK_LOCAL = st.ip_addresses(network="169.254.0.0/16")
 
 
 def written(address: ipaddress.IPv4Address) -> list[str]:
-    """An address of IPv4 in every way IPv6 has of saying it."""
+    """Return all notations of an IPv4 address, including the IPv6 ones."""
     number = int(address)
     high, low = number >> 16, number & 0xFFFF
     return [
@@ -34,7 +34,7 @@ def written(address: ipaddress.IPv4Address) -> list[str]:
 
 @given(LINK_LOCAL)
 def test_no_way_of_writing_a_metadata_address_opens_it(address: ipaddress.IPv4Address) -> None:
-    """Mapped, translated, tunnelled or plain; of a name that leads there, too."""
+    """A metadata address is refused as a mapped, translated, tunnelled or plain address, and as the result of a lookup."""
     for text in written(address):
         assert EgressPolicy().denial_reason(text), text
         assert EgressPolicy().denial_reason("llm", text), text
@@ -43,7 +43,7 @@ def test_no_way_of_writing_a_metadata_address_opens_it(address: ipaddress.IPv4Ad
 
 @given(st.ip_addresses())
 def test_a_kind_that_is_named_is_open_and_no_other(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    """Each address has one kind, and that alone decides."""
+    """Each address has one kind, and exactly the permitted kinds are allowed."""
     kinds = [
         kind
         for kind in ("public", "private", "loopback", "metadata")
@@ -74,20 +74,20 @@ def test_a_kind_that_is_named_is_open_and_no_other(address: ipaddress.IPv4Addres
     ],
 )
 def test_kinds(address: str, kind: str) -> None:
-    """What an address is, by the registries of IANA and the manuals of clouds."""
+    """The kind of an address follows from the IANA registries and the manuals of cloud vendors."""
     assert kind_of(ipaddress.ip_address(address)) == kind
 
 
 @pytest.mark.parametrize("name", ["metadata.google.internal", "METADATA.google.internal.", "metadata", "instance-data"])
 def test_names_of_metadata_services_are_not_called(name: str) -> None:
-    """Wherever they lead."""
+    """Host names of metadata services are refused, whatever their addresses."""
     assert EgressPolicy().denial_reason(name)
     assert EgressPolicy().denial_reason(name, "10.0.0.1")
     assert not EVERYWHERE.denial_reason(name, "169.254.169.254")
 
 
 def test_a_list_of_networks_and_names_closes_all_else() -> None:
-    """A network opens what is in it, of any kind; a name wherever it leads, but to metadata."""
+    """An allow-list refuses all other targets; a network permits its addresses, a name any address except metadata."""
     egress_policy = EgressPolicy.from_env({ENV: "10.0.0.0/8, 169.254.1.1,hooks.slack.com *.example.com fd12::/16"})
 
     assert not egress_policy.denial_reason("llm", "10.2.3.4")
@@ -104,7 +104,7 @@ def test_a_list_of_networks_and_names_closes_all_else() -> None:
 
 
 def test_private_networks_and_this_machine_can_be_closed() -> None:
-    """By naming what is left."""
+    """An allow-list of kinds can exclude private networks and the local machine."""
     egress_policy = EgressPolicy.from_env({ENV: "public"})
 
     with pytest.raises(
@@ -118,18 +118,18 @@ def test_private_networks_and_this_machine_can_be_closed() -> None:
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "https://hooks.slack.com", "*", "10.0.0", "a..b", "pub lic!"])
 def test_what_is_no_kind_network_or_name_is_an_error(text: str) -> None:
-    """A mistake must not close everything, or open more than is meant, in silence."""
+    """An entry that is no kind, network or name is an error."""
     with pytest.raises(ConfigError, match=r"STAGELENS_MAY_CALL has .*; write kinds"):
         EgressPolicy.from_env({ENV: text})
 
 
 @pytest.mark.parametrize("text", ["", " , ", "public,private loopback"])
 def test_the_default(text: str) -> None:
-    """Everything but metadata, which is also what nothing means."""
+    """By default, and with an empty setting, everything except metadata addresses is permitted."""
     assert EgressPolicy.from_env({ENV: text}) == EgressPolicy()
 
 
 @pytest.mark.parametrize("address", ["fec0::1", "feff::1", "192.88.99.1", "2002:c058:6301::1"])
 def test_networks_that_were_given_up_are_not_public(address: str) -> None:
-    """Python's ipaddress takes them for global; what still routes them is inside."""
+    """Former public networks that Python's ipaddress calls global count as internal."""
     assert EgressPolicy.from_env({ENV: "public"}).denial_reason("host", address)

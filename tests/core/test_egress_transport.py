@@ -1,4 +1,4 @@
-"""Calls go to the address that was checked, and TLS still believes in the name."""
+"""HTTP transport with egress checks: it connects to the checked address, and TLS verifies the host name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import scrape_target
 def get(
     url: str, egress_policy: EgressPolicy | None = None, *, proxy: str | None = None, follow: bool = False
 ) -> httpx.Response:
-    """Ask for *url*."""
+    """Send a GET request to *url*."""
 
     async def ask() -> httpx.Response:
         transport = CheckedTransport(egress_policy or EgressPolicy(), proxy=proxy)
@@ -29,7 +29,7 @@ def get(
 
 @pytest.fixture
 def served() -> Generator[scrape_target.Served]:
-    """A server that remembers what it was asked."""
+    """Server that records its requests."""
     with scrape_target.serving() as served:
         served.bodies["/metrics"] = b"here"
         yield served
@@ -37,7 +37,7 @@ def served() -> Generator[scrape_target.Served]:
 
 @pytest.fixture
 def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets names lead to addresses: those of the first answer, then of the next."""
+    """Simulated name lookup: host names with the addresses of the first lookup, then of the next ones."""
 
     def set_(*answers: list[str]) -> None:
         left, real = list(answers), socket.getaddrinfo
@@ -54,7 +54,7 @@ def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[..., None]) -> None:
-    """Only the connection is to the address: the Host header is what is written, port and all."""
+    """The connection uses the address, and the Host header contains the host name and port of the URL."""
     leads(["127.0.0.1"])
 
     assert get(f"http://llm.example:{served.port}/metrics").text == "here"
@@ -62,7 +62,7 @@ def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[.
 
 
 def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable[..., None]) -> None:
-    """A host of two addresses, of which one does not listen, is there."""
+    """If the first address of a host refuses the connection, the next one is used."""
     leads(["127.0.0.2", "127.0.0.1"])
 
     assert get(f"http://llm.example:{served.port}/metrics").text == "here"
@@ -82,17 +82,17 @@ def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable
     ],
 )
 def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decimal, hexadecimal, octal, short or mapped: the C library reads them all, and what it has read is judged."""
+    """Decimal, hexadecimal, octal, short and mapped notations of a metadata address are refused after parsing by the C library."""
     real = socket.getaddrinfo
 
     def no_names(host: Any, *arguments: Any, **options: Any) -> Any:
-        # Names would ask the network; addresses in any spelling are read here.
+        # Host names would need the network; addresses in any notation are parsed without it.
         if "metadata" in host:
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
         return real(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", no_names)
-    # Of zeros in front httpx itself makes nothing of it.
+    # httpx changes nothing about leading zeros.
     with pytest.raises(
         (EgressDeniedError, httpx.InvalidURL), match=r"STAGELENS_MAY_CALL lists allowed addresses|Invalid IPv4 address"
     ):
@@ -102,7 +102,7 @@ def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pyte
 def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
     served: scrape_target.Served, leads: Callable[..., None]
 ) -> None:
-    """DNS rebinding: between the check and the connection nobody asks again, and the next call is checked anew."""
+    """Against DNS rebinding, one lookup serves check and connection, and the next request is checked again."""
     leads(["127.0.0.1"], ["169.254.169.254"])
     url = f"http://rebound.example:{served.port}/metrics"
 
@@ -112,7 +112,7 @@ def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
 
 
 def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None]) -> None:
-    """Which of them would be connected to is up to who answers for the name."""
+    """A host is refused if one of its addresses is, because the DNS server chooses the order."""
     leads(["127.0.0.1", "169.254.169.254"])
 
     with pytest.raises(EgressDeniedError):
@@ -120,14 +120,14 @@ def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None]) -
 
 
 def test_redirects_are_not_followed(served: scrape_target.Served) -> None:
-    """Not to metadata, and not elsewhere."""
+    """Redirects are not followed."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
     assert get(served.url).status_code == 302
 
 
 def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -> None:
-    """Should a caller ever follow them."""
+    """If a caller follows redirects, each target is checked."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
     with pytest.raises(EgressDeniedError):
@@ -136,11 +136,11 @@ def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -
 
 @pytest.mark.parametrize("host", [f"{'a' * 64}.example", "no.such.host.invalid"])
 def test_a_name_nobody_knows_cannot_be_connected_to(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As httpx has it, so that callers need to know one error."""
+    """An unknown host name raises the error of httpx, so that callers handle one error."""
     real = socket.getaddrinfo
 
     def no_names(host: str, *arguments: Any, **options: Any) -> Any:
-        # The network would be asked, and may say nothing for longer than httpx waits.
+        # The lookup would use the network and may take longer than the timeout of httpx.
         if host.endswith(".invalid"):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return real(host, *arguments, **options)
@@ -151,7 +151,7 @@ def test_a_name_nobody_knows_cannot_be_connected_to(host: str, monkeypatch: pyte
 
 
 def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks names up; what is written is judged all the same."""
+    """With a proxy, which resolves names, the host of the URL is still checked."""
     monkeypatch.setenv("http_proxy", served.url.removesuffix("/metrics"))
     monkeypatch.setenv("no_proxy", "inside.example")
     served.bodies["http://far.example/x"] = b"from far"
@@ -167,7 +167,7 @@ def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.
 
 
 def test_an_allow_list_closes_this_machine(served: scrape_target.Served) -> None:
-    """A list that has not got it leaves nothing to connect to."""
+    """An allow-list without the local machine refuses connections to it."""
     egress_policy = EgressPolicy.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
 
     with pytest.raises(EgressDeniedError):

@@ -1,4 +1,4 @@
-"""Sizes of batches, prompts and answers in buckets."""
+"""Buckets for sizes of batches, prompts and outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = pytest.mark.parametrize("buckets", [BATCH_SIZES, TOKEN_COUNTS])
 
 
 def bounds(name: str) -> tuple[int, int | None]:
-    """The smallest and the largest size in bucket *name*; None for no end."""
+    """Return the smallest and the largest size in bucket *name*; None for no upper bound."""
     low, _, high = name.partition("-")
     return int(low.rstrip("+")), None if low.endswith("+") else int(high or low)
 
@@ -20,7 +20,7 @@ def bounds(name: str) -> tuple[int, int | None]:
 @KINDS
 @given(size=st.integers(1, 2**40))
 def test_a_size_is_in_the_band_that_is_named_by_its_bounds(buckets: SizeBuckets, size: int) -> None:
-    """Whatever the size, there is one such bucket."""
+    """Every size is in exactly one bucket, whose name contains its bounds."""
     low, high = bounds(buckets.bucket_of(size))
 
     assert low <= size
@@ -29,7 +29,7 @@ def test_a_size_is_in_the_band_that_is_named_by_its_bounds(buckets: SizeBuckets,
 
 @KINDS
 def test_bands_follow_each_other_without_a_gap(buckets: SizeBuckets) -> None:
-    """Each begins where the one before ends, the first at one, and the last has no end."""
+    """Buckets start at one and follow without gaps, and the last one has no upper bound."""
     edges = [bounds(name) for name in buckets.names]
 
     assert [low for low, _ in edges] == [1, *(high + 1 for _, high in edges[:-1] if high)]
@@ -37,7 +37,7 @@ def test_bands_follow_each_other_without_a_gap(buckets: SizeBuckets) -> None:
 
 
 def test_bands_sort_by_size() -> None:
-    """What is no bucket comes last."""
+    """Buckets sort by size, and other names come last."""
     assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
         "1",
         "8-15",

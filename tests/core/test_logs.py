@@ -1,4 +1,4 @@
-"""The log: levels, lines for people, JSON for machines, and no secret in either."""
+"""Logging: levels, text and JSON format, and redaction of secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _as_before() -> Generator[None]:
 
 
 def logged(env: dict[str, str]) -> io.StringIO:
-    """What is written from now on, by *env*."""
+    """Capture log output with the settings *env*."""
     stream = io.StringIO()
     logging.getLogger().handlers.clear()
     logs.configure_logging(env, stream)
@@ -41,12 +41,12 @@ def logged(env: dict[str, str]) -> io.StringIO:
 
 
 def objects(stream: io.StringIO) -> list[dict[str, Any]]:
-    """The lines of *stream*, each of which must be JSON."""
+    """Parse the lines of *stream*, each of which must be JSON."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_a_json_line_has_all_there_is_to_say() -> None:
-    """Time, level, logger, message, fields and exception; a message of several lines stays one."""
+    """A JSON line has time, level, logger, message, fields and exception; a message of several lines stays one line."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     try:
         _fail()
@@ -71,7 +71,7 @@ def _fail() -> None:
 
 @given(st.text())
 def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
-    """Lines, quotes, control characters and halves of characters: each record is an object of its own."""
+    """Line breaks, quotes, control characters and unpaired surrogates give one valid JSON object per record."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     LOG.warning("%s", message)
 
@@ -80,7 +80,7 @@ def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
 
 @given(st.text())
 def test_nothing_that_is_logged_looks_like_another_record(message: str) -> None:
-    """In text: what follows the first line is indented, and nothing moves a terminal's cursor."""
+    """In text format, continuation lines are indented, and control characters cannot move the cursor of a terminal."""
     stream = logged({"STAGELENS_LOG_FORMAT": "text"})
     LOG.warning("%s", f"{message}\r\n2026-11-26 00:00:00 ERROR forged\x1b[2K")
     first, *more = stream.getvalue().removesuffix("\n").split("\n")
@@ -92,7 +92,7 @@ def test_nothing_that_is_logged_looks_like_another_record(message: str) -> None:
 
 @pytest.mark.parametrize(("level", "seen"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
 def test_nothing_below_the_level_is_written(level: str, seen: int) -> None:
-    """Of four records, one at each level."""
+    """Records below the configured level are not written."""
     stream = logged({"STAGELENS_LOG_LEVEL": level})
     for write in (LOG.debug, LOG.info, LOG.warning, LOG.error):
         write("here")
@@ -102,7 +102,7 @@ def test_nothing_below_the_level_is_written(level: str, seen: int) -> None:
 
 @pytest.mark.parametrize("form", logs.FORMATS)
 def test_no_secret_is_written(form: str) -> None:
-    """Passwords of addresses, also of ones nobody configured, and what variables call a secret; in messages and tracebacks."""
+    """Passwords in URLs and values of secret environment variables are redacted in messages and tracebacks."""
     database = "postgresql://stagelens:p%40ssw0rd/1@db/stagelens"
     env = {
         "STAGELENS_LOG_FORMAT": form,
@@ -132,7 +132,7 @@ def test_no_secret_is_written(form: str) -> None:
     ],
 )
 def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) -> None:
-    """Key, value, cure."""
+    """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError) as raised:
         logs.configure_logging(env)
 
@@ -140,7 +140,7 @@ def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) ->
 
 
 def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """A container's output is one stream: no line of it may be anything but JSON."""
+    """In JSON format, startup messages of a command are also JSON, because container output is one stream."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     CommandOutput(is_json=True).print_lines(
         "stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318\n  OTLP/gRPC  http://127.0.0.1:4317"
@@ -158,7 +158,7 @@ def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(caps
 
 
 def test_a_command_writes_nothing_but_json_from_its_start_to_its_end(tmp_path: Path) -> None:
-    """Both outputs of a real collector together, as a container has them."""
+    """Standard output and standard error of a collector together contain only JSON lines."""
     command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--collector-port", "0"]
     started = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert started.stdout is not None
@@ -179,7 +179,7 @@ def test_a_command_writes_nothing_but_json_from_its_start_to_its_end(tmp_path: P
 
 
 def test_an_error_that_ends_a_command_is_json_too(tmp_path: Path) -> None:
-    """It is the line that matters most; without its password."""
+    """An error that ends a command is a JSON line, with passwords redacted."""
     command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--database"]
     url = "postgresql://stagelens:never-to-be-seen@127.0.0.1:1/x"
     ended = subprocess.run([*command, url], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -193,7 +193,7 @@ def test_an_error_that_ends_a_command_is_json_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_secret_of_several_lines_is_hidden(form: str) -> None:
-    """A private key in the environment, for example."""
+    """A secret of several lines, such as a private key, is redacted."""
     key = "-----BEGIN KEY-----\nbm90aGluZw\nc2VjcmV0\n-----END KEY-----"
     stream = logged({"STAGELENS_LOG_FORMAT": form, "STAGELENS_COLLECTOR_TOKEN": key})
     LOG.error("no key: %s", key)

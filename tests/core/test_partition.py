@@ -1,4 +1,4 @@
-"""Every instant of a request belongs to exactly one stage, and which one."""
+"""Partition of a request into stages: every instant belongs to exactly one stage."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ intervals = st.tuples(st.sampled_from(STAGES), st.integers(0, 50), st.integers(0
 
 @st.composite
 def programs(draw: st.DrawFn, depth: int = 3, start: int = 0) -> list[Interval]:
-    """What a program leaves behind: stages inside stages, beside each other or at once, in the order they end.
+    """Generate intervals of a program: nested, sequential and parallel stages in the order of their end.
 
-    The clock is coarse, so that many times are equal; what runs in a thread may begin at any time of its parent and
-    outlive it.
+    The clock is coarse, so that many times are equal. An interval of another thread may start at any time within its parent and end
+    after it.
     """
     recorded: list[Interval] = []
     now = start
@@ -45,13 +45,13 @@ requests = st.lists(intervals, max_size=12) | programs()
 
 
 def owner(intervals: list[Interval], instant: int) -> str:
-    """Say who owns *instant*, by the words of the rule: innermost; of those, the one that ends last."""
+    """Return the stage of *instant* by definition: the innermost one, and among several the one that ends last."""
     clipped = {(stage, max(start, T0), min(end, T1)) for stage, start, end in intervals if start <= end}
     active = [item for item in clipped if item[1] <= instant < item[2]]
     innermost = [item for item in active if not any(_holds(item, other) for other in active)]
     if not innermost:
         return OVERHEAD
-    # Stages with the very same times: the one charted first, of the user's own the later name.
+    # For stages with equal times: the first one in chart order, and for custom stages the one with the later name.
     return max(innermost, key=lambda item: (item[2], -ORDER.get(item[0], len(ORDER)), item[0]))[0]
 
 
@@ -61,7 +61,7 @@ def _holds(outer: Interval, inner: Interval) -> bool:
 
 @given(requests)
 def test_the_parts_add_up_to_the_request_and_none_is_negative(request: list[Interval]) -> None:
-    """Whatever was recorded, the parts are complete and disjoint, in whole nanoseconds."""
+    """For any intervals, parts are disjoint and complete in whole nanoseconds."""
     own = partition(request, T0, T1)
 
     assert sum(own.values()) == T1 - T0
@@ -70,7 +70,7 @@ def test_the_parts_add_up_to_the_request_and_none_is_negative(request: list[Inte
 
 @given(requests)
 def test_every_instant_belongs_to_the_stage_the_rule_names(request: list[Interval]) -> None:
-    """The sweep gives each instant to the stage that the rule, applied instant by instant, gives it to."""
+    """The sweep assigns each instant to the same stage as the definition."""
     expected = {OVERHEAD: 0}
     for stage, start, end in request:
         if start <= end and start <= T1 and end >= T0:
@@ -83,7 +83,7 @@ def test_every_instant_belongs_to_the_stage_the_rule_names(request: list[Interva
 
 @given(requests, st.randoms(use_true_random=False))
 def test_the_order_of_recording_does_not_matter(request: list[Interval], rng: random.Random) -> None:
-    """Threads record in any order; the answer is the same."""
+    """The order in which threads record intervals does not change the result."""
     shuffled = rng.sample(request, len(request))
 
     assert partition(shuffled, T0, T1) == partition(request, T0, T1)
@@ -91,7 +91,7 @@ def test_the_order_of_recording_does_not_matter(request: list[Interval], rng: ra
 
 @given(requests, st.integers(-(2**70), 2**70))
 def test_where_the_clock_started_does_not_matter(request: list[Interval], offset: int) -> None:
-    """Only differences of times count, also of times that no float could hold."""
+    """Only differences between times count, also for times beyond the precision of a float."""
     moved = [(stage, start + offset, end + offset) for stage, start, end in request]
 
     assert partition(moved, T0 + offset, T1 + offset) == partition(request, T0, T1)
@@ -99,7 +99,7 @@ def test_where_the_clock_started_does_not_matter(request: list[Interval], offset
 
 @given(requests)
 def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None:
-    """Start and end may be the same tick of the clock."""
+    """A request with equal start and end has zero time in all parts."""
     own = partition(request, T0, T0)
 
     assert set(own.values()) == {0}
@@ -107,7 +107,7 @@ def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None
 
 @given(requests)
 def test_overhead_is_the_time_in_which_nothing_was_recorded(request: list[Interval]) -> None:
-    """Not more and not less, however the stages share the rest."""
+    """The unattributed time equals the time without any interval."""
     covered = {instant for _, start, end in request for instant in range(max(start, T0), min(end, T1))}
 
     assert partition(request, T0, T1)[OVERHEAD] == T1 - T0 - len(covered)
@@ -115,7 +115,7 @@ def test_overhead_is_the_time_in_which_nothing_was_recorded(request: list[Interv
 
 @given(requests)
 def test_no_stage_gets_more_than_the_time_it_was_active(request: list[Interval]) -> None:
-    """However often it was recorded, at once or one inside the other."""
+    """A stage has at most the time in which it was active, however its intervals overlap or nest."""
     own = partition(request, T0, T1)
     for stage in own.keys() - {OVERHEAD}:
         active = {
@@ -127,14 +127,14 @@ def test_no_stage_gets_more_than_the_time_it_was_active(request: list[Interval])
 
 @given(requests)
 def test_recording_the_same_twice_changes_nothing(request: list[Interval]) -> None:
-    """Two threads, or a stage that calls itself, may leave the very same times."""
+    """A duplicate interval changes nothing."""
     assert partition(request * 2, T0, T1) == partition(request, T0, T1)
 
 
 @given(requests, st.sampled_from(STAGES))
 def test_a_stage_around_everything_gets_what_was_nobodys(request: list[Interval], around: str) -> None:
-    """It is outermost, so it takes from no other: what was overhead is now its own."""
-    # Of stages that last as long the order of the stages decides.
+    """A stage around the whole request gets exactly the unattributed time."""
+    # For stages of equal length the order of stages decides.
     assume(not any(start <= T0 and end >= T1 for _, start, end in request))
     before = partition(request, T0, T1)
     after = partition([*request, (around, T0 - 1, T1 + 1)], T0, T1)
@@ -143,14 +143,14 @@ def test_a_stage_around_everything_gets_what_was_nobodys(request: list[Interval]
 
 
 def test_of_two_parallel_stages_the_one_that_ends_last_owns_the_overlap() -> None:
-    """The request waited for the later one."""
+    """The overlap of two parallel stages belongs to the one that ends last, because the request waited for it."""
     own = partition([("queue", 10, 25), ("forward", 20, 40)], T0, T1)
 
     assert own == {"overhead": 0, "queue": 10, "forward": 20}
 
 
 def test_a_stage_covered_by_what_runs_inside_it_keeps_nothing_but_its_name() -> None:
-    """A wrapper around the whole of another stage has no time of its own."""
+    """A stage that is fully covered by an inner stage has zero time."""
     own = partition([("preprocess", 10, 40), ("tokenize", 10, 40), ("tokenize", 10, 30), ("forward", 30, 40)], T0, T1)
 
     assert own["tokenize"] + own["forward"] == T1 - T0
@@ -158,7 +158,7 @@ def test_a_stage_covered_by_what_runs_inside_it_keeps_nothing_but_its_name() -> 
 
 
 def test_recursion_counts_once() -> None:
-    """A stage inside a stage of the same name adds nothing."""
+    """A nested interval of the same stage adds no time."""
     own = partition([("forward", 10, 40), ("forward", 15, 30), ("forward", 20, 25)], T0, T1)
 
     assert own == {"overhead": 0, "forward": 30}
@@ -166,7 +166,7 @@ def test_recursion_counts_once() -> None:
 
 @functools.total_ordering
 class Tick:
-    """A time that counts how often times are compared or reckoned with."""
+    """Time value that counts comparisons and arithmetic operations."""
 
     operations: ClassVar[int] = 0
 
@@ -235,7 +235,7 @@ def operations(times: list[tuple[int, int]], size: int) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_work_grows_no_faster_than_that_of_a_sort(shape: str) -> None:
-    """Eight times the intervals take eight times the steps, and a little for the logarithm; whatever their shape."""
+    """Eight times the intervals take about eight times the steps plus a logarithmic factor, for any shape."""
     small, large = 256, 2048
     steps, more_steps = (operations(SHAPES[shape](size), size) for size in (small, large))
 
@@ -243,7 +243,7 @@ def test_the_work_grows_no_faster_than_that_of_a_sort(shape: str) -> None:
 
 
 def test_a_hundred_thousand_intervals_take_no_quadratic_time() -> None:
-    """A deep stack and a long row of siblings are both worked off in one sweep (a quadratic one would hit the timeout)."""
+    """A deep stack and a long sequence take one sweep each; quadratic time would exceed the timeout."""
     deep: list[Interval] = [("forward", start, 200_000 - start) for start in range(100_000)]
     row: list[Interval] = [("queue", 2 * start, 2 * start + 1) for start in range(100_000)]
 

@@ -1,4 +1,4 @@
-"""Stages keep one order and one set of names everywhere."""
+"""Order and names of stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stagelens.core.stages import OVERHEAD, STAGES, label, position
 
 
 def test_sorting_by_position_gives_the_fixed_order() -> None:
-    """Any mix of stages sorts into the order of the charts, the user's own just below overhead."""
+    """Any set of stages sorts into the chart order, with custom stages just below the unattributed time."""
     keys = [stage.key for stage in STAGES]
 
     ordered = sorted([*reversed(keys), "zebra", "apple"], key=position)
@@ -15,5 +15,5 @@ def test_sorting_by_position_gives_the_fixed_order() -> None:
 
 
 def test_a_stage_nobody_knows_is_shown_as_written() -> None:
-    """A user's own stage needs no registration to have a name."""
+    """An unregistered stage is shown with its name."""
     assert label("rerank") == "rerank"

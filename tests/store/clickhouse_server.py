@@ -1,6 +1,6 @@
-"""ClickHouse to test with: chDB, which is its engine, in this process or behind its HTTP interface in another one.
+"""ClickHouse for tests: chDB, its embedded engine, in this process or behind an HTTP interface in another process.
 
-The interface does what the driver asks for: queries, inserts and errors. It knows neither users nor sessions nor compression.
+The interface supports queries, inserts and errors as sent by the driver. It has no users, no sessions and no compression.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 _databases = itertools.count()
 _held: list[Client] = []
 
-# What tells the server how to answer, not the engine how to work.
+# Parameters for the HTTP response, which are not settings of the engine.
 _TRANSPORT = {
     "query",
     "database",
@@ -40,7 +40,7 @@ _TRANSPORT = {
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # An answer is one packet, sent at once.
+    # Responses are sent at once as one packet.
     wbufsize = -1
     disable_nagle_algorithm = True
     client: Client
@@ -57,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding") == "chunked":
             body = b"".join(self._chunks())
         settings = {name: value for name, value in asked.items() if name not in _TRANSPORT}
-        # In the URL, or first in the body, which ends with the data of an insert.
+        # The statement is in the URL, or at the start of the body before the data of an insert.
         query = asked["query"].encode() + b"\n" + body if "query" in asked else body
         try:
             self._answer(200, self._do(query, settings))
@@ -91,28 +91,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
-        """Keep quiet."""
+        """Log nothing."""
 
 
 def embedded_url(directory: Path) -> str:
-    """Return the URL of a new database in this process, which may open no other *directory*."""
+    """Return the URL of a new database in this process, which can open no other *directory* afterwards."""
     _keep_running(str(directory))
     return f"clickhousedb:///{new_database()}?interface=chdb&path={directory}&ttl=off"
 
 
 def new_database() -> str:
-    """Return a name that no other test takes."""
+    """Return a database name that no other test uses."""
     return f"stagelens_test_{next(_databases)}"
 
 
 def _keep_running(directory: str) -> None:
-    """Hold the engine: starting it again, with all its tables, takes longer than a test."""
+    """Hold a connection to the engine, because restarting it with all tables takes longer than a test."""
     if not _held:
         _held.append(clickhouse_connect.get_client(interface="chdb", path=directory))
 
 
 def release_engine() -> None:
-    """Let another process have the directory, once all stores in it are closed."""
+    """Release the directory for another process, after all stores in it are closed."""
     while _held:
         _held.pop().close()
 
@@ -122,7 +122,7 @@ atexit.register(release_engine)
 
 @contextmanager
 def clickhouse_server() -> Generator[str]:
-    """Run one, in a process of its own; give its URL, with a place for the name of a database."""
+    """Start a server in a separate process; return its URL with a placeholder for the database name."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, __file__, directory]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -134,7 +134,7 @@ def clickhouse_server() -> Generator[str]:
 
 
 def main() -> None:
-    """Serve the engine in the directory given; print the port."""
+    """Serve the engine over the given directory and print the port."""
     _Handler.client = clickhouse_connect.get_client(interface="chdb", path=str(Path(sys.argv[1]) / "data"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     print(server.server_address[1], flush=True)

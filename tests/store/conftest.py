@@ -1,4 +1,4 @@
-"""Stores to write to: every test that takes `site` runs on each engine."""
+"""Stores for tests: every test with the fixture `site` runs on each engine."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
 from tests.support.raw_requests import Site
 
-# Of the database, and of the points where they are not in it. Servers are for the second tier.
+# Engine of the database, and of the points if they are elsewhere. Servers are for the second tier.
 OWN_POINTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.stacks))
 ENGINES = (*OWN_POINTS, pytest.param("sqlite+clickhouse", marks=pytest.mark.stacks))
-# Several collectors that share points in ClickHouse share a PostgreSQL.
+# Several collectors that share points in ClickHouse share a PostgreSQL database.
 SHARED_ENGINES = (*OWN_POINTS, pytest.param("postgresql+clickhouse", marks=pytest.mark.stacks))
 
 
 @pytest.fixture(scope="session")
 def opened_sites() -> list[Site]:
-    """The stores a test has opened."""
+    """Stores that a test has opened."""
     return []
 
 
 @pytest.fixture(autouse=True)
 def _closed(opened_sites: list[Site]) -> Generator[None]:
-    """Close them after each test: a server has so many connections."""
+    """Close the stores after each test, because a server has a limited number of connections."""
     yield
     while opened_sites:
         opened_sites.pop().close()
@@ -34,14 +34,14 @@ def _closed(opened_sites: list[Site]) -> Generator[None]:
 
 @pytest.fixture(scope="session")
 def new_clickhouse() -> Generator[Callable[[], str]]:
-    """Gives URLs of new databases of a ClickHouse of the tests' own. Nothing is forgotten by its clock, tests have their own."""
+    """Function that returns URLs of new ClickHouse databases without a time to live, because tests set the clock."""
     with clickhouse_server() as form:
         yield lambda: form.format(new_database()) + "&ttl=off"
 
 
 @pytest.fixture(scope="session", params=ENGINES)
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[..., Site]]:
-    """Opens a new, empty store with the given options; more than one in a test if need be. They are closed at the end."""
+    """Function that opens a new, empty store with the given options; all stores are closed at the end."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 
@@ -49,7 +49,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def shared_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """The same for what several processes do."""
+    """Function that opens stores on engines that several processes can share."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 
@@ -57,7 +57,7 @@ def shared_site(
 def own_points_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """The same on engines that keep points in the database itself."""
+    """Function that opens stores on engines with points in the database."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 
@@ -65,7 +65,7 @@ def own_points_site(
 def postgresql_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """The same on PostgreSQL alone, for what only a server has."""
+    """Function that opens stores on PostgreSQL only."""
     yield from _sites("postgresql", request, tmp_path_factory)
 
 
@@ -73,7 +73,7 @@ def postgresql_site(
 def sqlite_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """The same on SQLite alone, for what only a file has."""
+    """Function that opens stores on SQLite only."""
     yield from _sites("sqlite", request, tmp_path_factory)
 
 
@@ -81,7 +81,7 @@ def sqlite_site(
 def target_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """The same, for the store that another one is copied into."""
+    """Function that opens the target store of a copy."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 

@@ -1,4 +1,4 @@
-"""Latencies as real services have them, and what is exactly true of them."""
+"""Latency distributions of real services, and exact statistics of their samples."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A distribution of latencies.
+    """Distribution of latencies.
 
     Args:
-        name: What tables call it.
-        draw: Returns one latency. [seconds]
+        name: Name in tables.
+        draw: Function that returns one random latency. [seconds]
     """
 
     name: str
     draw: Callable[[Random], float]
 
     def samples(self, n: int, seed: int = 1) -> list[int]:
-        """Return *n* latencies in nanoseconds, the same for the same *seed*."""
+        """Return *n* latencies in nanoseconds, reproducible by *seed*."""
         random = Random(seed)
         return [round(self.draw(random) * NS) for _ in range(n)]
 
 
 def lognormal(random: Random, median: float, sigma: float) -> float:
-    """Return one value; *sigma* is the standard deviation of its logarithm."""
+    """Return one lognormal value; *sigma* is the standard deviation of its logarithm."""
     return random.lognormvariate(log(median), sigma)
 
 
 SHAPES = (
     Shape("lognormal", lambda random: lognormal(random, 0.040, 0.5)),
-    # A cache: four hits, one miss.
+    # A cache with four hits per miss.
     Shape("bimodal", lambda random: lognormal(random, 0.012 if random.random() < 0.8 else 0.180, 0.15)),
     # Four requests in a thousand wait for a model to load, and take a hundred times as long.
     Shape("cold starts", lambda random: lognormal(random, 0.030, 0.3) * (100 if random.random() < 0.004 else 1)),
@@ -55,7 +55,7 @@ def exact(samples_ns: Sequence[int], quantile: float) -> float:
 
 
 def spread(samples_ns: Sequence[int], start: int, seconds: int, series: Sequence[Series]) -> list[Request]:
-    """Return requests that took *samples_ns*, evenly over *seconds* from *start*, of each of *series* in turn."""
+    """Return requests with durations *samples_ns*, evenly over *seconds* from *start*, assigned to *series* in turn."""
     return [
         Request({"forward": ns}, start + place * seconds // len(samples_ns), series[place % len(series)])
         for place, ns in enumerate(samples_ns)

@@ -1,4 +1,4 @@
-"""Every question that pages, alerts and commands ask of a store, and its answer in a form that can be compared."""
+"""All queries of pages, alerts and commands on a store, with results in comparable form."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stagelens.store import Indicator, Selection, Store
 
 PERCENTILES = (0.5, 0.9, 0.99)
 STEP = timedelta(minutes=10)
-# These tell of the database, of the process or of the time of day, which differ.
+# Queries whose results depend on the database, the process or the current time.
 NOT_ASKED = frozenset({"collectors", "storage", "stale_since"})
-# Engines add up floating-point numbers in their own order.
+# Engines add floating-point numbers in different order.
 SIGNIFICANT_DIGITS = 10
 
 
 def answers(store: Store, around: Selection) -> dict[str, object]:
-    """Return what *store* says to every question, by the name of the question."""
+    """Return the result of every query on *store* by name."""
     read = store.read
     start, end = around.start, around.end
     shop = Selection(start, end, service="shop")
@@ -86,7 +86,7 @@ def _state(store: Store) -> tuple[object, ...]:
 
 
 def _comparable(said: Any) -> object:  # noqa: PLR0911 - a line for each type
-    """Return *said* as values that compare by what they say."""
+    """Return *said* in a form that compares by value."""
     if isinstance(said, pd.DataFrame):
         return list(said.columns), [_comparable(list(row)) for row in said.itertuples()], _comparable(dict(said.attrs))
     if isinstance(said, Histogram):
@@ -94,7 +94,7 @@ def _comparable(said: Any) -> object:  # noqa: PLR0911 - a line for each type
     if isinstance(said, np.ndarray):
         return _comparable(said.tolist())
     if isinstance(said, float):
-        return "nan" if said != said else float(f"{said:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN is not itself
+        return "nan" if said != said else float(f"{said:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN differs from itself
     if isinstance(said, dict):
         return sorted(((repr(key), _comparable(value)) for key, value in said.items()), key=lambda each: each[0])
     if isinstance(said, (list, tuple)):

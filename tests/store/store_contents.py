@@ -1,4 +1,4 @@
-"""What is in a store, row by row, whatever engine keeps it."""
+"""Contents of a store, row by row, for any engine."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from stagelens.store.engines import database
 from stagelens.store.points import PointRow
 from tests.support.raw_requests import Site
 
-# No bucket starts later. [Unix seconds]
+# Later than the start of any bucket. [Unix seconds]
 FOREVER = 4_000_000_000
 
-# Tier and slot to rows and bytes.
+# Rows and bytes by tier and slot.
 Ledger = dict[tuple[int, int], tuple[int, int]]
 
 
 def known(one: Site) -> list[schema.Tier]:
-    """The tiers of the store."""
+    """Tiers of the store."""
     with database.reading(one.store.engine) as connection:
         return schema.read_tiers(connection)
 
 
 def rows(one: Site, tier: int) -> list[PointRow]:
-    """All that *tier* keeps."""
+    """Return all rows of *tier*."""
     with database.reading(one.store.engine) as connection:
         kept_from = {each.seconds: each.kept_from for each in schema.read_tiers(connection)}
         return one.store.points.load(connection, tier, kept_from[tier], FOREVER)
 
 
 def histogram_of(row: PointRow) -> Histogram:
-    """The histogram of *row*, whose count is checked."""
+    """Return the histogram of *row* after a check of its count."""
     buckets = decode_buckets([row.histogram])
     histogram = Histogram(row.scale, dict(zip(buckets.index.tolist(), buckets.amount.tolist(), strict=True)), row.zero)
 
@@ -43,7 +43,7 @@ def histogram_of(row: PointRow) -> Histogram:
 
 
 def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tuple[Any, ...], Histogram]:
-    """What *tier* has of each series before *before*, added up in buckets of *width* seconds."""
+    """Return the data of *tier* by series before *before*, aggregated to buckets of *width* seconds."""
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
         if row.metric > 0 and row.bucket < before:
@@ -53,7 +53,7 @@ def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tu
 
 
 def totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
-    """What the totals of *tier* are, as it keeps them."""
+    """Return the stored totals of *tier*."""
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
         if row.metric < 0:
@@ -63,7 +63,7 @@ def totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
 
 
 def added_totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
-    """The same, added up from the series of *tier*."""
+    """Return the totals of *tier*, aggregated from its series."""
     series = schema.series
     with database.reading(one.store.engine) as connection:
         owner = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
@@ -75,14 +75,14 @@ def added_totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
 
 
 def ledger(one: Site) -> Ledger:
-    """What the ledger says."""
+    """Return the stored ledger."""
     table = schema.ledger
     with database.reading(one.store.engine) as connection:
         return {(row.tier, row.slot): (row.rows, row.bytes) for row in connection.execute(select(table))}
 
 
 def counted(one: Site) -> Ledger:
-    """What it should say."""
+    """Return the ledger computed from the rows."""
     found: Ledger = {}
     for tier in schema.TIERS:
         for row in rows(one, tier):
@@ -93,11 +93,11 @@ def counted(one: Site) -> Ledger:
 
 
 def number(one: Site, table: Table) -> int:
-    """How many rows *table* has."""
+    """Return the number of rows of *table*."""
     with database.reading(one.store.engine) as connection:
         return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
 def requests(one: Site) -> int:
-    """How many requests there are in all."""
+    """Return the total number of requests."""
     return one.store.read.latency(one.between(0, FOREVER)).count

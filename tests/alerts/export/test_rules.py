@@ -43,7 +43,7 @@ KINDS = (
 
 @pytest.mark.parametrize("native", [False, True])
 def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
-    """promtool accepts the rules of every kind of SLO and with unusual names."""
+    """The rules of every kind of SLO, also with unusual names, are valid for promtool."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, HistogramExpressions(native)))
     code, said = prometheus_tool.run("check", "rules", file)

@@ -1,4 +1,4 @@
-"""YAML that is read with its lines."""
+"""YAML parsing with line numbers and limits for aliases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from stagelens.core.settings.yaml_config import parse
 
-# A few lines that stand for ten thousand million values: whoever walks or copies them takes all memory there is.
+# A few lines of nested aliases that expand to ten thousand million values and would exhaust the memory.
 LISTS = "\n".join(["l0: &l0 [x]", *(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 11))])
 MERGES = "\n".join(
     ["m0: &m0 {x: y}", *(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 10)}]}}" for n in range(1, 11))]
@@ -15,7 +15,7 @@ MERGES = "\n".join(
 
 @pytest.mark.parametrize("bomb", [LISTS, MERGES], ids=["lists", "merges"])
 def test_aliases_of_aliases_are_not_followed_without_end(bomb: str) -> None:
-    """A file that a server reads again by itself cannot take its memory; what is wrong is said."""
+    """A file with nested aliases, which a server may reload automatically, is an error and does not exhaust the memory."""
     document = parse(bomb)
 
     assert [problem.text for problem in document.problems] == [
@@ -25,7 +25,7 @@ def test_aliases_of_aliases_are_not_followed_without_end(bomb: str) -> None:
 
 
 def test_aliases_that_people_write_are_read() -> None:
-    """One place may stand for another."""
+    """A simple alias is resolved."""
     document = parse("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n")
 
     assert document.problems == []

@@ -1,4 +1,4 @@
-"""Points in ClickHouse: in chDB, over HTTP, and on the server STAGELENS_TEST_CLICKHOUSE_DSN names, if it does."""
+"""Points in ClickHouse: in chDB, over HTTP, and on the server in STAGELENS_TEST_CLICKHOUSE_DSN if it is set."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ Urls = Callable[[], str]
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one directory chDB opens in this process."""
+    """Directory that chDB opens in this process."""
     return tmp_path_factory.getbasetemp() / "clickhouse"
 
 
 @pytest.fixture(scope="session", params=["chdb", "http", "dsn"])
 def new_url(request: pytest.FixtureRequest, directory: Path) -> Generator[Urls]:
-    """Gives URLs of new databases."""
+    """Function that returns URLs of new databases."""
     if request.param == "chdb":
         yield lambda: embedded_url(directory)
     elif request.param == "http":
@@ -78,13 +78,13 @@ def _on_server(dsn: str) -> Generator[Urls]:
 
 @pytest.fixture(scope="session")
 def chdb_url(directory: Path) -> Urls:
-    """Gives URLs of new databases in chDB alone, for what does not depend on the way there."""
+    """Function that returns URLs of new chDB databases, for tests that do not depend on the transport."""
     return lambda: embedded_url(directory)
 
 
 @pytest.fixture
 def site(new_url: Urls, tmp_path: Path) -> Generator[Site]:
-    """A store with its points in ClickHouse."""
+    """Store with its points in ClickHouse."""
     one = Site(f"sqlite:///{tmp_path}/stagelens.db", {"points_url": new_url()})
     yield one
     one.store.close()
@@ -92,7 +92,7 @@ def site(new_url: Urls, tmp_path: Path) -> Generator[Site]:
 
 @dataclass
 class Twins:
-    """The same store twice: with its points in ClickHouse and in SQLite."""
+    """The same store twice: with points in ClickHouse and in SQLite."""
 
     clickhouse: Site
     sqlite: Site
@@ -139,7 +139,7 @@ _services = iter(range(1_000_000))
 
 
 def answer(site: Site, question: PointQuery, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
-    """Return all of an answer by step, series, metric, stage and scale."""
+    """Return a complete result by step, series, metric, stage and scale."""
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
         pieces = list(site.store.points.read(connection, question, segment, steps))
@@ -173,7 +173,7 @@ def test_the_server_adds_up_as_numpy_does(
     width: int | None,
     route: str | None,
 ) -> None:
-    """Bit for bit, at mixed scales, over several writes; sums of quarters are exact too, in any order."""
+    """Sums on the server equal those of numpy bit for bit, at mixed scales and over several writes; the values are exact."""
     service = f"service-{next(_services)}"
     for place, points in enumerate(batches):
         named = [
@@ -193,7 +193,7 @@ def test_the_server_adds_up_as_numpy_does(
 @settings(max_examples=6, deadline=None)
 @given(points=POINTS)
 def test_rows_come_back_as_they_were_written(twins: Twins, points: list[tuple[str, Point]]) -> None:
-    """The same rows as from SQLite, whose blobs were never taken apart; and counted alike."""
+    """Rows read from ClickHouse equal those from SQLite, whose blobs are stored unchanged, and so do their counts."""
     service = f"service-{next(_services)}"
     named = [
         Point(Series(service, "1", route=of), said.metric, said.stage, said.at, said.histogram) for of, said in points
@@ -222,7 +222,7 @@ def row(bucket: int = NOON - 600, part: int = 1, tier: int = 10) -> PointRow:
 def writing(
     *buckets: int, then: Callable[[Connection], None] = lambda _: None
 ) -> Callable[[Connection], PreparedWrite]:
-    """Return what prepares a write of a row in each of *buckets*."""
+    """Return a function that prepares a write of one row in each of *buckets*."""
 
     def prepare(connection: Connection) -> PreparedWrite:
         part = points_module.take_part(connection)
@@ -232,30 +232,30 @@ def writing(
 
 
 def stored(site: Site, tier: int = 10) -> int:
-    """Return how many rows readers see."""
+    """Return the number of rows visible to readers."""
     with database.reading(site.store.engine) as connection:
         return len(site.store.points.load(connection, tier, 0, NOON + 3600))
 
 
 def server_of(points: Points) -> ClickHouseServer:
-    """Return the connection, to see what readers are not shown."""
+    """Return the connection, which also shows rows invisible to readers."""
     assert isinstance(points, ClickHousePoints)
     return points.server
 
 
 def held(points: Points) -> int:
-    """Return how many rows ClickHouse holds, seen or not."""
+    """Return the number of rows in ClickHouse, visible or not."""
     server = server_of(points)
     return server.rows(select_query("count()", server.place.points))[0][0]
 
 
 def fail(_: Connection) -> None:
-    """Die on the way."""
+    """Raise an error during a write."""
     raise KeyboardInterrupt
 
 
 def test_a_write_that_dies_half_way_is_never_seen_and_goes_away(site: Site) -> None:
-    """Its rows are in ClickHouse, of a part that stays an intent; later they are deleted, together with it."""
+    """Rows of a failed write stay invisible, and are deleted later together with their intent."""
     points, engine = site.store.points, site.store.engine
     points.apply(engine, writing(NOON - 600))
     with pytest.raises(KeyboardInterrupt):
@@ -272,7 +272,7 @@ def test_a_write_that_dies_half_way_is_never_seen_and_goes_away(site: Site) -> N
 
 
 def test_a_young_intent_is_left_alone(site: Site) -> None:
-    """Another process may be in the middle of it."""
+    """A recent intent is not deleted, because another process may still be writing."""
     points, engine = site.store.points, site.store.engine
     points_clock = ClickHousePoints(server_of(points), lambda: NOON)
     with pytest.raises(KeyboardInterrupt):
@@ -284,7 +284,7 @@ def test_a_young_intent_is_left_alone(site: Site) -> None:
 
 
 def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It took so long that its intent was struck out by others: it fails, and may be repeated."""
+    """A write whose intent was deleted by another process fails and can be repeated."""
     points, engine = site.store.points, site.store.engine
     insert = ClickHouseServer.insert
 
@@ -303,7 +303,7 @@ def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: p
 
 
 def test_an_insert_that_is_repeated_counts_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the driver does when a connection breaks before the answer."""
+    """An insert that the driver repeats after a lost connection counts once."""
     insert = ClickHouseServer.insert
 
     def twice(server: ClickHouseServer, block: bytes, token: str) -> None:
@@ -317,7 +317,7 @@ def test_an_insert_that_is_repeated_counts_once(site: Site, monkeypatch: pytest.
 
 
 def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
-    """It is one transaction, as is nothing at all."""
+    """A write without rows is one transaction and needs no intent."""
     points, engine = site.store.points, site.store.engine
 
     def nothing(_: Connection) -> None:
@@ -327,7 +327,7 @@ def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
 
 
 def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
-    """And the room it took is free at once; other tiers stay."""
+    """A partition is dropped, and its disk space freed, when all of its rows have expired; other tiers stay."""
     points, engine = site.store.points, site.store.engine
     width = points.freed_seconds(10)
     old, young = NOON - 3 * width, NOON - width
@@ -350,7 +350,7 @@ def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
 
 
 def test_a_service_is_forgotten_with_all_its_rows(site: Site) -> None:
-    """Its rows disappear at once from every tier; another service stays, and the ledger counts the remaining rows."""
+    """The rows of a deleted service disappear from every tier; other services and the counts of the ledger are correct."""
     for name in ("shop", "bench"):
         histogram = Histogram()
         histogram.record(0.1)
@@ -370,7 +370,7 @@ def test_a_service_is_forgotten_with_all_its_rows(site: Site) -> None:
 
 
 def test_a_story_from_requests_to_a_page(site: Site) -> None:
-    """Written, rolled up, read from all tiers, and opened again."""
+    """Requests are written, rolled up, read from all tiers, and read again after a restart."""
     site.write([Request({"queue": 1000 * n, "infer": 10**6 * n}, at=NOON - 7200 + 7 * n) for n in range(1, 900)])
     finest = site.store.read.breakdown(site.around(), [0.5, 0.99])
     site.store.maintain()
@@ -382,7 +382,7 @@ def test_a_story_from_requests_to_a_page(site: Site) -> None:
 
 
 def test_every_replica_holds_every_row(new_url: Urls, tmp_path: Path) -> None:
-    """Where the server of the tests is a cluster."""
+    """On a cluster, every replica has every row."""
     url = make_url(new_url())
     if "cluster" not in url.query:
         pytest.skip("this ClickHouse is no cluster")
@@ -402,19 +402,19 @@ RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2),
 
 
 def test_the_time_to_live_is_a_week_after_the_stores_own() -> None:
-    """The server's clock is not the store's; a roll-up may be late."""
+    """The time to live is a week longer than the retention, because of clock differences and late rollups."""
     assert clickhouse_sql.time_to_live(RETENTION) == (
         "toDateTime(bucket) + toIntervalSecond(transform(tier, [10, 60], [608400, 612000], 615600))"
     )
 
 
 def engine_of(server: ClickHouseServer) -> str:
-    """Return the engine of the table, with its settings."""
+    """Return the engine of the table with its settings."""
     return server.rows(select_query("engine_full", "system.tables", f"database = '{server.place.database}'"))[0][0]
 
 
 def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
-    """Made, changed, and left away."""
+    """The time to live follows the settings when it is set, changed and removed."""
     url = chdb_url()
     server = ClickHouseServer.open(parse_url(url))
     seen: list[bool] = []
@@ -431,7 +431,7 @@ def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
 
 
 def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: Path) -> None:
-    """Tier by tier, though nobody tends the table."""
+    """Expired rows are removed automatically, tier by tier."""
     site = Site(
         f"sqlite:///{tmp_path}/x.db", {"points_url": chdb_url().replace("&ttl=off", ""), "retention": RETENTION}
     )
@@ -454,7 +454,7 @@ def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: 
 
 
 def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
-    """Replicated and sharded by series; every statement runs on all nodes."""
+    """On a cluster, tables are replicated and sharded by series, and every statement runs on all nodes."""
     place = clickhouse_sql.TableLocation("stage lens", "prod")
     made, local, over = clickhouse_sql.create_statements(place, clickhouse_sql.time_to_live(Retention()))
 
@@ -473,7 +473,7 @@ def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
 
 
 def test_a_cluster_the_server_does_not_know_is_said(chdb_url: Urls) -> None:
-    """Before anything is made."""
+    """An unknown cluster is an error before any table is created."""
     with pytest.raises(
         StoreError, match=r"cannot make the tables of .*: the server knows no such cluster; correct \?cluster="
     ):
@@ -481,7 +481,7 @@ def test_a_cluster_the_server_does_not_know_is_said(chdb_url: Urls) -> None:
 
 
 def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
-    """It may hold what this one cannot read."""
+    """A table of a newer version is refused, because this version may not be able to read it."""
     url = chdb_url()
     ClickHousePoints.open(url, Retention()).close()
     server = ClickHouseServer.open(parse_url(url))
@@ -493,7 +493,7 @@ def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
 
 
 def test_the_table_of_another_database_is_refused(chdb_url: Urls, tmp_path: Path) -> None:
-    """Its numbers stand for other services; so do those of a database that was restored from an older copy."""
+    """A table of another database, or of a restored older one, is refused, because its ids mean other services."""
     options = {"points_url": chdb_url()}
     for name in ("first", "second"):
         site = Site(f"sqlite:///{tmp_path}/{name}.db", options)
@@ -506,7 +506,7 @@ def test_the_table_of_another_database_is_refused(chdb_url: Urls, tmp_path: Path
 
 
 def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
-    """With its address, without its password, and with what to look at."""
+    """An unavailable server is an error with its address, without its password, and with a hint."""
     url = "clickhousedb://me:secret@127.0.0.1:9/stagelens"
     with pytest.raises(StoreError) as raised:
         Site(f"sqlite:///{tmp_path}/x.db", {"points_url": url})
@@ -519,20 +519,20 @@ def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://host/database", "no url"])
 def test_a_url_of_something_else_is_refused(url: str) -> None:
-    """And the form of the right one told."""
+    """An invalid URL is an error with the valid form."""
     with pytest.raises(StoreError, match="write clickhousedb://user:password@host:8123/database"):
         ClickHousePoints.open(url, Retention())
 
 
 def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
-    """The embedded engine takes 220 MB: it is not loaded to talk to a server."""
+    """The embedded engine, which takes 220 MB, is not loaded for a connection to a server."""
     code = "import sys, stagelens.store.engines.clickhouse; sys.exit('chdb' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=directory.parent).returncode == 0
 
 
 def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the command that installs it."""
+    """A missing driver is an error with the install command."""
     monkeypatch.delitem(sys.modules, "stagelens.store.engines.clickhouse", raising=False)
     monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
     with pytest.raises(StoreError, match=r'not installed .*\n    pip install "stagelens\[clickhouse\]"'):

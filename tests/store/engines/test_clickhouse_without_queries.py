@@ -1,4 +1,4 @@
-"""Reads and writes that need no query to ClickHouse; those that do are in `test_clickhouse.py`."""
+"""Reads and writes that need no query to ClickHouse; `test_clickhouse.py` tests the others."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.support.raw_requests import NOON, Request, Site
 
 
 class IdleServer:
-    """A ClickHouse that can be reached and has no other method: a query or an insert raises AttributeError."""
+    """ClickHouse client without methods for queries and inserts, which raise AttributeError."""
 
     place = TableLocation("stagelens", None)
 
     def check(self) -> None:
-        """Return, as a server does that can be reached."""
+        """Return without error, like a reachable server."""
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Generator[Site]:
-    """A store in SQLite with one request of the service "shop"."""
+    """Store in SQLite with one request of the service "shop"."""
     site = Site(f"sqlite:///{tmp_path}/stagelens.db", {})
     site.write([Request({"forward": 1_000_000})])
     yield site
@@ -38,12 +38,12 @@ def site(tmp_path: Path) -> Generator[Site]:
 
 @pytest.fixture
 def points() -> ClickHousePoints:
-    """Points in a server that accepts no query."""
+    """Points on a server that accepts no query."""
     return ClickHousePoints(cast(ClickHouseServer, IdleServer()))
 
 
 def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: ClickHousePoints) -> None:
-    """A write that was found unnecessary, and one without rows, which is still finished."""
+    """A skipped write and a write without rows insert nothing; the latter is still finished."""
     finished: list[Connection] = []
 
     assert not points.apply(site.store.engine, lambda _: None)
@@ -52,7 +52,7 @@ def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: C
 
 
 def test_an_unknown_service_needs_no_query(site: Site, points: ClickHousePoints) -> None:
-    """The database knows all services; for one of them the server is queried."""
+    """An unknown service is found in the database, and only for a known one is the server queried."""
     segment = Segment(10, NOON - 900, NOON)
     unknown = PointQuery(site.around(service="unknown"), sorted(METRICS))
     with database.reading(site.store.engine) as connection:

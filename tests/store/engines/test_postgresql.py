@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: partitions, a server that goes away, and readers who hold on to their moment."""
+"""PostgreSQL: partitions, connection loss, locks and long reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK = Series("tick")
 
 
 def partitions(one: Site) -> set[str]:
-    """The partitions of `points`."""
+    """Return the partitions of `points`."""
     with database.reading(one.store.engine) as connection:
         return set(
             connection.scalars(
@@ -34,13 +34,13 @@ def partitions(one: Site) -> set[str]:
 
 @pytest.fixture
 def server(postgresql_server: Server) -> Generator[Server]:
-    """A server of the test's own, to be stopped."""
+    """Server for one test, which may stop it."""
     with postgresql(postgresql_server.programs) as own:
         yield own
 
 
 def test_partitions_are_made_and_dropped(postgresql_site: Callable[..., Site]) -> None:
-    """Each tier has one for a stretch of time; what is past its time goes with the partition it is in."""
+    """Each tier has a partition per period, and expired rows are dropped with their partition."""
     one = postgresql_site(retention=Retention(timedelta(hours=6), timedelta(days=2)))
     seen: list[set[str]] = []
     for hours in (0, 12, 24, 96):
@@ -58,7 +58,7 @@ def test_partitions_are_made_and_dropped(postgresql_site: Callable[..., Site]) -
 
 
 def test_a_partition_that_is_read_is_dropped_later(postgresql_site: Callable[..., Site]) -> None:
-    """A reader keeps what it sees, and who forgets neither fails nor waits for it with the write lock: it comes again."""
+    """A partition in use by a reader is dropped later: retention neither fails nor waits with the write lock."""
     one = postgresql_site(retention=Retention(timedelta(hours=1), timedelta(days=2)))
     one.write([Request({"forward": 1_000_000}, NOON - 60)] * 3)
     one.store.maintain()
@@ -78,7 +78,7 @@ def test_a_partition_that_is_read_is_dropped_later(postgresql_site: Callable[...
 
 
 def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[..., Site]) -> None:
-    """A long read holds no write up, though it is the first of a new stretch of time."""
+    """A new partition is created without waiting for a long read."""
     one = postgresql_site()
     one.write([Request({"forward": 1_000_000}, NOON - 60)])
     with database.reading(one.store.engine) as connection:
@@ -92,7 +92,7 @@ def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[...
 
 
 def test_a_server_that_comes_back_is_used_again(server: Server) -> None:
-    """While it is away every call says so in words, and nothing is counted; then the same store goes on by itself."""
+    """While the server is down every call raises an error and counts nothing; afterwards the same store works again."""
     one = Site(server.new_database(), {})
     batch = Batch("again", [])
     one.write([Request({"forward": 1_000_000})])
@@ -110,7 +110,7 @@ def test_a_server_that_comes_back_is_used_again(server: Server) -> None:
 
 
 def test_a_server_that_dies_in_the_middle_of_a_write_counts_it_once(server: Server) -> None:
-    """Whichever step it dies at, the same batch sent again counts once."""
+    """If the server fails at any step of a write, the repeated batch counts once."""
     one = Site(server.new_database(), {})
     one.write([Request({"forward": 1_000_000})])
     for step in (2, 6, 9, 12):
@@ -135,7 +135,7 @@ def test_a_server_that_dies_in_the_middle_of_a_write_counts_it_once(server: Serv
 
 
 def test_a_writer_that_will_not_let_go_is_named(postgresql_site: Callable[..., Site]) -> None:
-    """Who holds the lock for too long makes the others fail in words; when it is gone, writing works."""
+    """A lock held for too long is an error that names it; writing works after the lock is released."""
     one = postgresql_site()
     event.listen(
         one.store.engine,
@@ -153,7 +153,7 @@ def test_a_writer_that_will_not_let_go_is_named(postgresql_site: Callable[..., S
 
 
 def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..., Site]) -> None:
-    """Deleted rows alone would leave the table as large as it was, and the budget would take one after the other."""
+    """After deleting traces, the table is rewritten to free its disk space, so that the size budget is not exceeded again."""
     one = postgresql_site()
     spans = [{"name": Random(7).randbytes(500).hex()}]
     traces = [
@@ -173,7 +173,7 @@ def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..
 
 
 def test_more_traces_than_a_statement_can_name(postgresql_site: Callable[..., Site]) -> None:
-    """One write keeps them all, each once: a fold that keeps every request may bring a hundred thousand."""
+    """One write stores a hundred thousand traces, more than a statement has parameters."""
     one = postgresql_site()
     trace = KeptTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
     traces = [replace(trace, trace_id=f"{number:032x}") for number in range(65_536)]
@@ -195,7 +195,7 @@ def test_more_traces_than_a_statement_can_name(postgresql_site: Callable[..., Si
     ],
 )
 def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, url: str, words: str) -> None:
-    """The error says what to do about it, and does not repeat the password."""
+    """An error on opening a database has a fix and no password."""
     with pytest.raises(StoreError, match=f"cannot open postgresql.*{words}") as refused:
         Store.open(url.format(folder=postgresql_server.folder))
 
@@ -203,7 +203,7 @@ def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, ur
 
 
 def test_an_error_does_not_quote_the_statement(postgresql_site: Callable[..., Site]) -> None:
-    """What is wrong is said to whoever asks /readyz; the statement is nobody's business."""
+    """An error text does not contain the SQL statement, because /readyz shows it."""
     one = postgresql_site()
     with one.store.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE services RENAME TO gone")

@@ -1,4 +1,4 @@
-"""Every engine gives the answers of SQLite, on which the tests of single questions run."""
+"""Every engine returns the results of SQLite, on which the tests of single queries run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.store.questions import NOT_ASKED, answers
 from tests.store.test_exactness import END, START, Delivery, deliveries
 from tests.support.raw_requests import NS, Request, Site
 
-# A key of each metric that tells of more than requests and stages, and the digits of what is counted.
+# One key of each metric besides requests and stages, and the precision of the comparison.
 KEYS = {
     names.FIRST_TOKEN: names.BY_GENERATE,
     names.OUTPUT_TOKEN: names.BY_GENERATE,
@@ -45,7 +45,7 @@ KEYS = {
 @settings(
     max_examples=3,
     deadline=None,
-    # What is drawn from a seed does not get simpler.
+    # Seeded random data do not become simpler by shrinking.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -53,12 +53,12 @@ KEYS = {
 def test_every_answer_is_that_of_sqlite(
     site: Callable[..., Site], sqlite_site: Callable[..., Site], batches: list[Delivery], seed: int
 ) -> None:
-    """To every question, of whatever was counted: rolled up, late, in several parts, of several series."""
+    """Every query returns the result of SQLite for any data: rolled up, late, in several parts and series."""
     one, other = sqlite_site(), site()
     for each in (one, other):
         fill(each, batches, seed)
         if seed % 2:
-            # A day later the finest tier is gone.
+            # After a day the finest tier has expired.
             each.clock.now += 86_400
             each.store.maintain()
     expected, actual = (answers(each.store, each.between(START, int(each.clock.now))) for each in (one, other))
@@ -69,7 +69,7 @@ def test_every_answer_is_that_of_sqlite(
 
 
 def test_every_question_is_asked(sqlite_site: Callable[..., Site]) -> None:
-    """A new one has to be added to `questions.py`."""
+    """Every query of the reader is in `questions.py`."""
     one = sqlite_site()
     methods = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
 
@@ -77,7 +77,7 @@ def test_every_question_is_asked(sqlite_site: Callable[..., Site]) -> None:
 
 
 def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
-    """Write what was delivered, as time goes by, and beside it something of all else that a store may hold."""
+    """Write the deliveries in order of time, together with data of every other kind."""
     random = Random(seed)
     for number, batch in enumerate(batches):
         one.write(batch.requests, scale=batch.scale)

@@ -1,4 +1,4 @@
-"""Two sets of requests beside each other."""
+"""Comparison of two selections of requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ A, B = Series("shop", "1"), Series("shop", "2")
 
 
 def lognormal(n: int, series: Series, *, median: float = 0.05, seed: int = 1) -> list[Request]:
-    """Requests of one stage."""
+    """Return lognormal requests of one stage."""
     times = np.random.default_rng(seed).lognormal(np.log(median * 1e9), 0.4, n)
     return [Request({"forward": int(time)}, series=series) for time in times]
 
 
 def test_comparing_names_the_stage_that_grew(sqlite_site: Callable[..., Site]) -> None:
-    """The change of each stage, sorted, as shares of the change of the latency."""
+    """The changes of stages are sorted and have shares of the latency change."""
     one = sqlite_site()
     one.write([Request({"forward": 80_000_000, "queue": 20_000_000})] * 20)
     later = Series("shop", "2")
@@ -55,7 +55,7 @@ def test_the_ratio_comes_with_its_interval(sqlite_site: Callable[..., Site]) -> 
 
 
 def test_nothing_is_claimed_about_nothing(sqlite_site: Callable[..., Site]) -> None:
-    """Without requests on one side there is no ratio and no mix; the other side is still told."""
+    """Without requests on one side there is no ratio and no mix, and the values of the other side are returned."""
     one = sqlite_site()
     one.write(lognormal(50, A))
     found = one.store.read.compare(one.around(version="1"), one.around(version="2"), 0.9)
@@ -67,7 +67,7 @@ def test_nothing_is_claimed_about_nothing(sqlite_site: Callable[..., Site]) -> N
 
 
 def spread(version: str, counts: dict[tuple[str, str, str], int]) -> list[Request]:
-    """Requests of *version* by route, device and status."""
+    """Return requests of *version* by route, device and status."""
     return [
         Request({"forward": 1_000_000}, series=Series("shop", version, route=route, device=device, status=status))
         for (route, device, status), n in counts.items()
@@ -76,7 +76,7 @@ def spread(version: str, counts: dict[tuple[str, str, str], int]) -> list[Reques
 
 
 def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
-    """What an agent sends of requests that ran batches of *sizes*."""
+    """Return a batch of requests that ran in batches of *sizes*."""
     points: dict[str, Point] = {}
     for size in sizes:
         point = points.setdefault(
@@ -88,7 +88,7 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
 
 
 def test_the_mix_says_what_else_has_changed(sqlite_site: Callable[..., Site]) -> None:
-    """Per dimension the share that differs most, and how far the whole is apart: what is alike is said to be."""
+    """The mix has for each dimension the value that changed most and a distance, which is small for equal mixes."""
     one = sqlite_site()
     one.write(spread("1", {("/buy", "cpu", "ok"): 800, ("/list", "cpu", "ok"): 150, ("/list", "cpu", "error"): 50}))
     one.write(spread("2", {("/buy", "cpu", "ok"): 300, ("/list", "cpu", "ok"): 50, ("/new", "cpu", "ok"): 150}))
@@ -111,7 +111,7 @@ def test_the_mix_says_what_else_has_changed(sqlite_site: Callable[..., Site]) ->
 
 @pytest.mark.parametrize(("n", "changed"), [(20, False), (2000, True)])
 def test_a_mix_of_few_requests_differs_by_chance(sqlite_site: Callable[..., Site], n: int, changed: bool) -> None:
-    """Ten points between two handfuls of requests are noise, between thousands they are not; a tenth of that never counts."""
+    """A difference of ten points is significant between thousands of requests, and not between a few; one point never is."""
     one = sqlite_site()
     for version, share in (("1", 0.5), ("2", 0.6), ("3", 0.51)):
         one.write(spread(version, {("/a", "", "ok"): int(n * share), ("/b", "", "ok"): n - int(n * share)}))

@@ -1,4 +1,4 @@
-"""What a percentile would be if one stage were faster, against requests that really were."""
+"""What-if analysis: percentiles with a faster stage, compared with a recomputation from requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGES = ("forward", "queue", "overhead")
 
 @st.composite
 def groups(draw: st.DrawFn) -> LatencyGroups:
-    """Requests of up to thirty latencies, each with any share of it in the stage."""
+    """Generate requests of up to thirty latencies, each with a share of its time in the stage."""
     latency = np.array(sorted(draw(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30, unique=True))))
     shares = draw(arrays.arrays(np.float64, len(latency), elements=st.floats(0, 1)))
     requests = draw(arrays.arrays(np.int64, len(latency), elements=st.integers(1, 1000)))
@@ -28,13 +28,13 @@ def groups(draw: st.DrawFn) -> LatencyGroups:
 
 
 def floored(made: LatencyGroups, floor: float) -> list[float]:
-    """The percentiles when nobody spends more than *floor* seconds in the stage."""
+    """Return the percentiles if no request spends more than *floor* seconds in the stage."""
     return made.quantiles(np.minimum(made.spent, floor), PERCENTILES)
 
 
 @given(made=groups(), floor=st.floats(0, 1e3))
 def test_no_request_is_faster_than_without_the_stage_nor_slower_than_before(made: LatencyGroups, floor: float) -> None:
-    """At every percentile: between the latency without the stage, which is not negative, and the latency as it is."""
+    """At every percentile the result is between the latency without the stage and the unchanged latency."""
     before, after = made.quantiles(made.spent, PERCENTILES), floored(made, floor)
     ceiling = floored(made, 0.0)
     dust = 1e-12 * made.latency.max()
@@ -46,7 +46,7 @@ def test_no_request_is_faster_than_without_the_stage_nor_slower_than_before(made
 
 @given(made=groups())
 def test_a_floor_above_all_changes_nothing(made: LatencyGroups) -> None:
-    """To the last bit: the percentiles are those of the latency."""
+    """A limit above all stage times returns the percentiles unchanged, bit for bit."""
     ordered = np.repeat(made.latency, made.requests)
     exact = [float(ordered[rank_of(quantile, len(ordered)) - 1]) for quantile in PERCENTILES]
 
@@ -55,7 +55,7 @@ def test_a_floor_above_all_changes_nothing(made: LatencyGroups) -> None:
 
 @given(made=groups(), lower=st.floats(0, 1e3), higher=st.floats(0, 1e3))
 def test_a_lower_floor_is_never_slower(made: LatencyGroups, lower: float, higher: float) -> None:
-    """Monotone in the floor, and in the percentile."""
+    """The result is monotone in the limit and in the percentile."""
     fast, slow = (np.array(floored(made, floor)) for floor in sorted((lower, higher)))
     dust = 1e-12 * made.latency.max()
 
@@ -65,7 +65,7 @@ def test_a_lower_floor_is_never_slower(made: LatencyGroups, lower: float, higher
 
 @given(made=groups(), floor=st.floats(0, 1e3))
 def test_it_is_the_order_statistic_of_moved_requests(made: LatencyGroups, floor: float) -> None:
-    """As if every request were moved by itself, and all were sorted."""
+    """The result is the order statistic of requests that are each changed and then sorted."""
     moved = made.latency - (made.spent - np.minimum(made.spent, floor))
     ordered = np.sort(np.repeat(moved, made.requests))
 
@@ -74,7 +74,7 @@ def test_it_is_the_order_statistic_of_moved_requests(made: LatencyGroups, floor:
 
 @given(made=groups(), data=st.data(), usual=st.floats(0, 1e3))
 def test_what_a_bucket_spends_is_only_divided(made: LatencyGroups, data: st.DataObject, usual: float) -> None:
-    """Those the stage dominates spend no less than the others, nobody more than the whole request, and all as much as before."""
+    """The stage time of a bucket is divided so that dominated requests spend most, no request exceeds its latency, and the sum stays."""
     dominated = np.array([data.draw(st.integers(0, int(n))) for n in made.requests])
     others = made.requests - dominated
     in_others, in_dominated = split_stage_time(made.spent, made.latency, made.requests, dominated, usual)
@@ -103,7 +103,7 @@ REQUESTS = st.lists(
 def test_before_is_what_every_page_shows(
     sqlite_site: Callable[..., Site], requests: list[Request], factor: float
 ) -> None:
-    """One number for one selection; afterwards nobody is slower, and nobody beats the ceiling."""
+    """The value before equals that of the pages; no request becomes slower, and no speedup exceeds the bound."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -119,7 +119,7 @@ def test_before_is_what_every_page_shows(
 
 
 def service(n: int) -> list[Request]:
-    """Requests of which one in ten waits long, by chance, and one in thirty has a slow model."""
+    """Return requests of which one in ten waits long at random, and one in thirty has a slow model."""
     random = np.random.default_rng(7)
     forward = random.lognormal(np.log(20e6), 0.3, n) * np.where(random.random(n) < 1 / 30, 6, 1)
     queue = random.lognormal(np.log(2e6), 0.5, n) * np.where(random.random(n) < 0.1, 40, 1)
@@ -128,7 +128,7 @@ def service(n: int) -> list[Request]:
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_other_requests_move_up_to_be_the_new_percentile(sqlite_site: Callable[..., Site], quantile: float) -> None:
-    """The answer is near what would have been; to take the stage's time off p99 promises far too much."""
+    """The result is close to the recomputed percentile, while subtracting the stage time from p99 is far too optimistic."""
     one, requests = sqlite_site(), service(8000)
     one.write(requests)
     made = one.store.read.whatif(one.around(), "queue", [quantile])
@@ -145,7 +145,7 @@ def test_other_requests_move_up_to_be_the_new_percentile(sqlite_site: Callable[.
 
 
 def test_stages_sent_coarser_than_latency_still_count(sqlite_site: Callable[..., Site]) -> None:
-    """A client that sends its times at a coarser scale: the shares of the wide bucket hold for the narrow ones in it."""
+    """With stage times at a coarser scale, the shares of a wide bucket apply to the narrow buckets within it."""
     one = sqlite_site()
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=2)
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=5)
@@ -156,7 +156,7 @@ def test_stages_sent_coarser_than_latency_still_count(sqlite_site: Callable[...,
 
 
 def test_what_nobody_does_cannot_be_faster(sqlite_site: Callable[..., Site]) -> None:
-    """A stage no request has changes nothing; without requests there are no rows; requests of no length stay at zero."""
+    """A stage without requests changes nothing, without requests there are no rows, and zero latencies stay zero."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 5 + [Request({"forward": 0})] * 5)
     read = one.store.read

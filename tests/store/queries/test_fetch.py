@@ -1,4 +1,4 @@
-"""Counting many steps at once says the same as counting each by itself, to the last bit."""
+"""Evaluation of many steps together equals that of each step alone, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUESTS, TIMES = (METRIC_CODES[metric] for metric in BREAKDOWN_METRICS)
 Point: TypeAlias = tuple[int, int, int, int, int, dict[int, int]]
 
 BUCKETS = st.dictionaries(st.integers(-200, 200), st.integers(1, 40), max_size=12)
-# When, metric, stage, scale, values of zero, and the buckets of one point.
+# Time, metric, stage, scale, zero count, and the buckets of one point.
 POINT = st.tuples(
     st.integers(STEPS.start, STEPS.start + 400),
     st.sampled_from((REQUESTS, TIMES)),
@@ -55,14 +55,14 @@ def columns_of(points: list[Point]) -> Columns:
 
 
 def each_step(columns: Columns) -> list[tuple[int, Columns]]:
-    """Return the points of each step that has any, with its start."""
+    """Return the points of each step that has some, with its start."""
     starts: Ints = STEPS.of(columns.times)
     return [(int(at), columns.where(starts == at)) for at in np.unique(starts)]
 
 
 @given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0)), st.sampled_from((0.0, 0.013, 1.0, 7.3)))
 def test_steps_together_say_what_each_says_alone(points: list[Point], quantile: float, threshold: float) -> None:
-    """Totals, quantiles and requests above a threshold, where steps differ in scale and some have zeros."""
+    """Totals, quantiles and counts above a threshold are equal, with mixed scales and zeros."""
     columns = columns_of(points)
     told = [
         each
@@ -85,7 +85,7 @@ def test_steps_together_say_what_each_says_alone(points: list[Point], quantile: 
 
 @given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0, None)))
 def test_mixtures_together_say_what_each_says_alone(points: list[Point], quantile: float | None) -> None:
-    """The time by stage of the requests at a percentile, or of the mean, where requests and times differ in scale."""
+    """Stage times of requests at a percentile, and their means, are equal, with mixed scales."""
     columns = columns_of(points)
     told = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
 
@@ -106,7 +106,7 @@ def _row(at: int, mixed: Mixture, quantile: float | None) -> dict[str, object]:
 @pytest.mark.parametrize("apart", [True, False])
 @given(POINTS)
 def test_points_added_up_first_say_the_same(apart: bool, points: list[Point]) -> None:
-    """Adding up over time, step by step, with the series apart or together, changes no answer."""
+    """Adding up points over time first, with series separate or together, changes no result."""
     columns = columns_of(points)
     added = columns_module.sum_points(columns, STEPS, apart=apart)
 
@@ -125,7 +125,7 @@ def _quantiles(columns: Columns) -> list[tuple[int, int, float]]:
 
 
 def test_a_table_that_would_be_mostly_empty_is_not_made() -> None:
-    """Two buckets at both ends of the range of a float, in each of many groups."""
+    """Two buckets at both ends of the float range in many groups do not allocate a sparse table."""
     groups = 5_000
     index = np.tile(np.array([-34_000, 32_000]), groups)
     buckets = Buckets(2 * np.arange(groups + 1), index, np.ones_like(index))

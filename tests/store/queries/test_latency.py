@@ -1,4 +1,4 @@
-"""Where the time goes, against the raw requests it was counted from."""
+"""Latency breakdown, compared with the raw requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUESTS = st.lists(
 
 
 def lognormal(n: int, seed: int = 1) -> list[Request]:
-    """Requests as services have them: lognormal stages, and a queue that is now and then very long."""
+    """Generate requests with lognormal stages and an occasional very long queue."""
     random = np.random.default_rng(seed)
     spent = {
         "forward": random.lognormal(np.log(20e6), 0.2, n),
@@ -49,9 +49,9 @@ def lognormal(n: int, seed: int = 1) -> list[Request]:
 def test_the_value_is_the_order_statistic_and_the_stages_are_those_of_its_band(
     sqlite_site: Callable[..., Site], requests: list[Request], quantile: float
 ) -> None:
-    """For any requests and any percentile: within the histogram's error of the exact value, and a sum of its stages.
+    """The value is within the histogram's error of the order statistic and equals the sum of its stages.
 
-    Their shares are the mean of exactly the band: the percentile's bucket, widened on both sides until eight requests are in it.
+    The shares are the mean over the percentile's bucket, widened on both sides until it contains eight requests.
     """
     one = sqlite_site()
     one.write(requests)
@@ -72,7 +72,7 @@ def test_the_value_is_the_order_statistic_and_the_stages_are_those_of_its_band(
 
 
 def assert_shares(found: object, band: Sequence[Request]) -> None:
-    """The shares are those of the *band*, to the microsecond to which each request is rounded down."""
+    """Assert that the shares are those of requests within *band*, up to the rounding of each request to a microsecond."""
     time: Counter[str] = Counter()
     for request in band:
         time.update(request.stages_ns)
@@ -87,7 +87,7 @@ def assert_shares(found: object, band: Sequence[Request]) -> None:
 
 
 def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(sqlite_site: Callable[..., Site]) -> None:
-    """With many requests a bucket, shares at the median and in the tail equal those of the raw requests there."""
+    """With many requests in a bucket, its shares at the median and in the tail equal those of the raw requests."""
     one, requests = sqlite_site(), lognormal(6000)
     one.write(requests)
     one.store.maintain()
@@ -102,7 +102,7 @@ def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(sqlite_
 
 
 def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Site]) -> None:
-    """Latency, breakdown, one step of a chart and the comparison with itself give one value for one selection."""
+    """Latency, breakdown, one step of a chart, and a comparison of a selection with itself have the same value."""
     one = sqlite_site()
     one.write(lognormal(3000))
     one.store.maintain()
@@ -125,7 +125,7 @@ def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Si
 
 @pytest.mark.parametrize("minutes", [1, 7, 60])
 def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[..., Site], minutes: int) -> None:
-    """Each point of a chart is what a page zoomed into it shows, and all requests are in some point."""
+    """Each step of a chart equals the selection of that step, and every request is in one step."""
     one, requests = sqlite_site(), lognormal(2000)
     one.write(requests)
     one.store.maintain()
@@ -145,7 +145,7 @@ def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[.
 
 
 def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
-    """The mean of a step is the sum of its requests by their number, split by the stages' whole time."""
+    """The mean of a step is exact, and is split by the total time of the stages."""
     one, requests = sqlite_site(), lognormal(500)
     one.write(requests)
     frame = one.store.read.breakdown_over_time(one.around(), None, timedelta(days=3))
@@ -158,7 +158,7 @@ def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site]) -> None:
-    """Where clients of two scales meet, the answer is that of all samples at the coarser one; elsewhere it stays fine."""
+    """Data at two scales are merged at the coarser one; other buckets stay fine."""
     one, early, late = sqlite_site(), lognormal(300, seed=2), lognormal(300, seed=3)
     one.write([Request(each.stages_ns, NOON - 900) for each in early])
     one.write([Request(each.stages_ns, NOON - 120) for each in early])
@@ -180,7 +180,7 @@ def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site
 
 
 def test_stages_sent_coarser_than_latency_do_not_move_the_value(sqlite_site: Callable[..., Site]) -> None:
-    """Shares may come at a coarser scale than the counts; the percentile's place stays where the counts put it."""
+    """Stage times at a coarser scale than the counts do not move the percentile."""
     one, requests = sqlite_site(), lognormal(400)
     fine = [point for point in Fold().points(requests) if point.metric.endswith("request.duration")]
     coarse = [point for point in Fold(2).points(requests) if point.metric.endswith("stage.time")]
@@ -197,7 +197,7 @@ def test_stages_sent_coarser_than_latency_do_not_move_the_value(sqlite_site: Cal
 
 
 def test_time_nobody_claims_is_overhead(sqlite_site: Callable[..., Site]) -> None:
-    """A client that sends latencies only has all of it shown as overhead."""
+    """Latencies without stages are shown as unattributed time."""
     one = sqlite_site()
     points = [point for point in Fold().points(lognormal(50)) if point.metric.endswith("request.duration")]
     one.store.write([Batch("a", points)])
@@ -208,7 +208,7 @@ def test_time_nobody_claims_is_overhead(sqlite_site: Callable[..., Site]) -> Non
 
 
 def test_requests_that_took_no_time_are_zero_everywhere(sqlite_site: Callable[..., Site]) -> None:
-    """Durations below a nanosecond stand at zero, with an error band of a nanosecond."""
+    """Durations below a nanosecond are zero, with error bounds of a nanosecond."""
     one = sqlite_site()
     one.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
     frame = one.store.read.breakdown(one.around(), [0.1, 1.0])
@@ -219,7 +219,7 @@ def test_requests_that_took_no_time_are_zero_everywhere(sqlite_site: Callable[..
 
 
 def test_the_stages_stand_in_their_order(sqlite_site: Callable[..., Site]) -> None:
-    """Columns are stacked as everywhere: compute below, waiting above, a user's own below overhead."""
+    """Columns have the chart order of stages: compute, waiting, custom stages, unattributed time."""
     one = sqlite_site()
     one.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
 
@@ -233,7 +233,7 @@ def test_the_stages_stand_in_their_order(sqlite_site: Callable[..., Site]) -> No
 
 
 def test_a_mixture_is_said_to_be_one(sqlite_site: Callable[..., Site]) -> None:
-    """Where two causes alternate at a percentile, the dominant stages say how often each is it."""
+    """If two causes alternate at a percentile, the dominant stages have their shares of requests."""
     one = sqlite_site()
     slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
     one.write([*slow, *[Request({"forward": 10_000_000})] * 80])
@@ -247,7 +247,7 @@ def test_a_mixture_is_said_to_be_one(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site]) -> None:
-    """Cells of all steps have the same bands, hold every request once, and name who dominates most of them."""
+    """Cells of a heat map have the same bands in all steps, contain every request once, and name the dominant stage."""
     one, requests = sqlite_site(), lognormal(800)
     one.write(requests)
     frame = one.store.read.heat(one.between(NOON - 7200, NOON), timedelta(minutes=10))
@@ -267,7 +267,7 @@ def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site])
 
 
 def test_a_cell_that_mixes_causes_says_so(sqlite_site: Callable[..., Site]) -> None:
-    """The stages that dominate most of its requests, with their shares of them; one cause has no second."""
+    """A cell has the stages that dominate most of its requests, with their shares; a single cause has no second one."""
     one = sqlite_site()
     mixed = ["queue"] * 5 + ["load"] * 3 + ["forward"] * 2
     one.write([Request({stage: 95_000_000, "overhead": 5_000_000}) for stage in mixed])
@@ -287,7 +287,7 @@ def test_a_cell_that_mixes_causes_says_so(sqlite_site: Callable[..., Site]) -> N
 def test_a_stage_of_a_request_has_a_rank_among_all(
     sqlite_site: Callable[..., Site], requests: list[Request], stage: str, chosen: int
 ) -> None:
-    """What a trace shows beside each stage: the share of the requests in which it took no longer."""
+    """The rank of a stage time is the share of requests in which the stage took no longer."""
     one = sqlite_site()
     one.write(requests)
     times = [request.stages_ns[stage] for request in requests if stage in request.stages_ns]
@@ -304,7 +304,7 @@ def test_a_stage_of_a_request_has_a_rank_among_all(
 
 
 def test_stage_latency_is_each_stages_own_distribution(sqlite_site: Callable[..., Site]) -> None:
-    """Marginals count the requests that had the stage, each at its own scale."""
+    """Stage latency counts the requests that have the stage, at the scale of each stage."""
     one, requests = sqlite_site(), lognormal(200)
     one.write(requests)
     one.write([Request({"decode": 50_000_000})] * 3, scale=0)

@@ -1,4 +1,4 @@
-"""How long models run, by the size of their batch."""
+"""Model run time by batch size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (1, 2, 3, 4, 30, 100, 1000, 5000)
 
 
 def points(sizes: tuple[int, ...]) -> list[Point]:
-    """What an agent sends of requests with batches of *sizes* that take a millisecond an item."""
+    """Return points of requests with batches of *sizes* that take a millisecond per item."""
     counts = RequestHistograms()
     for size in sizes:
         counts.add_stream(BATCH_DURATION, BATCH_SIZES.bucket_of(size), 0.001 * size)
@@ -22,7 +22,7 @@ def points(sizes: tuple[int, ...]) -> list[Point]:
 
 
 def test_each_band_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
-    """Smallest first, from any tier, and nothing but what was measured."""
+    """Each size bucket has its histogram, sorted by size, from any tier."""
     one = sqlite_site()
     one.store.write([Batch("a", points(SIZES)), Batch("b", points(SIZES))])
     before = one.store.read.batches(one.around())
@@ -38,7 +38,7 @@ def test_each_band_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
-    """Their number is bounded by itself: where a service may have no stages of its own, it still has every band."""
+    """Size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCH_SIZES.names)))))])
 

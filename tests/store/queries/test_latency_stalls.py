@@ -1,4 +1,4 @@
-"""What held up the requests at a percentile, against the raw requests it was counted from."""
+"""Stalls of requests at a percentile, compared with the raw requests."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ STAGES: tuple[str, ...] = ("forward", "queue", "rerank", "overhead")
 
 @dataclass(frozen=True)
 class HeldUp:
-    """A request: nanoseconds by stage, and how many of them something held it up, by what and in which stage."""
+    """Request with nanoseconds by stage, and stalled nanoseconds by stage and cause."""
 
     stages: Mapping[str, int]
     stalls: Mapping[str, int]
 
     @property
     def duration(self) -> int:
-        """Its wall time."""
+        """Duration of the request."""
         return sum(self.stages.values())
 
 
 @st.composite
 def held_up(draw: st.DrawFn) -> HeldUp:
-    """A request some of whose stages were held up, by several causes after each other; none for longer than it took."""
+    """Generate a request with stalls of several causes within some stages."""
     stages: dict[str, int] = draw(st.dictionaries(st.sampled_from(STAGES), st.integers(10**5, 10**10), min_size=1))
     stalls: dict[str, int] = {}
     for stage, spent in stages.items():
         causes = draw(st.lists(st.sampled_from([*STALL_CAUSES]), unique=True))
         stalls |= {stall_key(cause, stage): draw(st.integers(0, spent // len(causes))) for cause in causes}
-    # What is shorter than a microsecond is rounded away, or to one.
+    # Stalls shorter than a microsecond are rounded to zero or one.
     return HeldUp(stages, {name: spent for name, spent in stalls.items() if spent >= MICROSECOND_NS})
 
 
@@ -50,7 +50,7 @@ REQUESTS = st.lists(held_up(), min_size=1, max_size=30)
 
 
 def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch:
-    """What an agent sends of *requests*."""
+    """Return a batch of *requests*."""
     counts = RequestHistograms()
     for each in requests:
         counts.add(each.stages, each.duration)
@@ -60,7 +60,7 @@ def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch
 
 
 def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
-    """*one*, which has nothing else, tells what held up the very requests that the breakdown is made of."""
+    """Assert that *one* has the stalls of the requests in its breakdown."""
     latency = sorted(each.duration for each in requests)[rank_of(quantile, len(requests)) - 1]
     distance = [abs(bucket_index(each.duration / NS) - bucket_index(latency / NS)) for each in requests]
     reach = sorted(distance)[min(8, len(requests)) - 1]
@@ -69,7 +69,7 @@ def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
     for each in band:
         expected.update(each.stalls)
     spent = sum(each.duration for each in band)
-    # A microsecond is lost or won in each bucket, by rounding.
+    # Rounding adds or drops at most a microsecond per bucket.
     slack = len(band) * 2000 / spent
     stages = one.store.read.breakdown(one.around(), [quantile])
     found = one.store.read.stalls(one.around(), [quantile])
@@ -88,7 +88,7 @@ def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
 def test_what_held_requests_up_is_part_of_their_stages(
     sqlite_site: Callable[..., Site], requests: list[HeldUp], quantile: float
 ) -> None:
-    """For any requests and any percentile, from several agents and versions, before it is rolled up and after."""
+    """Stalls are parts of their stages at any percentile, for several agents and versions, before and after rollup."""
     one = sqlite_site()
     half = len(requests) // 2
     one.store.write(
@@ -101,7 +101,7 @@ def test_what_held_requests_up_is_part_of_their_stages(
 
 
 def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
-    """Of several agents, in every tier."""
+    """Stalls of several agents add up on every engine and in every tier."""
     one = sqlite_site()
     quick = [HeldUp({"forward": 10**7, "queue": 10**6}, {})] * 30
     slow = [HeldUp({"forward": 5 * 10**7, "queue": 3 * 10**7}, {"gc:forward": 4 * 10**7, "loop:queue": 2 * 10**7})] * 9
@@ -114,7 +114,7 @@ def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_where_nothing_held_requests_up_there_is_nothing(sqlite_site: Callable[..., Site]) -> None:
-    """No rows, whether there are requests or not."""
+    """Without stalls there are no rows, with and without requests."""
     one = sqlite_site()
     one.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
 
@@ -123,7 +123,7 @@ def test_where_nothing_held_requests_up_there_is_nothing(sqlite_site: Callable[.
 
 
 def test_what_holds_stages_up_takes_no_place_of_the_users_own(sqlite_site: Callable[..., Site]) -> None:
-    """The users' own stages are as many as before; what holds up one past the cap is told of the others together."""
+    """Stalls do not count towards the cap of custom stages; those of stages beyond the cap are added to the rest."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=1))
     stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}
     one.store.write([batch("a", [HeldUp(stages, {stall_key("gc", stage): 10**6 for stage in stages})] * 9)])

@@ -1,4 +1,4 @@
-"""Requests minute by minute: what other questions say of them, whichever tier they are read from."""
+"""Requests per minute: equal to other queries, from any tier."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GROUPS = {
 
 @pytest.fixture(scope="module")
 def counted(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """Two services and one of a coarser client over three hours; all but the newest requests are rolled up. It is only read."""
+    """Two services and one with a coarser client over three hours, mostly rolled up; tests only read them."""
     made, random = sqlite_site(), Random(3)
     opened_sites.remove(made)
     requests: list[Request] = []
@@ -65,7 +65,7 @@ def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int
 
 
 def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
-    """The whole and every stage, of services where they are deployed and of their parts; who counts coarsely is left out."""
+    """The counts of each group equal a separate query, by service, environment and part; coarse clients are excluded."""
     window = counted.between(START, END)
     found = counted.store.read.all_minutes(window.start, window.end)
 
@@ -84,7 +84,7 @@ def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
 
 
 def test_every_minute_has_its_own_requests(counted: Site) -> None:
-    """A minute asked alone has what it has among others."""
+    """A minute in a longer range has the same counts as in a separate query."""
     whole = counted.store.read.minutes(of(counted, SHOP))
     for number in range(0, 121, 20):
         start = START + 60 * number
@@ -94,7 +94,7 @@ def test_every_minute_has_its_own_requests(counted: Site) -> None:
 
 
 def test_the_time_of_requests_is_told_step_by_step(counted: Site) -> None:
-    """All stages add up to what the requests took, and the requests to those that were counted."""
+    """Stage times add up to the latency of requests, and requests to their count."""
     spent = counted.store.read.spent(of(counted, SHOP), timedelta(minutes=10))
     latency = counted.store.read.latency(of(counted, SHOP))
 
@@ -104,7 +104,7 @@ def test_the_time_of_requests_is_told_step_by_step(counted: Site) -> None:
 
 
 def test_nothing_is_told_of_nobody(counted: Site) -> None:
-    """The minutes are there, and have no requests."""
+    """Without requests the minutes have zero counts."""
     nobody = counted.between(START, END, service="nobody")
     counts = counted.store.read.minutes(nobody)
 
@@ -114,7 +114,7 @@ def test_nothing_is_told_of_nobody(counted: Site) -> None:
 
 
 def test_groups_are_those_that_serve(counted: Site) -> None:
-    """Each with when it was first seen; who has been away is not told apart any more."""
+    """Groups have the time of their first request; groups without recent requests are not listed."""
     window = counted.between(START, END)
     groups = counted.store.read.groups(window.start)
 

@@ -1,4 +1,4 @@
-"""What machines did: exact means step by step, the most of it, and nothing of it taken for requests."""
+"""Machine metrics of replicas: means and maxima by step, separate from requests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NAMES = ("gpu web-1/gpu0", "gpu web-2/gpu0", "cpu web-1:7")
 
 
 def observed(value: float, name: str, at: int, series: Series = SHOP) -> Point:
-    """What an agent told."""
+    """Return a batch with machine metrics of an agent."""
     histogram = Histogram()
     histogram.record(value)
     return Point(series, HARDWARE, name, at, histogram)
 
 
 def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], tuple[float, float]]:
-    """Mean and most by start of the step and name."""
+    """Return mean and maximum by start of the step and name."""
     found = one.store.read.hardware(replace(one.around(), **selected), timedelta(minutes=minutes))
     starts = [int(at.timestamp()) for at in found["at"]]
     names = map(hardware_key, found["measure"], found["place"])
@@ -37,7 +37,7 @@ def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], t
 
 
 def test_means_are_exact_and_nothing_was_more_than_the_most(sqlite_site: Callable[..., Site]) -> None:
-    """Whatever tier it is read from; the most is the largest, or at most a bucket above."""
+    """Means are exact in every tier, and the maximum is at most one bucket too high."""
     one, rng = sqlite_site(), random.Random(1)
     values = [
         (START + 10 * rng.randrange(60), rng.choice(NAMES), rng.choice((0.0, rng.random(), 1e12 * rng.random())))
@@ -58,7 +58,7 @@ def test_means_are_exact_and_nothing_was_more_than_the_most(sqlite_site: Callabl
 
 
 def test_it_is_that_of_the_whole_process(sqlite_site: Callable[..., Site]) -> None:
-    """The requests of one route or model, or those that failed, ran on the same machine; another service did not."""
+    """Machine metrics of a selection are those of the whole process, for any route, model or status of its service."""
     one = sqlite_site()
     one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
 
@@ -67,7 +67,7 @@ def test_it_is_that_of_the_whole_process(sqlite_site: Callable[..., Site]) -> No
 
 
 def test_an_idle_machine_is_no_request(sqlite_site: Callable[..., Site]) -> None:
-    """A service that is asked nothing was last seen when it was, and stays as long unheard of; its page is told of news."""
+    """Machine metrics do not count as requests: they change neither the last request nor the retention of an idle service."""
     one = sqlite_site()
     one.write([Request({"forward": 1000}, at=START)])
     before = one.store.read.versions(one.around())
@@ -81,7 +81,7 @@ def test_an_idle_machine_is_no_request(sqlite_site: Callable[..., Site]) -> None
 def test_places_are_bounded_and_bind_nobody_for_long(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past the cap they are one, told by what they measure; they take no place of stages; the next hour has room again."""
+    """Replicas beyond the cap are aggregated by metric, use no place of stages, and the cap applies to each hour."""
     monkeypatch.setattr(series_module, "MAX_PLACES", 2)
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     names = [hardware_key(CPU.key, f"web:{pid}") for pid in range(4)]

@@ -1,4 +1,4 @@
-"""Services and versions."""
+"""Queries for services and their versions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.raw_requests import NOON, Request, Series, Site
 
 
 def utc(seconds: int) -> datetime:
-    """Unix *seconds* as a datetime."""
+    """Return Unix *seconds* as a datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 @pytest.fixture
 def one(sqlite_site: Callable[..., Site]) -> Site:
-    """A shop that was released twice, and a bank."""
+    """Store with a shop that was released twice, and a bank."""
     made = sqlite_site()
     made.write([Request({"forward": 1}, NOON - 7205, Series("shop", "1", "prod", "old"))] * 3)
     made.write([Request({"forward": 1}, NOON - 3601, Series("shop", "2", "prod", "new"))] * 4)
@@ -30,7 +30,7 @@ def one(sqlite_site: Callable[..., Site]) -> Site:
 
 
 def test_a_service_is_one_row(one: Site) -> None:
-    """With its versions, the latest first, its requests and errors, and the times it was seen, to 10 s."""
+    """A service is one row with versions, latest first, requests, errors, and times accurate to 10 s."""
     frame = one.store.read.services(utc(NOON - 86_400), utc(NOON)).set_index("service")
 
     assert frame.index.tolist() == ["bank", "shop"]
@@ -47,21 +47,21 @@ def test_a_service_is_one_row(one: Site) -> None:
 
 
 def test_a_service_without_requests_in_the_window_is_not_there(one: Site) -> None:
-    """Only what has data in the window, and only the data in it."""
+    """Only services with data in the window are listed, with the data of the window."""
     frame = one.store.read.services(utc(NOON - 7300), utc(NOON - 3000))
 
     assert frame[["service", "requests", "errors"]].to_numpy().tolist() == [["shop", 7, 0]]
 
 
 def test_the_last_bucket_of_a_silent_service_is_exact(one: Site) -> None:
-    """It is told to 10 s also where it is read from an hour."""
+    """The time of the last request is accurate to 10 s even in the hourly tier."""
     frame = one.store.read.services(utc(NOON - 86_400), utc(NOON - 3600))
 
     assert frame["last_seen"].tolist() == [utc(NOON - 3610)]
 
 
 def test_versions_are_those_of_the_whole_history(one: Site) -> None:
-    """A release before the window is known; the requests are those in the window, whatever version is selected."""
+    """Versions include releases before the window; requests are those in the window, for any selected version."""
     frame = one.store.read.versions(one.between(NOON - 3000, NOON, service="shop", version="2"))
 
     assert frame["version"].tolist() == ["1", "2"]
@@ -71,7 +71,7 @@ def test_versions_are_those_of_the_whole_history(one: Site) -> None:
 
 
 def test_the_releases_of_all_services_are_one_answer(one: Site) -> None:
-    """Each version of each service with the times it was seen, the oldest first; of one environment where it is named."""
+    """Each version of each service has its first and last time, oldest first, with a filter by environment."""
     frame = one.store.read.releases()
     elsewhere = one.store.read.releases("nowhere")
 
@@ -83,7 +83,7 @@ def test_the_releases_of_all_services_are_one_answer(one: Site) -> None:
 
 
 def test_the_values_of_each_dimension_are_told_most_requests_first(one: Site) -> None:
-    """What is unknown is left out, and so is what has no request in the window."""
+    """Values of each dimension are sorted by requests, without unknown values and values without requests."""
     shop = Selection(utc(NOON - 86_400), utc(NOON), service="shop")
     late = Selection(utc(NOON - 3700), utc(NOON), service="shop")
     found = one.store.read.dimensions(shop)
@@ -96,7 +96,7 @@ def test_the_values_of_each_dimension_are_told_most_requests_first(one: Site) ->
 
 
 def test_dimensions_select(one: Site) -> None:
-    """Each dimension of a selection leaves only its own requests; one that matches nothing leaves none."""
+    """A filter by any dimension selects only its requests; a filter without matches selects none."""
     counts = {
         str(wanted): one.store.read.latency(one.around(**wanted)).count
         for wanted in (
@@ -112,7 +112,7 @@ def test_dimensions_select(one: Site) -> None:
 
 
 def test_empty_answers_have_their_columns(sqlite_site: Callable[..., Site]) -> None:
-    """Without any data every frame has the columns a page draws, and no rows."""
+    """Empty results have all columns and no rows."""
     one = sqlite_site()
     read, chosen, minute = one.store.read, one.around(), timedelta(minutes=1)
     frames = [
@@ -136,8 +136,8 @@ def test_empty_answers_have_their_columns(sqlite_site: Callable[..., Site]) -> N
 
 
 def test_a_time_without_a_zone_is_refused(one: Site) -> None:
-    """A naive time would mean another moment on another machine."""
-    naive = datetime(2026, 11, 20, 12)  # noqa: DTZ001 - the mistake
+    """A time without a time zone is an error, because it is ambiguous."""
+    naive = datetime(2026, 11, 20, 12)  # noqa: DTZ001 - the tested error
 
     with pytest.raises(ValueError, match=r"must be aware.*datetime\.now\(UTC\)"):
         one.store.read.latency(Selection(naive, naive))

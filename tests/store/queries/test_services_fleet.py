@@ -1,4 +1,4 @@
-"""All services in one answer: the numbers each of them gets when it is asked alone."""
+"""All services in one query: equal to a query of each service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERIES = (
 
 
 def drawn(seed: int) -> list[Request]:
-    """Requests of all series over three hours; each service has a stage of its own, and some take no time at all."""
+    """Generate requests of all series over three hours; each service has a custom stage, and some requests have zero duration."""
     random = Random(seed)
     made: list[Request] = []
     for _ in range(400):
@@ -40,7 +40,7 @@ def drawn(seed: int) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """Three services, one of them by a coarser client; all but the newest requests are rolled up. It is only read."""
+    """Three services, one with a coarser client, mostly rolled up; tests only read them."""
     made = sqlite_site()
     opened_sites.remove(made)
     requests = drawn(1)
@@ -54,7 +54,7 @@ def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generat
 
 @pytest.mark.parametrize("environment", [None, "prod"])
 def test_each_service_has_the_numbers_it_has_alone(fleet: Site, environment: str | None) -> None:
-    """Latency, error band and stages at every percentile, to the last bit, whichever tiers they are read from."""
+    """Latency, error bounds and stages at every percentile equal those of a separate query, bit for bit, in any tier."""
     read, window = fleet.store.read, fleet.between(START, END)
     told = read.fleet(window.start, window.end, PERCENTILES, environment=environment)
     names = ["bank", "shop", "wide"] if environment is None else ["bank", "shop"]
@@ -74,7 +74,7 @@ def _of(environment: str | None) -> dict[str, str]:
 
 
 def test_the_services_of_an_environment_are_told_alone(fleet: Site) -> None:
-    """With their counts there, and the version that is the newest there."""
+    """A filter by environment gives counts and newest version of that environment."""
     read, window = fleet.store.read, fleet.between(START, END)
     told = read.services(window.start, window.end, environment="prod").set_index("service")
     alone = read.latency(fleet.between(START, END, service="shop", environment="prod"))
@@ -86,7 +86,7 @@ def test_the_services_of_an_environment_are_told_alone(fleet: Site) -> None:
 
 @pytest.mark.parametrize("seconds", [60, 3600])
 def test_the_courses_of_all_services_are_those_of_each(fleet: Site, seconds: int) -> None:
-    """Requests by step, as the service alone has them."""
+    """The time series of requests equal those of each service."""
     read, window, step = fleet.store.read, fleet.between(START, END), timedelta(seconds=seconds)
     told = read.fleet_over_time(window.start, window.end, step)
 
@@ -98,7 +98,7 @@ def test_the_courses_of_all_services_are_those_of_each(fleet: Site, seconds: int
 
 
 def test_a_total_outlives_the_series_it_is_named_by(sqlite_site: Callable[..., Site]) -> None:
-    """Its number is that of its first series, which may be forgotten before the others."""
+    """The total of a service remains after the series that provides its id is deleted."""
     one = sqlite_site()
     old, new = Series("shop", "1", route="/old"), Series("shop", "1", route="/new")
     one.write([Request({"forward": 1_000_000}, NOON - 600, old)])
@@ -114,7 +114,7 @@ def test_a_total_outlives_the_series_it_is_named_by(sqlite_site: Callable[..., S
 
 
 def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> None:
-    """No rows, and the columns a page reads."""
+    """An empty store has all columns and no services."""
     one = sqlite_site()
     window: Selection = one.around()
     told = one.store.read.fleet(window.start, window.end, PERCENTILES)

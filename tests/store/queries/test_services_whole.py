@@ -1,4 +1,4 @@
-"""Windows in whole buckets: where only hours are left, half of one can be neither counted nor missed."""
+"""Alignment of windows to buckets, because half an hour of an hourly bucket cannot be counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]
 
 @given(start=st.integers(0, 60 * HOUR), length=st.integers(1, 30 * HOUR))
 def test_a_window_grows_to_the_buckets_at_its_ends(start: int, length: int) -> None:
-    """It holds what was asked for, ends where buckets do, and grows by less than one bucket on each side."""
+    """A window is extended to bucket boundaries, by less than one bucket on each side."""
     end = start + length
     first, last = whole_buckets(TIERS, start, end)
     here, there = (next(tier.seconds for tier in TIERS if tier.kept_from <= at) for at in (start, end))
@@ -29,7 +29,7 @@ def test_a_window_grows_to_the_buckets_at_its_ends(start: int, length: int) -> N
 
 
 def test_a_part_of_an_hour_whose_minutes_are_gone_is_the_hour(sqlite_site: Callable[..., Site]) -> None:
-    """Half an hour of it would otherwise be empty, or count a whole hour in half the time."""
+    """A part of an hour without minute data is extended to the hour."""
     one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
     one.write([Request({"forward": 1_000_000}, NOON + 40 * minute) for minute in range(90)])
     one.store.maintain()

@@ -1,4 +1,4 @@
-"""Good and bad requests."""
+"""Counts of good and bad requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUESTS = st.lists(
 def test_the_true_number_of_bad_requests_lies_in_the_band(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
-    """Failed or slower than the threshold: what raw counting says is never outside what the store says."""
+    """The exact number of failed or slow requests is within the error bounds."""
     one = sqlite_site()
     one.write(requests)
     counts = one.store.read.slo_counts(one.around(), threshold)
@@ -49,7 +49,7 @@ def test_the_true_number_of_bad_requests_lies_in_the_band(
 def test_the_series_adds_up_to_the_counts(
     sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
 ) -> None:
-    """Good and bad over time are the good and bad of the window, cut into steps."""
+    """Good and bad counts over time add up to those of the window."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -61,7 +61,7 @@ def test_the_series_adds_up_to_the_counts(
 
 
 def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Site]) -> None:
-    """An availability objective does not look at latency."""
+    """Without a threshold only failures are bad."""
     one = sqlite_site()
     one.write([Request({"forward": 10**10})] * 7 + [Request({"forward": 5}, series=ERROR)] * 2)
     counts = one.store.read.slo_counts(one.around(), None)
@@ -70,14 +70,14 @@ def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Si
 
 
 def test_no_requests_are_no_requests(sqlite_site: Callable[..., Site]) -> None:
-    """Silence is neither good nor bad, and has no last time."""
+    """Without requests all counts are zero, and there is no last time."""
     counts = sqlite_site().store.read.slo_counts(sqlite_site().around(), 0.1)
 
     assert (counts.total, counts.bad, counts.last_at) == (0, 0, None)
 
 
 def test_the_last_bucket_is_told(sqlite_site: Callable[..., Site]) -> None:
-    """How fresh the counts are is said to 10 s."""
+    """The time of the last request is accurate to 10 s."""
     one = sqlite_site()
     one.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
 
@@ -85,7 +85,7 @@ def test_the_last_bucket_is_told(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_the_stage_that_makes_requests_bad_stands_first(sqlite_site: Callable[..., Site]) -> None:
-    """Mean time in each stage of a bad and of a good request, and the shares of the difference."""
+    """Stages are sorted by the difference between mean times of bad and good requests, with their shares."""
     one = sqlite_site()
     good = [Request({"forward": 20_000_000, "queue": 1_000_000})] * 100
     slow = [Request({"forward": 30_000_000, "queue": 200_000_000})] * 8
@@ -101,7 +101,7 @@ def test_the_stage_that_makes_requests_bad_stands_first(sqlite_site: Callable[..
 
 
 def test_a_selection_of_bad_requests_only_has_no_good_mean(sqlite_site: Callable[..., Site]) -> None:
-    """Where one side has no requests its means are zero, not a division by zero."""
+    """If one side has no requests, its means are zero."""
     one = sqlite_site()
     one.write([Request({"forward": 200_000_000})] * 5)
     frame = one.store.read.bad_breakdown(one.around(), 0.1)
@@ -126,7 +126,7 @@ BLAMED = st.lists(
 def test_what_made_requests_bad_adds_up_to_the_bad_ones(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
 ) -> None:
-    """In every step the stages, and what none explains, are the bad requests that the series counts."""
+    """In every step, bad requests by stage plus unexplained ones equal the bad requests of the series."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -143,7 +143,7 @@ def test_what_made_requests_bad_adds_up_to_the_bad_ones(
 
 
 def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(sqlite_site: Callable[..., Site]) -> None:
-    """The queue spent the first half hour's budget, preprocessing the second one's; what failed at once is unexplained."""
+    """Bad requests of each step are attributed to the stage with the larger excess; immediate failures are unexplained."""
     one = sqlite_site()
     good = {"forward": 20_000_000, "queue": 1_000_000, "preprocess": 1_000_000}
     one.write(
@@ -162,7 +162,7 @@ def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(sqlite_site: 
 
 
 def test_nothing_bad_is_an_empty_answer_with_its_columns(sqlite_site: Callable[..., Site]) -> None:
-    """Silence has no rows, and good requests have rows of zeros."""
+    """Without requests there are no rows; good requests give rows of zeros."""
     one = sqlite_site()
     empty = one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))
     one.write([Request({"forward": 5})])
@@ -175,7 +175,7 @@ def test_nothing_bad_is_an_empty_answer_with_its_columns(sqlite_site: Callable[.
 def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of two scales, both statuses and several stages, read three at a time or all at once."""
+    """The result is the same when rows are read in chunks of three or together, with two scales and several stages."""
     one = sqlite_site()
     for scale in (5, 3):
         one.write(
@@ -205,7 +205,7 @@ def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
 
 
 def test_what_is_held_does_not_grow_with_time(sqlite_site: Callable[..., Site]) -> None:
-    """A question about the whole of a stretch holds a row for each series and stage, however long the stretch is."""
+    """The number of rows in memory depends on series and stages, and not on the length of the window."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
     with database.reading(one.store.engine) as connection:

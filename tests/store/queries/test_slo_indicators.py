@@ -1,4 +1,4 @@
-"""What each kind of promise counts, against the requests it was counted from."""
+"""Indicators of each kind of SLO, compared with the raw requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 
 def write_tokens(one: Site, metric: str, definition: str, *seconds: float, status: str = "ok") -> None:
-    """Write answers with such times to their first token, or from one token to the next."""
+    """Write requests with the given times to the first token, or between tokens."""
     histogram = Histogram()
     for each in seconds:
         histogram.record(each)
@@ -54,9 +54,9 @@ def write_tokens(one: Site, metric: str, definition: str, *seconds: float, statu
 def test_the_true_number_of_bad_requests_lies_in_the_band(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
-    """Of a stage, as of whole requests: what raw counting says is between low and high, never outside.
+    """For a stage or whole requests, the exact number of bad requests is within the error bounds.
 
-    Low and high differ by the requests of the one bucket the threshold cuts: their middle is wrong by half of it at most.
+    The bounds differ by the requests of the bucket that contains the threshold; the estimate is wrong by at most half of them.
     """
     one = sqlite_site()
     one.write(requests)
@@ -71,7 +71,7 @@ def test_the_true_number_of_bad_requests_lies_in_the_band(
 
 
 def test_a_full_bucket_is_split_where_the_threshold_cuts_it(sqlite_site: Callable[..., Site]) -> None:
-    """Values spread log-linearly in one bucket: the answer is the true one; the band takes all others."""
+    """Values spread log-linearly in one bucket are split exactly at the threshold, and the bounds cover all of the bucket."""
     one = sqlite_site()
     low, high = bucket_bounds(bucket_index(0.1))
     values = [low * (high / low) ** ((step + 0.5) / 100) for step in range(100)]
@@ -89,7 +89,7 @@ def test_a_full_bucket_is_split_where_the_threshold_cuts_it(sqlite_site: Callabl
 def test_the_series_adds_up_to_the_tally(
     sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
 ) -> None:
-    """Whatever is promised: the steps are the window, cut."""
+    """For every kind, the steps of the series add up to the tally of the window."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -104,7 +104,7 @@ def test_the_series_adds_up_to_the_tally(
 
 
 def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(sqlite_site: Callable[..., Site]) -> None:
-    """A promise about a stage is about its time; that a request failed is availability's business."""
+    """A stage objective counts slow stages, and failed requests only if their stage was slow."""
     one = sqlite_site()
     one.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
 
@@ -114,7 +114,7 @@ def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(sqlite_site:
 
 
 def test_tokens_are_counted_by_their_definition_or_all_together(sqlite_site: Callable[..., Site]) -> None:
-    """A first token counts by when it came, whatever became of the request afterwards."""
+    """First tokens are counted by definition or together, including those of requests that failed later."""
     one = sqlite_site()
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, 0.9)
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, status="error")
@@ -132,7 +132,7 @@ def test_tokens_are_counted_by_their_definition_or_all_together(sqlite_site: Cal
 
 
 def test_coverage_is_the_time_stages_explain(sqlite_site: Callable[..., Site]) -> None:
-    """Seconds of requests, and those in overhead; how many requests that were is said beside them."""
+    """Coverage counts seconds of requests and unattributed seconds, and the number of requests."""
     one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
     found = one.store.read.tally(one.around(), Indicator("coverage"))
@@ -141,7 +141,7 @@ def test_coverage_is_the_time_stages_explain(sqlite_site: Callable[..., Site]) -
 
 
 def test_coverage_does_not_judge_requests_without_stages(sqlite_site: Callable[..., Site]) -> None:
-    """An agent that keeps to its budget neither explains their time nor leaves it unexplained."""
+    """Untimed requests count as neither attributed nor unattributed."""
     one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
     found = one.store.read.tally(one.around(), Indicator("coverage"))
@@ -150,7 +150,7 @@ def test_coverage_does_not_judge_requests_without_stages(sqlite_site: Callable[.
 
 
 def test_silence_makes_minutes_stale(sqlite_site: Callable[..., Site]) -> None:
-    """Ten minutes without data, of which five are allowed: the other five are bad, those before the first data count for nothing."""
+    """Of ten minutes without data, five beyond the threshold are bad; minutes before the first data do not count."""
     one = sqlite_site()
     seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
     one.write([Request({"forward": 10**6}, at) for at in seen])
@@ -163,7 +163,7 @@ def test_silence_makes_minutes_stale(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_what_was_never_seen_is_not_stale(sqlite_site: Callable[..., Site]) -> None:
-    """Without any data ever there is no minute to count; after a long silence every minute is bad."""
+    """Without any data no minute counts; after a long gap every minute is bad."""
     one = sqlite_site()
     hour = one.between(NOON - 3600, NOON)
 
@@ -181,7 +181,7 @@ def test_what_was_never_seen_is_not_stale(sqlite_site: Callable[..., Site]) -> N
 def test_a_silent_service_is_told_from_a_dead_collector(
     sqlite_site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
 ) -> None:
-    """A collector that works rolls up what is complete, though nothing comes; one that does not is stale since the last data."""
+    """A working collector completes rollups without data; a failed one is stale since its last data."""
     one = sqlite_site()
     one.write([Request({"forward": 10**6}, NOON - 3600), Request({"forward": 10**6}, NOON - 10)])
     one.store.maintain()
@@ -194,7 +194,7 @@ def test_a_silent_service_is_told_from_a_dead_collector(
 
 
 def test_a_store_that_was_never_maintained_is_not_called_stale(sqlite_site: Callable[..., Site]) -> None:
-    """Nothing is known of its collector."""
+    """A store that was never maintained is not stale, because nothing is known about its collector."""
     one = sqlite_site()
 
     assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None

@@ -1,4 +1,4 @@
-"""How large the store will be, what takes its room, and where values fold."""
+"""State of the store: size forecast, use of disk space, and capped values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR, DAY = 3600, 86_400
 
 
 def steady(hours: int, hourly: float, kept_days: int = 10) -> TierUse:
-    """A tier that has got *hourly* bytes in each of the last *hours*."""
+    """Return a tier that grew by *hourly* bytes in each of the last *hours*."""
     first = NOON - hours * HOUR
     slots = {first + hour * HOUR: hourly for hour in range(hours)}
     return TierUse(kept_days * DAY, HOUR, first, NOON, slots)
@@ -26,7 +26,7 @@ def steady(hours: int, hourly: float, kept_days: int = 10) -> TierUse:
 
 @given(hours=st.integers(1, 24 * 10), hourly=st.floats(1, 1e9), kept_days=st.integers(10, 400))
 def test_a_steady_tier_settles_at_its_rate_times_its_time(hours: int, hourly: float, kept_days: int) -> None:
-    """However young it is, and however far ahead one looks."""
+    """The forecast of a steady tier converges to rate times retention, whatever its age."""
     tier = steady(hours, hourly, kept_days)
 
     assert tier.bytes_per_day == pytest.approx(24 * hourly)
@@ -36,14 +36,14 @@ def test_a_steady_tier_settles_at_its_rate_times_its_time(hours: int, hourly: fl
 
 
 def test_a_slot_that_is_not_full_yet_does_not_slow_the_rate() -> None:
-    """What came in half an hour counts as half an hour."""
+    """A partial slot counts with its elapsed time."""
     tier = TierUse(DAY, HOUR, NOON, NOON + HOUR // 2, {NOON: 50.0})
 
     assert tier.bytes_per_day == pytest.approx(24 * 100)
 
 
 def test_only_the_last_day_makes_the_rate() -> None:
-    """Ten times the traffic a week ago says nothing of tomorrow; its room is given back in time."""
+    """Only the last day determines the rate."""
     slots = {NOON - hour * HOUR: 10.0 if hour <= 24 else 100.0 for hour in range(1, 24 * 5 + 1)}
     tier = TierUse(6 * DAY, HOUR, NOON - 5 * DAY, NOON, slots)
 
@@ -52,7 +52,7 @@ def test_only_the_last_day_makes_the_rate() -> None:
 
 
 def test_a_store_without_data_does_not_grow() -> None:
-    """An empty tier has no rate, and is never full."""
+    """An empty tier has no rate and is never full."""
     tier = TierUse(DAY, HOUR, NOON, NOON, {})
 
     assert (tier.bytes_per_day, tier.settled_bytes) == (0, 0)
@@ -60,7 +60,7 @@ def test_a_store_without_data_does_not_grow() -> None:
 
 
 def test_the_day_on_which_room_has_to_be_made() -> None:
-    """Room is made at nine tenths of the budget; a budget that holds what settles is never reached."""
+    """The store is full at nine tenths of the budget; a budget above the steady size is never reached."""
     tier = steady(24, 100)
 
     assert days_until_full([tier], 0, 10_000, NOON) == 3
@@ -70,7 +70,7 @@ def test_the_day_on_which_room_has_to_be_made() -> None:
 
 
 def test_storage_adds_up_to_what_is_used(sqlite_site: Callable[..., Site]) -> None:
-    """Tables add up to the room used, tiers to the table of points; rows are those that are there."""
+    """Sizes of tables add up to the size of the store, tiers to the table of points, and row counts are exact."""
     one = sqlite_site(retention=Retention(budget_bytes=10 * 1024**3))
     for hour in range(3, 0, -1):
         one.write([Request({"forward": 1_000_000 + step}, NOON - hour * HOUR + step * 10) for step in range(300)])
@@ -88,7 +88,7 @@ def test_storage_adds_up_to_what_is_used(sqlite_site: Callable[..., Site]) -> No
 
 
 def test_what_was_forecast_comes_true(sqlite_site: Callable[..., Site]) -> None:
-    """A store under a steady load is, when its retention has been reached, as large as was said after three hours."""
+    """The forecast after three hours of steady load equals the size when the retention is reached."""
     one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
     told: list[list[TierStorage]] = []
     for hours in (3, 14):
@@ -105,7 +105,7 @@ def test_what_was_forecast_comes_true(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Site]) -> None:
-    """Nothing comes, so nothing grows."""
+    """An empty store has a size and no forecast."""
     storage = sqlite_site().store.read.storage()
 
     assert storage.used_bytes > 0
@@ -114,7 +114,7 @@ def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Si
 
 
 def test_a_budget_that_is_used_up_is_full_today(sqlite_site: Callable[..., Site]) -> None:
-    """The forecast of a store at its budget is now."""
+    """A store at its budget is full today."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})])
     one.options["retention"] = Retention(budget_bytes=one.store.read.state().size_bytes)
@@ -124,7 +124,7 @@ def test_a_budget_that_is_used_up_is_full_today(sqlite_site: Callable[..., Site]
 
 
 def test_values_past_their_cap_are_told(sqlite_site: Callable[..., Site]) -> None:
-    """By service and dimension, with the cap; a service within its caps is not among them."""
+    """Services with values beyond a cap are listed with dimension and cap; other services are not."""
     one = sqlite_site(series_caps=SeriesCaps(services=2, route=3, custom_stages=2))
     for name in ("shop", "desk", "till"):
         routes = range(5 if name == "shop" else 3)
@@ -139,7 +139,7 @@ def test_values_past_their_cap_are_told(sqlite_site: Callable[..., Site]) -> Non
 
 
 def test_too_many_combinations_are_told_as_such(sqlite_site: Callable[..., Site]) -> None:
-    """All fine dimensions fold at once then: none of them is past a cap of its own."""
+    """Too many combinations are reported as such, because then all fine dimensions are capped."""
     one = sqlite_site(series_caps=SeriesCaps(series=3))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
 
@@ -149,7 +149,7 @@ def test_too_many_combinations_are_told_as_such(sqlite_site: Callable[..., Site]
 
 
 def test_stages_at_their_cap_are_not_past_it(sqlite_site: Callable[..., Site]) -> None:
-    """As many stages as are told apart fold nothing."""
+    """A number of stages equal to the cap is not beyond it."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=2))
     one.write([Request({"mine": 1000, "yours": 2000})])
 
@@ -157,7 +157,7 @@ def test_stages_at_their_cap_are_not_past_it(sqlite_site: Callable[..., Site]) -
 
 
 def test_what_folded_long_ago_is_not_told(sqlite_site: Callable[..., Site]) -> None:
-    """A day without a folded value ends the notice."""
+    """After a day without a capped value it is no longer reported."""
     one = sqlite_site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])
     one.clock.now += 2 * DAY

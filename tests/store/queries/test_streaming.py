@@ -1,4 +1,4 @@
-"""Requests that answer token by token: their course, their bands and their speed under load."""
+"""Streaming requests: time series, size buckets, and token latency under load."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Answer:
-    """A request that answers token by token.
+    """Streaming request.
 
     Args:
-        first_ns: When its first token came. [nanoseconds after its start]
-        gap_ns: From one token to the next. [nanoseconds]
-        taken_in: Tokens of its prompt.
-        put_out: Tokens of its answer, at least two.
-        at: When. [Unix seconds]
-        series: Whose.
-        definition: How it was measured.
+        first_ns: Time to the first token. [nanoseconds]
+        gap_ns: Time between tokens. [nanoseconds]
+        taken_in: Tokens of the prompt.
+        put_out: Tokens of the output, at least two.
+        at: Time of the request. [Unix seconds]
+        series: Series of the request.
+        definition: Definition of the first token.
     """
 
     first_ns: int = 50_000_000
@@ -60,7 +60,7 @@ _numbers = itertools.count()
 
 
 def write(one: Site, answers: Iterable[Answer]) -> None:
-    """Count *answers* as an agent does."""
+    """Write a batch of *answers* in the format of an agent."""
     found: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
     for answer in answers:
         counts = found[answer.series, answer.at - answer.at % 10]
@@ -99,7 +99,7 @@ ANSWERS = st.lists(
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
 def test_the_steps_of_a_course_are_the_whole(sqlite_site: Callable[..., Site], answers: list[Answer]) -> None:
-    """Requests and sums of all steps add up to the histogram of the window; one step that takes all says its quantiles."""
+    """Steps add up to the histogram of the window; one step for all has its quantiles."""
     one = sqlite_site()
     write(one, answers)
     read, around = one.store.read, one.around()
@@ -117,7 +117,7 @@ def test_the_steps_of_a_course_are_the_whole(sqlite_site: Callable[..., Site], a
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
 def test_the_bands_of_the_prompts_are_all_first_tokens(sqlite_site: Callable[..., Site], answers: list[Answer]) -> None:
-    """Added up they are the histogram of the whole, as long as each request told how long its prompt was."""
+    """Size buckets of prompts add up to the histogram of all first tokens."""
     one = sqlite_site()
     write(one, [Answer(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
     read, around = one.store.read, one.around()
@@ -133,7 +133,7 @@ def test_the_bands_of_the_prompts_are_all_first_tokens(sqlite_site: Callable[...
 
 
 def test_bands_sort_by_size_and_survive_the_roll_up(sqlite_site: Callable[..., Site]) -> None:
-    """Smallest first, from any tier."""
+    """Size buckets are sorted by size, from any tier."""
     one = sqlite_site()
     write(one, [Answer(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
     before = one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
@@ -144,7 +144,7 @@ def test_bands_sort_by_size_and_survive_the_roll_up(sqlite_site: Callable[..., S
 
 
 def test_bands_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
-    """A series that knows two cannot say whose a band is: it is left out of both."""
+    """Size buckets of a series with two definitions are excluded from both, because they cannot be separated."""
     one = sqlite_site()
     write(one, [Answer(taken_in=10), Answer(taken_in=1000, series=OTHER_CHAT)])
     write(one, [Answer(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
@@ -155,7 +155,7 @@ def test_bands_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> Non
 
 
 def test_definitions_and_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
-    """Where a service may have no stages of its own, its tokens still have their names."""
+    """Definitions and size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     write(one, [Answer(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
     read, around = one.store.read, one.around()
@@ -166,14 +166,14 @@ def test_definitions_and_bands_take_no_place_of_the_users_own_stages(sqlite_site
 
 
 def test_speed_is_told_by_how_many_decode_together(sqlite_site: Callable[..., Site]) -> None:
-    """Load is the decode time of a second; steps of equal load stand together, lighter ones first."""
+    """Load is the decode time per second; steps are grouped by load, in ascending order."""
     one = sqlite_site()
     quiet = [Answer(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)]
     busy = [Answer(at=NOON - 60 * minute, gap_ns=40_000_000, put_out=31) for minute in (7, 6) for _ in range(100)]
     write(one, quiet + busy)
     found = one.store.read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, MINUTE, 2)
 
-    # 100 answers of 30 gaps of 20 ms are 60 s of decode in a minute: one at a time.
+    # 100 requests of 30 gaps of 20 ms are 60 s of decode in a minute, which is a load of one.
     assert found["load"].tolist() == pytest.approx([1, 2])
     assert found["n"].tolist() == [200, 200]
     assert found["steps"].tolist() == [2, 2]
@@ -183,7 +183,7 @@ def test_speed_is_told_by_how_many_decode_together(sqlite_site: Callable[..., Si
 
 
 def test_a_cut_step_says_nothing_about_load(sqlite_site: Callable[..., Site]) -> None:
-    """Half a minute of requests is not a minute's load; without decode, or in one step, there is no course."""
+    """A partial step has no load; without decode, or with one step, there is no result."""
     one = sqlite_site()
     write(one, [Answer(at=NOON - 600), Answer(at=NOON - 540)])
     read = one.store.read

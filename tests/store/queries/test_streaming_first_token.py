@@ -1,4 +1,4 @@
-"""Where the time to the first token goes, against the requests it was counted from."""
+"""Breakdown of the time to the first token, compared with the raw requests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CHAT, CODE, BOTH = (Series("llm", "1", route=route) for route in ("/chat", "/cod
 
 @dataclass(frozen=True)
 class Answer:
-    """A request that answers bit by bit.
+    """Streaming request.
 
     Args:
-        until_ns: Time by stage up to its first token. [nanoseconds]
-        series: Whose.
-        definition: How that was found.
+        until_ns: Time by stage up to the first token. [nanoseconds]
+        series: Series of the request.
+        definition: Definition of the first token.
     """
 
     until_ns: dict[str, int]
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """When its first token came, after its start."""
+        """Time from the start to the first token."""
         return sum(self.until_ns.values()) / NS
 
 
@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 
 def write(one: Site, answers: Iterable[Answer]) -> None:
-    """Count *answers* as an agent does; after the first token they decode as long again."""
+    """Write a batch of *answers* in the format of an agent; decode takes as long as the time to the first token."""
     by_series: defaultdict[Series, RequestHistograms] = defaultdict(RequestHistograms)
     for answer in answers:
         until = sum(answer.until_ns.values())
@@ -73,7 +73,7 @@ ANSWERS = st.lists(
 def test_the_stages_before_the_first_token_add_up_to_its_time(
     sqlite_site: Callable[..., Site], answers: list[Answer], quantile: float
 ) -> None:
-    """The value is the order statistic, and the shares are those of the requests in its band; decode is in none."""
+    """The value is the order statistic, and its shares are those of requests in its bucket, without decode."""
     one = sqlite_site()
     write(one, answers)
     row = one.store.read.first_token_breakdown(one.around(), [quantile]).iloc[0]
@@ -96,7 +96,7 @@ def test_the_stages_before_the_first_token_add_up_to_its_time(
 
 
 def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> None:
-    """The histogram of first tokens and its breakdown are one number, also once rolled up."""
+    """Histogram and breakdown of first tokens have the same value, also after rollup."""
     one = sqlite_site()
     write(one, [Answer({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
     one.store.maintain()
@@ -118,7 +118,7 @@ def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> 
 
 
 def test_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
-    """One is chosen, the commonest or the one asked for; series that know several are left out, and it says how many."""
+    """One definition is selected, by default the most frequent; series with several are excluded and counted."""
     one = sqlite_site()
     write(one, [Answer({"prefill": 10_000_000})] * 30)
     write(one, [Answer({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
@@ -137,7 +137,7 @@ def test_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_without_first_tokens_there_is_nothing_to_break_down(sqlite_site: Callable[..., Site]) -> None:
-    """No rows, the usual columns, and no definition; one that nobody uses likewise."""
+    """Without first tokens, or with an unused definition, there are no rows and no definition."""
     one = sqlite_site()
     empty = one.store.read.first_token_breakdown(one.around(), [0.5])
     write(one, [Answer({"prefill": 1_000_000})])

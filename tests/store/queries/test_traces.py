@@ -1,4 +1,4 @@
-"""Retained requests."""
+"""Queries for retained traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOP = Series("shop", "1", route="/buy")
 
 
 def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) -> KeptTrace:
-    """A kept trace; a larger number is an earlier one."""
+    """Return a retained trace; a larger number is an earlier trace."""
     spent = {dominant: milliseconds * 1_000_000 - 500, "overhead": 500}
     spans = [{"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}]
     return KeptTrace(
@@ -44,7 +44,7 @@ TRACES = [
 
 @pytest.fixture
 def one(sqlite_site: Callable[..., Site]) -> Site:
-    """A store with five traces and a hundred requests."""
+    """Store with five traces and a hundred requests."""
     made = sqlite_site()
     made.store.write([Batch("traces", traces=TRACES)])
     made.write([Request({"forward": step * 10_000_000}, series=SHOP) for step in range(1, 101)])
@@ -52,12 +52,12 @@ def one(sqlite_site: Callable[..., Site]) -> Site:
 
 
 def numbers(frame: object) -> list[int]:
-    """The numbers of the traces in a frame."""
+    """Return the numbers of the traces in a data frame."""
     return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index] - pandas' stubs
 
 
 def test_a_trace_comes_back_as_it_was_written(one: Site) -> None:
-    """By its id or the beginning of it, in any case; nanoseconds, types and all."""
+    """A trace is found by its id or a prefix in any case, and equals the written one."""
     read = one.store.read
 
     assert read.trace(TRACES[1].trace_id) == TRACES[1]
@@ -68,19 +68,19 @@ def test_a_trace_comes_back_as_it_was_written(one: Site) -> None:
 
 @pytest.mark.parametrize("asked", ["", "0", "0000000", "%", "g" * 32, "' OR 1=1 --"])
 def test_what_is_no_id_finds_nothing(one: Site, asked: str) -> None:
-    """Less than eight digits, wildcards and anything else are just not found."""
+    """A prefix of less than eight digits, wildcards and other text find nothing."""
     assert one.store.read.trace(asked) is None
 
 
 def test_a_trace_sent_twice_is_kept_once(one: Site) -> None:
-    """A trace that comes again in another batch changes nothing."""
+    """A trace that arrives again in another batch is stored once."""
     one.store.write([Batch("again", traces=[TRACES[0], TRACES[0], trace(9, 10, "forward")])])
 
     assert numbers(one.store.read.exemplars(one.around(), order="time")) == [1, 2, 3, 4, 5, 9]
 
 
 def test_two_requests_of_one_distributed_trace_are_two(one: Site) -> None:
-    """A retry shares the trace id of the first attempt: both are listed, in one batch or two, and each opens by its root."""
+    """Two requests with the same trace id, such as a retry, are both listed, and each is opened by its root span."""
     read, first = one.store.read, TRACES[1]
     retry = replace(first, span_id="ab" * 8, started_ns=first.started_ns + NS, duration_ns=first.duration_ns - NS // 4)
     third = replace(first, span_id="cd" * 8, started_ns=first.started_ns - NS, duration_ns=first.duration_ns - NS // 2)
@@ -97,7 +97,7 @@ def test_two_requests_of_one_distributed_trace_are_two(one: Site) -> None:
 
 
 def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
-    """With a limit, a dominant stage, and the dimensions of the selection."""
+    """Exemplars are the slowest or newest, with filters by limit, dominant stage and dimension."""
     read = one.store.read
 
     assert numbers(read.exemplars(one.around(), limit=3)) == [2, 3, 4]
@@ -111,7 +111,7 @@ def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
     ("between", "found"), [((0.06, 0.9), [3, 4, 5]), ((0.9, math.inf), [2]), ((-1.0, 0.06), [1]), ((1e30, 1e40), [])]
 )
 def test_exemplars_between_two_latencies(one: Site, between: tuple[float, float], found: list[int]) -> None:
-    """At least the one and less than the other, whatever the bounds are."""
+    """Exemplars between two latencies include the lower bound and exclude the upper one."""
     frame = one.store.read.exemplars(one.around(), between_seconds=between)
 
     assert sorted(numbers(frame)) == found
@@ -128,7 +128,7 @@ def test_exemplars_between_two_latencies(one: Site, between: tuple[float, float]
     ],
 )
 def test_exemplars_with_an_attribute(one: Site, attribute: tuple[str, str], found: int) -> None:
-    """Of the request or of one of its spans, its value as text; the limit counts those that have it."""
+    """Exemplars filter by an attribute of the request or a span; the limit applies after the filter."""
     read = one.store.read
 
     assert len(read.exemplars(one.around(), attribute=attribute)) == found
@@ -136,7 +136,7 @@ def test_exemplars_with_an_attribute(one: Site, attribute: tuple[str, str], foun
 
 
 def test_an_exemplar_says_where_it_stands(one: Site) -> None:
-    """Its rank is the share of the requests that are not slower; without requests it has none."""
+    """The rank of an exemplar is the share of requests that are not slower; None without requests."""
     found = one.store.read.exemplars(one.around(service="shop")).set_index("dominant")
     alone = one.store.read.exemplars(one.around(service="bank"))
 
@@ -147,7 +147,7 @@ def test_an_exemplar_says_where_it_stands(one: Site) -> None:
 
 
 def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
-    """The slowest of each dominant stage, then the next slowest of all; never more than asked for."""
+    """The slowest trace of each dominant stage comes first, then the slowest others, up to the limit."""
     read = one.store.read
 
     assert numbers(read.one_per_cause(one.around(), 4)) == [2, 4, 5, 3]
@@ -155,7 +155,7 @@ def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
 
 
 def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., Site]) -> None:
-    """Not in the order in which a database happens to list the causes."""
+    """Equally slow causes are sorted by trace id."""
     one = sqlite_site()
     one.store.write([Batch("equal", traces=[trace(9, 30, "a"), trace(7, 30, "c"), trace(8, 30, "b")])])
 
@@ -163,7 +163,7 @@ def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., 
 
 
 def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable[..., Site]) -> None:
-    """The rule in words, how many of the selection each reason kept, whether listed or not, and when they are gone."""
+    """The result has the retention rule as text, the number of traces by reason, and their expiry."""
     one = sqlite_site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
     reasons = ["slow", "slow", "error", "uniform"]
     one.store.write(
@@ -180,7 +180,7 @@ def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable
 
 
 def test_the_name_of_a_kept_request_never_changes(one: Site) -> None:
-    """Whatever is rolled up, forgotten beside it or opened anew: the address that somebody shared still leads to it."""
+    """The URL of a retained trace stays valid after rollup, retention and restart."""
     listed = one.store.read.exemplars(one.around())[["trace_id", "span_id"]].to_numpy().tolist()
     one.store.maintain()
     one.store.write([Batch("again", traces=TRACES)])
