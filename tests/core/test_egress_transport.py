@@ -82,7 +82,7 @@ def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable
     ],
 )
 def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decimal, hexadecimal, octal, short and mapped notations of a metadata address are refused after parsing by the C library."""
+    """Decimal, hexadecimal, octal, short and mapped notations of a metadata address are refused, as parsed by the C library."""
     real = socket.getaddrinfo
 
     def no_names(host: Any, *arguments: Any, **options: Any) -> Any:

@@ -25,8 +25,8 @@ intervals = st.tuples(st.sampled_from(STAGES), st.integers(0, 50), st.integers(0
 def programs(draw: st.DrawFn, depth: int = 3, start: int = 0) -> list[Interval]:
     """Generate intervals of a program: nested, sequential and parallel stages in the order of their end.
 
-    The clock is coarse, so that many times are equal. An interval of another thread may start at any time within its parent and end
-    after it.
+    The clock is coarse, so that many times are equal. An interval of another thread may start at any time within its
+    parent and end after it.
     """
     recorded: list[Interval] = []
     now = start

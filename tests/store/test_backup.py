@@ -1,4 +1,4 @@
-"""Copying a store into another one: nothing is lost, whatever engines they are and however often it was interrupted."""
+"""Copy of a store into another one: complete for all pairs of engines, also after interruptions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site
 
 HOUR = 3600
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)
-# Each engine once as the source and once as the target: what is read knows nothing of where it is written.
+# Each engine is the source once and the target once, because reading does not depend on the engine of the target.
 PAIRS = [
     ("sqlite", "sqlite"),
     pytest.param("sqlite", "postgresql", marks=pytest.mark.stacks),
     pytest.param("postgresql", "sqlite+clickhouse", marks=pytest.mark.stacks),
     pytest.param("sqlite+clickhouse", "sqlite", marks=pytest.mark.stacks),
 ]
-# They leave out histograms that are coarser than ours, and a copy adds up parts of two scales to one of the coarser.
+# Without histograms coarser than the default, because a copy merges parts of two scales to the coarser one.
 OF_FINE_HISTOGRAMS = ("all_minutes", "minutes", "spent")
 DESK = Series("desk", "2", environment="prod", model="bert", route="/répondre", device="cuda:0", status="error")
 
 
 class Interrupted(Exception):  # noqa: N818 - it is what happens to the copy
-    """The copy ends here, as if killed."""
+    """Simulated kill of the copy."""
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """Do not care."""
+    """Ignore the progress."""
 
 
 def interrupt_after(calls: int) -> Callable[[int, int], None]:
-    """Return a progress that ends the copy after so many stretches."""
+    """Return a progress function that ends the copy after *stretches* steps."""
     numbers = itertools.count()
 
     def progress(_done: int, _total: int) -> None:
@@ -52,18 +52,18 @@ def interrupt_after(calls: int) -> Callable[[int, int], None]:
 
 @pytest.fixture
 def source(site: Callable[..., Site]) -> Site:
-    """A store of each engine with something of everything."""
+    """Store of each engine with data of every kind."""
     return filled(site())
 
 
 @pytest.fixture
 def file_source(sqlite_site: Callable[..., Site]) -> Site:
-    """The same in a file, where the engine of the source makes no difference."""
+    """Store in a file with data of every kind, for tests that do not depend on the engine of the source."""
     return filled(sqlite_site())
 
 
 def filled(one: Site) -> Site:
-    """Give a store two services, several parts a key, late data, traces, lost requests, an event and an incident."""
+    """Write two services, several parts per key, late data, traces, dropped requests, an event and an incident."""
     one.clock.now = NOON - 7 * HOUR
     for step in range(0, 7 * HOUR, 2400):
         at = NOON - 7 * HOUR + step
@@ -85,7 +85,7 @@ def filled(one: Site) -> Site:
 
 
 def write_traces(one: Site) -> None:
-    """Keep five requests, in a batch that tells of lost ones."""
+    """Write five traces in a batch that also reports dropped requests."""
     traces = [
         KeptTrace(
             f"{n:032x}",
@@ -107,7 +107,7 @@ def write_traces(one: Site) -> None:
 
 
 def write_incident(one: Site) -> None:
-    """Open an incident and have its message wait, in the tables that alerts own."""
+    """Write an open incident with a waiting message into the tables of the alerts."""
     with one.store.transaction() as connection:
         tables = MetaData()
         tables.reflect(connection, only=["incidents", "outbox"])
@@ -116,13 +116,13 @@ def write_incident(one: Site) -> None:
             ("outbox", {"incident": "i"}),
         ):
             table = tables.tables[name]
-            # Whatever the columns are called, each gets a one of its kind.
+            # Each column gets a value of its type, whatever its name.
             rest = {each.name: each.type.python_type("1") for each in table.columns if each.name not in given}
             connection.execute(table.insert().values(rest | given))
 
 
 def assert_same(one: Store, other: Store, around: Selection) -> None:
-    """Both say the same."""
+    """Assert that both stores return the same results."""
     expected, actual = answers(one, around), answers(other, around)
     for question in OF_FINE_HISTOGRAMS:
         del expected[question], actual[question]
@@ -131,7 +131,7 @@ def assert_same(one: Store, other: Store, around: Selection) -> None:
 
 
 def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of the tables that are copied as they are."""
+    """Return the rows of tables that are copied unchanged."""
     with store.engine.connect() as connection:
         found = {
             table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
@@ -143,7 +143,7 @@ def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 
 @pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
 def test_every_answer_is_the_same(source: Site, target_site: Callable[..., Site]) -> None:
-    """Of every question, in every table, from any engine and to any."""
+    """Every query and every table is equal after a copy from any engine and to any engine."""
     target = target_site()
     moved = backup.copy_store(source.store, target.store, no_progress)
 
@@ -158,7 +158,7 @@ def test_every_answer_is_the_same(source: Site, target_site: Callable[..., Site]
 def test_points_move_to_clickhouse_and_back(
     file_source: Site, sqlite_site: Callable[..., Site], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Also where the first try was interrupted, and the second of another moment."""
+    """Points are copied to ClickHouse and back, also after interruptions and changes of the source."""
     there = sqlite_site(points_url=embedded_url(tmp_path_factory.getbasetemp() / "clickhouse"))
     back = sqlite_site()
     with pytest.raises(Interrupted):
@@ -178,7 +178,7 @@ def test_points_move_to_clickhouse_and_back(
 
 
 def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[..., Site]) -> None:
-    """Rows of the same key that came with several writes are added up, and counted as they are."""
+    """Rows of the same key from several writes are aggregated to one row with the same counts."""
     target = own_points_site()
     backup.copy_store(file_source.store, target.store, no_progress)
     with target.store.engine.connect() as connection:
@@ -194,7 +194,7 @@ def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[...
 
 @pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
 def test_the_copy_goes_on_where_the_source_was(source: Site, target_site: Callable[..., Site]) -> None:
-    """A retry of a batch is known, new series get numbers of their own, revisions grow, roll-ups continue."""
+    """In the copy, repeated batches are detected, new series get new ids, revisions grow and rollups continue."""
     target = target_site()
     backup.copy_store(source.store, target.store, no_progress)
     revision = target.store.read.revision()
@@ -211,7 +211,7 @@ def test_the_copy_goes_on_where_the_source_was(source: Site, target_site: Callab
 
 
 def test_a_target_that_holds_something_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
-    """The error names what is there, and nothing is changed."""
+    """A target that contains data is refused with an error that names them, and stays unchanged."""
     target = target_site()
     target.write([Request({"forward": 1_000_000})])
     with pytest.raises(StoreError, match=r"is not empty \(there is something in .*series.*give a database that holds"):
@@ -222,13 +222,13 @@ def test_a_target_that_holds_something_is_refused(file_source: Site, target_site
 
 
 def test_a_store_is_not_copied_into_itself(file_source: Site) -> None:
-    """It is not empty."""
+    """A copy of a store into itself is refused, because the target is not empty."""
     with pytest.raises(StoreError, match="is not empty"):
         backup.copy_store(file_source.store, file_source.store, no_progress)
 
 
 def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
-    """There is nothing to copy, and it is there."""
+    """The copy of an empty store is an empty store."""
     one, target = sqlite_site(), target_site()
 
     assert backup.copy_store(one.store, target.store, no_progress) == 0
@@ -238,7 +238,7 @@ def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_s
 def test_an_interrupted_copy_goes_on(
     file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there already is not copied again; until the end nobody takes the half for the whole."""
+    """An interrupted copy continues without copying data again, and is not usable before its end."""
     target = own_points_site()
     with pytest.raises(Interrupted):
         backup.copy_store(file_source.store, target.store, interrupt_after(5))
@@ -261,7 +261,7 @@ def test_an_interrupted_copy_goes_on(
 def test_a_source_that_was_written_to_is_copied_anew(
     file_source: Site, sqlite_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The half that is there is of another moment: it is thrown away, and the log says so."""
+    """If the source changed after an interruption, the copy starts again and logs that."""
     target = sqlite_site()
     with pytest.raises(Interrupted):
         backup.copy_store(file_source.store, target.store, interrupt_after(9))
@@ -275,7 +275,7 @@ def test_a_source_that_was_written_to_is_copied_anew(
 def test_small_stretches_are_copied_as_well_as_large_ones(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot that does not fit into memory is cut into pieces that leave no gap; each row is in one of them."""
+    """A slot that exceeds the memory limit is copied in pieces that contain each row once."""
     monkeypatch.setattr(backup, "STRETCH_ROWS", 5)
     target = sqlite_site()
     backup.copy_store(file_source.store, target.store, no_progress)
@@ -290,7 +290,7 @@ def test_small_stretches_are_copied_as_well_as_large_ones(
 def test_a_copy_that_differs_is_refused(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comparison at the end finds a row that got lost, and names tier, service and metric; nothing becomes visible."""
+    """A lost row is found by the final comparison, with tier, service and metric, and the copy stays unusable."""
     real = backup.sum_rows
 
     def lossy(rows: list[PointRow], width: int, part: int) -> list[PointRow]:
@@ -306,7 +306,7 @@ def test_a_copy_that_differs_is_refused(
 
 
 def test_two_copies_into_one_target_do_not_mix(file_source: Site, own_points_site: Callable[..., Site]) -> None:
-    """The second one goes on where the first one is, and the first one ends with a message."""
+    """A second copy into the same target continues where the first one is, and the first one ends with an error."""
     target = own_points_site()
     stretch = itertools.count()
 
@@ -325,7 +325,7 @@ def test_two_copies_into_one_target_do_not_mix(file_source: Site, own_points_sit
 
 
 def test_progress_counts_to_the_end(file_source: Site, sqlite_site: Callable[..., Site]) -> None:
-    """From nothing to all rows, never back."""
+    """Progress grows from zero to all rows."""
     said: list[tuple[int, int]] = []
     total = backup.copy_store(
         file_source.store, sqlite_site().store, lambda done, all_rows: said.append((done, all_rows))

@@ -1,4 +1,4 @@
-"""Several collectors at one database: what one writes, interns, folds or forgets, the others know."""
+"""Several collectors with one database: batches, series, caps and retention are consistent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.store_contents import added_totals, contents, counted, known, l
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 ROOT = Path(__file__).parents[2]
-# Writes batches until it has written so many, maintains in between, and prints which of them it was told are new.
+# Script that writes a number of batches with maintenance in between, and prints those accepted as new.
 COLLECTOR = """
 import json, sys
 from tests.support.raw_requests import NOON, Clock, Fold, Request, Series
@@ -46,7 +46,7 @@ store.close()
 
 
 def check(one: Site) -> None:
-    """Tiers, totals and ledger are what they should be."""
+    """Assert that tiers, totals and ledger are consistent."""
     for tier in known(one)[1:]:
         assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
         assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
@@ -54,12 +54,12 @@ def check(one: Site) -> None:
 
 
 def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage: str = "forward") -> Batch:
-    """A batch of *n* requests."""
+    """Return a batch of *n* requests."""
     return Batch(name, Fold().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
 
 
 def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) -> None:
-    """Three that write the same and different series at once, and the same batches: each counts once, for who was told so."""
+    """Three processes write the same and different series and batches: each batch counts once, for the process that wrote it."""
     one = shared_site(series_caps=SeriesCaps(route=10))
     points = {name: value for name, value in one.options.items() if name == "points_url"}
     command = [sys.executable, "-c", COLLECTOR, one.url, json.dumps(points)]
@@ -89,7 +89,7 @@ def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) 
 
 
 def test_the_same_batch_from_several_at_once(site: Callable[..., Site]) -> None:
-    """A retry that reaches another collector at the same time counts once, and exactly one is told that it was new."""
+    """A batch that reaches several collectors together counts once, and exactly one of them accepts it as new."""
     one = site()
     collectors = [one, one.another(), one.another(), one.another()]
     begin = Barrier(len(collectors))
@@ -111,7 +111,7 @@ def test_the_same_batch_from_several_at_once(site: Callable[..., Site]) -> None:
 
 
 def test_what_one_interned_the_others_know(site: Callable[..., Site]) -> None:
-    """Services, series and stages are made once, whoever comes first."""
+    """Services, series and stages are created once for all collectors."""
     one = site()
     other = one.another()
     for step in range(6):
@@ -123,7 +123,7 @@ def test_what_one_interned_the_others_know(site: Callable[..., Site]) -> None:
 
 
 def test_caps_are_shared(site: Callable[..., Site]) -> None:
-    """However many collectors there are, a service has no more routes and stages than its cap, and all count."""
+    """The caps of routes and stages apply to all collectors together, and all requests count."""
     caps = SeriesCaps(route=3, custom_stages=2)
     one = site(series_caps=caps)
     collectors = [one, one.another(), one.another()]
@@ -143,7 +143,7 @@ def test_caps_are_shared(site: Callable[..., Site]) -> None:
 
 
 def test_a_series_one_has_forgotten_is_made_anew_by_the_other(site: Callable[..., Site]) -> None:
-    """Numbers another collector holds in memory are void once the series are deleted; nothing is counted under them."""
+    """Ids of deleted series in the memory of another collector are invalid, and no data are written under them."""
     one = site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
     other = one.another()
     other.store.write([batch("a", route="/old"), batch("b", route="/kept")])
@@ -162,7 +162,7 @@ def test_a_series_one_has_forgotten_is_made_anew_by_the_other(site: Callable[...
 
 
 def test_a_trace_both_send_is_there_once(site: Callable[..., Site]) -> None:
-    """Two collectors that are given the same kept request in different batches keep it once."""
+    """A trace that two collectors receive in different batches is stored once."""
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("a", traces=[trace])])
@@ -186,7 +186,7 @@ def test_a_trace_both_send_is_there_once(site: Callable[..., Site]) -> None:
 def test_any_order_of_turns_counts_each_batch_once(
     site: Callable[..., Site], turns: list[tuple[int, str, int]]
 ) -> None:
-    """Three collectors take turns to write, to repeat each other's batches, to maintain and to restart."""
+    """For any order of writes, repeated batches, maintenance and restarts of three collectors, each batch counts once."""
     one = site(retention=Retention(timedelta(hours=1), timedelta(hours=3), timedelta(hours=30)))
     collectors = [one, one.another(), one.another()]
     sent: list[Batch] = []

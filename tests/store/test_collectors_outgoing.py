@@ -1,4 +1,4 @@
-"""Bodies that wait to be sent on, on every engine: kept with the batch they came in or not at all, and given out in order."""
+"""Bodies that wait for forwarding, on every engine: stored atomically with their batch and returned in order."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def body(number: int, destination: str = "a", size: int = 10) -> Outgoing:
 
 
 def waiting(site: Site, max_bytes: int = 1000, max_bodies: int = 100) -> list[int]:
-    """The first byte of each body that waits for destination a."""
+    """Return the first byte of each body that waits for destination a."""
     with database.reading(site.store.engine) as connection:
         return [each.body[0] for each in oldest_bodies(connection, "a", max_bodies, max_bytes)]
 
 
 def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
-    """A batch that was counted before brings none; what fails to be committed brings none."""
+    """Bodies of a duplicate batch or a failed transaction are not stored."""
     one = site()
 
     def fail(_: object) -> None:
@@ -62,7 +62,7 @@ def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
 
 
 def test_they_are_given_out_oldest_first_and_bounded(site: Callable[..., Site]) -> None:
-    """One that is larger than all bounds is given out alone; what is taken out is gone, also twice."""
+    """The oldest bodies are returned within limits, one larger than the limits alone; deletion is idempotent."""
     one = site()
     one.store.write([Batch("1", onward=[body(1, size=50), *(body(number) for number in range(2, 8))])])
 
@@ -81,7 +81,7 @@ def test_they_are_given_out_oldest_first_and_bounded(site: Callable[..., Site]) 
 
 
 def test_one_holds_a_destination(site: Callable[..., Site]) -> None:
-    """For a while that it renews, or until it gives it back; whoever died loses it, and so does a clock that was wrong."""
+    """One collector holds the lease of a destination, until it releases it or stops renewing it."""
     one = site()
 
     def holds(who: str, now: float) -> bool:
@@ -97,7 +97,7 @@ def test_one_holds_a_destination(site: Callable[..., Site]) -> None:
 
 
 def test_what_waits_for_nobody_goes_after_a_while(site: Callable[..., Site]) -> None:
-    """A destination that is named is never forgotten."""
+    """Bodies for a removed destination expire; those for a configured one never do."""
     one = site()
     one.store.write([Batch("1", onward=[body(1), body(2, "gone")])])
     with one.store.transaction() as connection:
@@ -109,7 +109,7 @@ def test_what_waits_for_nobody_goes_after_a_while(site: Callable[..., Site]) -> 
 def test_a_copy_has_what_waits_and_a_name_of_its_own(
     site: Callable[..., Site], target_site: Callable[..., Site]
 ) -> None:
-    """Backup, restore and migrate carry the bodies; a collector over the copy is another one."""
+    """Backup, restore and migration copy the bodies, and the copy has a new collector id."""
     one, other = site(), target_site()
     one.store.write([Batch("1", onward=[body(1), body(2)])])
     with one.store.transaction() as connection:

@@ -1,4 +1,4 @@
-"""Scraped targets in the store, on every engine: held by one, and counted with what was read or not at all."""
+"""Scraped targets in the store, on every engine: one holder, and readings committed with their counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = float(NOON)
 
 
 def batch(name: str, count: int) -> Batch:
-    """A batch of *count* requests between half a second and one, or past the last bucket."""
+    """Return a batch of *count* requests with latencies between half a second and one, or beyond the last bucket."""
     made = Distribution()
     made.add(0.5, 1.0, count - 1)
     made.add(10.0, float("inf"), 1)
@@ -31,7 +31,7 @@ def batch(name: str, count: int) -> Batch:
 
 
 def test_a_target_is_held_by_one_and_counted_once(site: Callable[..., Site]) -> None:
-    """Who lost it counts nothing; who has it finds what was read last, and the intervals come back as they were."""
+    """A collector that lost the target counts nothing, and the new holder continues from the last reading."""
     opened = site()
     store = opened.store
     first = store.take_target(URL, "a", NOW, 30)
@@ -45,7 +45,7 @@ def test_a_target_is_held_by_one_and_counted_once(site: Callable[..., Site]) -> 
     back = store.take_target(URL, "a", NOW + 32, 30)
     window = Selection(datetime.fromtimestamp(NOON - 3600, UTC), datetime.fromtimestamp(NOON + 3600, UTC))
     before = store.read.engines(window)[0].requests
-    # What ages and is added up says the same.
+    # The error bounds are the same after rollup.
     opened.clock.now = NOON + 3 * 3600
     store.maintain()
     after = store.read.engines(window)[0].requests

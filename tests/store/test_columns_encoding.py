@@ -1,4 +1,4 @@
-"""Histograms as blobs."""
+"""Encoding of histograms as blobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagelens.core.errors import StoreError
 from stagelens.store.columns import Buckets, decode_buckets, encode_buckets
 
-# Any index a histogram may have at any scale, any count of 63 bits.
+# Any bucket index at any scale, and any count of 63 bits.
 HISTOGRAMS = st.lists(
     st.dictionaries(st.integers(-34_400, 34_400), st.integers(1, 2**63 - 1), max_size=40), max_size=20
 )
@@ -32,20 +32,20 @@ def rows(buckets: Buckets) -> list[dict[int, int]]:
 
 @given(HISTOGRAMS)
 def test_what_is_encoded_is_decoded_again(histograms: list[dict[int, int]]) -> None:
-    """Any list of histograms, empty ones among them, comes back as it was."""
+    """Any list of histograms, including empty ones, is equal after encoding and decoding."""
     assert rows(decode_buckets(encode_buckets(columns(histograms)))) == histograms
 
 
 @given(HISTOGRAMS)
 def test_a_blob_does_not_depend_on_its_neighbours(histograms: list[dict[int, int]]) -> None:
-    """Rows encoded together or one by one are the same bytes."""
+    """Rows encoded together or separately have the same bytes."""
     together = encode_buckets(columns(histograms))
 
     assert together == [encode_buckets(columns([one]))[0] for one in histograms]
 
 
 def test_twenty_requests_take_few_bytes() -> None:
-    """A sparse histogram of twenty requests takes two to three bytes a bucket."""
+    """A sparse histogram of twenty requests takes two to three bytes per bucket."""
     (blob,) = encode_buckets(columns([{-130 + 3 * step: 1 for step in range(20)}]))
 
     assert len(blob) < 50
@@ -53,7 +53,7 @@ def test_twenty_requests_take_few_bytes() -> None:
 
 @pytest.mark.parametrize("blob", [b"", b"\x01\x02", b"\x01\x02\x03\x84", b"\x01" + b"\xff" * 10 + b"\x01\x01"])
 def test_a_damaged_blob_is_refused(blob: bytes) -> None:
-    """Empty, cut and overlong blobs raise an error that says what to do, whatever stands beside them."""
+    """Empty, truncated and overlong blobs raise an error with a fix, also among valid blobs."""
     good = encode_buckets(columns([{1: 1}]))[0]
 
     with pytest.raises(StoreError, match="damaged"):
@@ -61,6 +61,6 @@ def test_a_damaged_blob_is_refused(blob: bytes) -> None:
 
 
 def test_a_blob_of_a_later_format_is_refused() -> None:
-    """A format this version does not know is named."""
+    """A blob of an unknown format is an error that names the format."""
     with pytest.raises(StoreError, match="format 2"):
         decode_buckets([b"\x02\x05"])

@@ -1,4 +1,4 @@
-"""Events: what may be told, that it is kept once, found by service and kind, forgotten, copied and migrated."""
+"""Events: validation, deduplication, queries, retention, copy and migration."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ DAY = timedelta(days=1)
 
 
 def event(text: str = "v2 is out", **changes: Any) -> Event:
-    """A deploy of the shop at noon, with *changes*."""
+    """Return a deployment event of the shop at noon, with *changes*."""
     whole: dict[str, Any] = {"at": AT, "service": "shop", "kind": "deploy", "key": "v2", "text": text} | changes
     return Event(**whole)
 
 
 def told(one: Site, **wanted: str) -> list[str]:
-    """What the store has of a day, newest first."""
+    """Return the events of a day, newest first."""
     return one.store.read.events(AT - DAY, AT + DAY, **wanted)["text"].tolist()
 
 
 def test_events_come_back_newest_first(site: Callable[..., Site]) -> None:
-    """What was told is read back whole, in the order of its time and not of its arrival."""
+    """Events are returned unchanged, sorted by their time and not by arrival."""
     one = site()
     assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.EVENT_COLUMNS)
     one.store.add_event(event("später", at=AT + timedelta(milliseconds=5), link="/s/shop"))
@@ -52,7 +52,7 @@ def test_events_come_back_newest_first(site: Callable[..., Site]) -> None:
 
 
 def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
-    """An event at the end of the window belongs to the next one."""
+    """An event at the end of a window belongs to the next one."""
     one = site()
     one.store.add_event(event())
 
@@ -61,7 +61,7 @@ def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
 
 
 def test_a_service_sees_its_own_and_those_of_all(site: Callable[..., Site]) -> None:
-    """An event without a service is everybody's; those of another service are not."""
+    """A query for a service returns its events and those without a service."""
     one = site()
     for name in ("shop", "bank", ""):
         one.store.add_event(event(f"of {name or 'all'}", service=name, kind="note" if name == "bank" else "deploy"))
@@ -73,7 +73,7 @@ def test_a_service_sees_its_own_and_those_of_all(site: Callable[..., Site]) -> N
 
 
 def test_the_same_event_within_a_minute_is_kept_once(site: Callable[..., Site]) -> None:
-    """A pipeline that tries again tells nothing new, and who changes back and forth has said the last word last."""
+    """The same event within a minute is stored once; after a different event in between it is stored again."""
     one = site()
     for text, seconds in (("done", 0), ("dismissed", 10), ("done", 20), ("done", 60)):
         one.store.add_event(event(text, at=AT + timedelta(seconds=seconds)))
@@ -82,7 +82,7 @@ def test_the_same_event_within_a_minute_is_kept_once(site: Callable[..., Site]) 
 
 
 def test_an_event_is_news_to_pages_of_its_service(site: Callable[..., Site]) -> None:
-    """The revision of the service grows, and that of others does not; an event of all is news to all."""
+    """An event increases the revision of its service; one without a service increases all revisions."""
     one = site()
     one.write([Request({"forward": 1}, series=each) for each in (SHOP, Series("bank"))])
 
@@ -100,7 +100,7 @@ def test_an_event_is_news_to_pages_of_its_service(site: Callable[..., Site]) -> 
 
 
 def test_events_are_forgotten_with_the_coarsest_tier(site: Callable[..., Site]) -> None:
-    """What is older than the longest retention goes, and what is not stays."""
+    """Events older than the longest retention are deleted."""
     one = site(retention=Retention(hours=timedelta(days=2)))
     one.store.add_event(event("old", at=AT - timedelta(days=2, seconds=1)))
     one.store.add_event(event("new", at=AT - timedelta(days=2) + timedelta(seconds=1)))
@@ -110,7 +110,7 @@ def test_events_are_forgotten_with_the_coarsest_tier(site: Callable[..., Site]) 
 
 
 def test_too_many_events_push_out_the_oldest(sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline that runs wild does not fill the store."""
+    """Beyond the maximum number of events, the oldest are deleted."""
     monkeypatch.setattr(events, "MAX_EVENTS", 3)
     one = sqlite_site()
     for number in range(5):
@@ -121,7 +121,7 @@ def test_too_many_events_push_out_the_oldest(sqlite_site: Callable[..., Site], m
 
 
 def test_events_are_copied_and_go_on(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
-    """A backup has them, and a store that was restored takes new ones."""
+    """A backup contains the events, and a restored store accepts new ones."""
     one, other = site(), sqlite_site()
     one.store.add_event(event("before"))
     copy_store(one.store, other.store, lambda _done, _total: None)
@@ -131,7 +131,7 @@ def test_events_are_copied_and_go_on(site: Callable[..., Site], sqlite_site: Cal
 
 
 def test_the_way_down_drops_them_and_the_way_up_brings_the_table_back(own_points_site: Callable[..., Site]) -> None:
-    """An older version opens the store, and a newer one goes on with it; requests are not touched."""
+    """A downgrade drops the table of events, an upgrade creates it again, and requests are unchanged."""
     one = own_points_site()
     one.write([Request({"forward": 1_000_000})])
     one.store.add_event(event())
@@ -147,7 +147,7 @@ def test_the_way_down_drops_them_and_the_way_up_brings_the_table_back(own_points
 @pytest.mark.parametrize(
     ("changes", "cure"),
     [
-        ({"at": datetime(2026, 11, 20, 12, 0)}, "at must be aware"),  # noqa: DTZ001 - that is the mistake
+        ({"at": datetime(2026, 11, 20, 12, 0)}, "at must be aware"),  # noqa: DTZ001 - the tested error
         ({"kind": "party"}, "write one of deploy, config, advice, note"),
         ({"text": "  "}, "text is empty"),
         ({"text": "x" * 501}, "500 is the most"),
@@ -164,7 +164,7 @@ def test_the_way_down_drops_them_and_the_way_up_brings_the_table_back(own_points
     ],
 )
 def test_what_no_event_can_be_is_refused(changes: dict[str, Any], cure: str) -> None:
-    """The message names the field and says what to write instead."""
+    """An invalid event is an error that names the field and the allowed form."""
     with pytest.raises(ValueError, match=re.escape(cure)):
         event(**changes)
 
@@ -180,7 +180,7 @@ def test_what_no_event_can_be_is_refused(changes: dict[str, Any], cure: str) -> 
     ],
 )
 def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> None:
-    """ISO 8601, UTC where it names no zone, milliseconds, or now."""
+    """Times are ISO 8601, in UTC without a time zone, milliseconds, or now."""
     found = events.event_from_json({"text": "x", "at": at}, AT)
 
     assert found == Event(expected, "", "note", "", "x")
@@ -208,14 +208,14 @@ def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> Non
     ],
 )
 def test_a_body_that_is_no_event_is_explained(body: bytes, cure: str) -> None:
-    """The message says what is wrong, and what to send."""
+    """A body that is not an event is an error with the expected form."""
     with pytest.raises(ValueError, match=re.escape(cure)):
         events.event_from_json(body, AT)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=20), st.lists, max_leaves=5))
 def test_no_value_breaks_the_reading(value: Any) -> None:
-    """Whatever JSON a field holds, it is an event or a ValueError."""
+    """Any JSON value in any field gives an event or a ValueError."""
     for field in events.EVENT_COLUMNS:
         try:
             found = events.event_from_json({"text": "x"} | {field: value}, AT)

@@ -1,4 +1,4 @@
-"""Cold requests are counted with all others, and can be left out: as if they had never been."""
+"""Cold requests: counted with all others, and excluded on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLD = [
 
 
 def answers(one: Site, **dimensions: str) -> list[object]:
-    """What pages would show: from the finest tier, and from totals and series of the wider ones."""
+    """Return the results shown on pages, from the finest tier and from totals and series of coarser ones."""
     found: list[object] = []
     for start in (NOON - 8000, NOON - 600):
         for more in ({}, {"version": "1"}, {"route": ""}):
@@ -34,7 +34,7 @@ def answers(one: Site, **dimensions: str) -> list[object]:
 def test_they_are_left_out_as_if_they_had_never_been(
     sqlite_site: Callable[..., Site],
 ) -> None:
-    """In every tier and of every part; both kinds add up to all."""
+    """Excluding cold requests gives the same results as a store without them, in every tier; both parts add up to all."""
     mixed, warm, cold = sqlite_site(), sqlite_site(), sqlite_site()
     for one, requests in ((mixed, WARM + COLD), (warm, WARM), (cold, COLD)):
         one.write(requests)
@@ -51,7 +51,7 @@ def test_they_are_left_out_as_if_they_had_never_been(
 
 
 def test_a_kept_request_is_as_cold_as_its_series(sqlite_site: Callable[..., Site]) -> None:
-    """Those that are left out are not among the exemplars either."""
+    """A retained trace is cold like its series, and excluded from exemplars with it."""
     one = sqlite_site()
     kept = [
         KeptTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
@@ -64,7 +64,7 @@ def test_a_kept_request_is_as_cold_as_its_series(sqlite_site: Callable[..., Site
 
 
 def test_they_take_no_place_among_the_series_of_a_service(sqlite_site: Callable[..., Site]) -> None:
-    """A service that is as large as it may be still has its cold requests by route."""
+    """Cold requests do not count towards the cap of series, so they retain their routes."""
     one = sqlite_site(series_caps=SeriesCaps(series=2))
     series = [Series("shop", route=route, cold=cold) for cold in "01" for route in ("/a", "/b", "/c")]
     one.write([Request({"forward": 1}, series=each) for each in series])
@@ -75,7 +75,7 @@ def test_they_take_no_place_among_the_series_of_a_service(sqlite_site: Callable[
 
 @pytest.mark.parametrize("said", ["", "yes", "true"])
 def test_what_is_neither_is_warm(sqlite_site: Callable[..., Site], said: str) -> None:
-    """There are two kinds."""
+    """A request with another value counts as warm."""
     one = sqlite_site()
     one.write([Request({"forward": 1}, series=replace(SHOP, cold=said))])
 
@@ -83,7 +83,7 @@ def test_what_is_neither_is_warm(sqlite_site: Callable[..., Site], said: str) ->
 
 
 def test_what_was_stored_before_counts_as_it_did(sqlite_site: Callable[..., Site]) -> None:
-    """Nobody said that it was cold; what comes after the way up does, under numbers that were never given before."""
+    """Older data count as warm after the upgrade, and new cold series get new ids."""
     one = sqlite_site()
     one.write([*WARM, Request({"forward": 1}, series=Series("gone"))])
     with one.store.transaction() as connection:
@@ -102,7 +102,7 @@ def test_what_was_stored_before_counts_as_it_did(sqlite_site: Callable[..., Site
 
 
 def test_what_replicas_told_of_their_starts_is_forgotten_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
-    """It is counted once, with its batch; what is older than all that is kept goes."""
+    """Data about cold starts count once per batch, and expire with the hourly tier."""
     one = sqlite_site()
     told = [
         LoadRecord(

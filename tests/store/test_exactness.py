@@ -1,4 +1,4 @@
-"""Quantiles, however their samples came and were kept: those of one histogram, and near the truth."""
+"""Quantiles from the store equal those of one histogram, and are close to the samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERIES = (
     Series("shop", "2", device="cuda:1"),
     Series("shop", "2", status="error"),
 )
-# Which tier is the finest that is left a day after the requests.
+# The finest tier that remains a day after the requests.
 KEPT = {
     10: Retention(seconds_10=timedelta(days=3)),
     60: Retention(seconds_10=timedelta(0)),
@@ -35,12 +35,12 @@ KEPT = {
 
 @dataclass(frozen=True)
 class Delivery:
-    """A batch.
+    """Batch of requests.
 
     Args:
-        requests: What it tells of.
-        scale: Of the histograms of the client that sent it.
-        wait: How long until the next; only then is there maintenance, and what comes later is late. [seconds]
+        requests: Requests of the batch.
+        scale: Scale of the client's histograms.
+        wait: Time until the next batch, with maintenance only after a wait; later data are late. [seconds]
     """
 
     requests: list[Request]
@@ -50,7 +50,7 @@ class Delivery:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> list[Delivery]:
-    """Requests of some shape, dealt at random to moments, series and batches: some are rolled up, some come late."""
+    """Generate requests of one distribution, assigned at random to times, series and batches, some of them late."""
     random = Random(draw(st.integers(0, 2**32)))
     shape = draw(st.sampled_from(SHAPES))
     samples = shape.samples(draw(st.integers(1, 150)), random.getrandbits(32))
@@ -66,13 +66,13 @@ def deliveries(draw: st.DrawFn) -> list[Delivery]:
 
 def _request(random: Random, ns: int) -> Request:
     forward = random.randint(0, ns)
-    # Half of them in a few steps, so that steps hold more than one.
+    # Half of the requests are in a few steps, so that steps have more than one.
     at = random.choice((random.randrange(START, END), START + 10 * random.randrange(3)))
     return Request({"forward": forward, "queue": ns - forward}, at, random.choice(SERIES))
 
 
 def deliver(one: Site, batches: Sequence[Delivery]) -> None:
-    """Write *batches* as time goes by, and let a day pass."""
+    """Write *batches* in order of time, and advance the clock by a day."""
     for batch in batches:
         one.write(batch.requests, scale=batch.scale)
         if batch.wait:
@@ -85,7 +85,7 @@ def deliver(one: Site, batches: Sequence[Delivery]) -> None:
 def recorded(
     batches: Sequence[Delivery], chosen: Callable[[Request], bool] = lambda _: True, stage: str | None = None
 ) -> Histogram:
-    """One histogram of the *chosen* requests, or of what they spent in *stage*, at the coarsest scale they came in."""
+    """Return one histogram of the *chosen* requests, or of their time in *stage*, at the coarsest scale."""
     found = [(request, batch.scale) for batch in batches for request in batch.requests if chosen(request)]
     histogram = Histogram(min((scale for _, scale in found), default=SCALE))
     for request, _ in found:
@@ -94,12 +94,12 @@ def recorded(
 
 
 def counted(histogram: Histogram) -> tuple[int, int, dict[int, int]]:
-    """All that decides its quantiles."""
+    """Return the values that determine the quantiles."""
     return histogram.scale, histogram.zero, histogram.buckets
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """Their sum."""
+    """Return the merged histogram."""
 
     def add(total: Histogram, each: Histogram) -> Histogram:
         total.merge(each)
@@ -109,17 +109,17 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def answers(histogram: Histogram, quantiles: Sequence[float]) -> list[Estimate | None]:
-    """Its quantiles with their bands."""
+    """Return the quantiles with their error bounds."""
     return [histogram.quantile(quantile) for quantile in quantiles]
 
 
 def shown(one: Site, window: Selection, quantiles: Sequence[float]) -> list[Estimate | None]:
-    """The same as the breakdown has them."""
+    """Return the quantiles of the breakdown."""
     found = one.store.read.breakdown(window, quantiles)[["value_seconds", "low_seconds", "high_seconds"]]
     return [Estimate(*row) for row in found.to_numpy().tolist()]
 
 
-# What is drawn from a seed does not get simpler: no time is spent on trying.
+# Seeded random data do not become simpler, so shrinking is disabled.
 EXAMPLES = settings(
     max_examples=4,
     deadline=None,
@@ -136,7 +136,7 @@ SOME_QUANTILES = st.lists(
 def test_every_quantile_is_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
 ) -> None:
-    """Bit for bit: of the whole, of a version and of a stage, in every answer, from each tier."""
+    """Quantiles of the whole, a version and a stage are equal bit for bit, in every query and tier."""
     one = sqlite_site(retention=KEPT[tier])
     deliver(one, batches)
     whole, second = one.between(START, END), one.between(START, END, version="2")
@@ -159,7 +159,7 @@ def test_every_quantile_is_that_of_one_histogram(
 def test_every_step_is_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
 ) -> None:
-    """Bit for bit, for steps as wide as was asked, or as the finest tier that is left."""
+    """Quantiles of each step are equal bit for bit, with the requested width or that of the finest remaining tier."""
     one = sqlite_site(retention=KEPT[tier])
     deliver(one, batches)
     found = one.store.read.quantiles_over_time(one.between(START, END), quantiles, timedelta(seconds=step))
@@ -178,7 +178,7 @@ def test_every_step_is_that_of_one_histogram(
 def test_parts_of_the_whole_add_up_to_it(
     sqlite_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
-    """Two stretches of time, or the versions, merged outside the store have the quantiles the store has of them together."""
+    """Merged parts, by time or by version, have the quantiles of the whole."""
     one = sqlite_site(retention=KEPT[10])
     deliver(one, batches)
     read, middle = one.store.read, START + 10 * cut
@@ -192,7 +192,7 @@ def test_parts_of_the_whole_add_up_to_it(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_quantiles_are_near_the_samples_at_their_rank(sqlite_site: Callable[..., Site], shape: Shape) -> None:
-    """Within 1.1 % of the exact order statistic, and its band holds it, as they come and when only hours are left."""
+    """Quantiles are within 1.1 % of the order statistic and within their bounds, in fresh and hourly data."""
     samples = shape.samples(2000)
     one = sqlite_site(retention=KEPT[3600])
     one.write(spread(samples, START, END - START, SERIES))

@@ -1,4 +1,4 @@
-"""Spans in the store: each is in the inbox or in the points, whoever dies, and whoever folds."""
+"""Inbox of spans: each span is either in the inbox or counted, with kills and several collectors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 ROOM = 10**6
 
 ROOT = Path(__file__).parents[2]
-# Forks processes that each receive a batch of three spans and fold: a span in whose place the time is even becomes a request, the
-# others wait for the next. Each dies before a step (a statement, a begin or a commit) three further on, until one gets to its end.
+# Script that forks processes, which each receive a batch of three spans and process the inbox: spans with an even time become
+# requests, the others wait. Each process dies three steps (statements, begins or commits) later, until one completes.
 DYING = """
 import json, os, signal, sys
 from sqlalchemy import event
@@ -75,14 +75,14 @@ print(number)
 
 
 def taking(delivery: AggregationInput) -> AggregationResult:
-    """A fold that counts each span as a request of so many nanoseconds."""
+    """Return a processing function that counts each span as a request of as many nanoseconds."""
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
     points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
     return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])
 
 
 def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site]) -> None:
-    """Points and traces are there, what it left waits on, and the tables agree with each other."""
+    """Points and traces of processed spans are stored, remaining spans wait, and all tables are consistent."""
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     left = Parcel(NOON - 5, counted=False, spans=b"waits")
@@ -103,7 +103,7 @@ def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site])
 
 
 def test_nothing_is_folded_where_nothing_waits(sqlite_site: Callable[..., Site]) -> None:
-    """An idle collector writes nothing."""
+    """Processing an empty inbox writes nothing."""
     one = sqlite_site()
 
     def never(_: AggregationInput) -> AggregationResult:
@@ -114,7 +114,7 @@ def test_nothing_is_folded_where_nothing_waits(sqlite_site: Callable[..., Site])
 
 
 def test_a_batch_that_comes_twice_waits_once(own_points_site: Callable[..., Site]) -> None:
-    """Its spans are put in by the transaction that counts its name."""
+    """A duplicate batch is ignored, because its spans are inserted in the transaction that records its name."""
     one = own_points_site()
     for _ in range(2):
         one.store.write([Batch("a", spans=b"7")])
@@ -123,7 +123,7 @@ def test_a_batch_that_comes_twice_waits_once(own_points_site: Callable[..., Site
 
 
 def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., Site]) -> None:
-    """Never nothing: a parcel that is larger comes alone. What was counted comes with all."""
+    """Processing receives the oldest spans up to a size limit, at least one parcel, and all counts."""
     one = sqlite_site()
     given: list[tuple[list[bytes], list[bytes], bool]] = []
 
@@ -149,7 +149,7 @@ def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., S
 
 
 def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
-    """The next one, of any collector, is given the same."""
+    """A failed processing changes nothing, and any collector can repeat it."""
     one = own_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
@@ -164,7 +164,7 @@ def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site])
 
 
 def test_one_collector_folds_at_a_time(own_points_site: Callable[..., Site]) -> None:
-    """The other is turned away, unless the first has been at it for so long that it must be dead: then the first counts nothing."""
+    """One collector processes at a time, until its lease expires; then the first one cannot commit."""
     one = own_points_site()
     other = one.another()
     one.store.write([Batch("a", spans=b"7")])
@@ -183,7 +183,7 @@ def test_one_collector_folds_at_a_time(own_points_site: Callable[..., Site]) -> 
 
 
 def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[..., Site]) -> None:
-    """Of two that both got past the look whether it is still there, the second fails as a whole."""
+    """If two collectors process the same spans, the second commit fails completely."""
     one = own_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
@@ -198,7 +198,7 @@ def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[
 
 
 def test_several_collectors_fold_the_same_inbox(shared_site: Callable[..., Site]) -> None:
-    """They receive and fold at once: each span counts once."""
+    """Several collectors receive and process concurrently, and each span counts once."""
     one = shared_site()
     collectors = [one, one.another(), one.another()]
     begin = Barrier(len(collectors))
@@ -219,7 +219,7 @@ def test_several_collectors_fold_the_same_inbox(shared_site: Callable[..., Site]
 
 
 def test_kill_9_between_any_two_steps(shared_site: Callable[..., Site]) -> None:
-    """Through a death before every third step of receiving and folding, each span counts once."""
+    """After kills before every third step of receiving and processing, each span counts once."""
     one = shared_site()
     one.close()
     command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options)]
@@ -232,14 +232,14 @@ def test_kill_9_between_any_two_steps(shared_site: Callable[..., Site]) -> None:
 
     assert lives > 5
     assert one.store.waiting().parcels == 0
-    # 1 + 2 + ... nanoseconds: one that counted twice in place of another would show.
+    # The sum 1 + 2 + ... nanoseconds detects a span that is counted twice in place of another.
     assert spent.count == 3 * lives
     assert round(spent.sum * NS) == sum(range(1, 3 * lives + 1))
     assert ledger(one) == counted(one)
 
 
 def test_a_copy_holds_what_waits(site: Callable[..., Site], tmp_path: Path) -> None:
-    """Backup, restore and migrate carry the inbox, and new parcels get numbers of their own there."""
+    """Backup, restore and migration copy the inbox, and new parcels get new ids."""
     one, other = site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
     one.store.write([Batch("a", spans=b"1000"), Batch("b", spans=b"2000")])
     copy_store(one.store, other.store, lambda _done, _of: None)
@@ -254,7 +254,7 @@ def test_a_copy_holds_what_waits(site: Callable[..., Site], tmp_path: Path) -> N
 
 
 def test_what_waits_counts_as_room_of_the_store(own_points_site: Callable[..., Site]) -> None:
-    """The budget is for everything."""
+    """Waiting spans count towards the size budget."""
     one = own_points_site()
 
     def used() -> int:

@@ -1,4 +1,4 @@
-"""The same requests in a real Prometheus beside our store: what the documentation says of both."""
+"""Accuracy compared with a real Prometheus on the same requests, as documented."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_BOUNDS = [bound for bound in ClientHistogram.DEFAULT_BUCKETS if bound !=
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus]:
-    """A server that has scraped the requests from a client with default buckets; skipped where there is none, never in CI."""
+    """Prometheus that scraped the requests from a client with default buckets; skipped if not installed, except in CI."""
     if not prometheus_server.is_installed():
         if os.environ.get("CI"):
             pytest.fail(prometheus_server.HINT)
@@ -37,7 +37,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus
 
 
 def test_p99_of_default_buckets_is_worse_than_ours(sqlite_site: Callable[..., Site], prometheus: Prometheus) -> None:
-    """Ours is within 1.1 % at every quantile; default buckets are off at p99 by more than ten times as much."""
+    """Every quantile is within 1.1 %, while p99 from default buckets is off by more than ten times as much."""
     one = sqlite_site()
     one.write(REQUESTS)
     latency = one.store.read.latency(one.between(START, END))
@@ -52,7 +52,7 @@ def test_p99_of_default_buckets_is_worse_than_ours(sqlite_site: Callable[..., Si
 
 
 def test_what_prometheus_counted_is_what_it_was_given(prometheus: Prometheus) -> None:
-    """Its answer lies in the bucket that holds the request at that rank, so its error is that of its buckets alone."""
+    """The quantile from Prometheus is in the bucket that contains the request at that rank."""
     truth, theirs = exact(SAMPLES, 0.99), prometheus.quantile("latency", 0.99, END, HOUR)
     low = max(bound for bound in DEFAULT_BOUNDS if bound < truth)
     high = min(bound for bound in DEFAULT_BOUNDS if bound >= truth)

@@ -1,4 +1,4 @@
-"""Documents of kept traces are read as they were written, by this version or an older one."""
+"""Documents of retained traces: compatible with older versions."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ BEFORE = zlib.compress(json.dumps(DOCUMENT).encode(), 6)
 
 @pytest.mark.parametrize("packed", [NOW, BEFORE], ids=["now", "before"])
 def test_what_was_written_is_read(packed: bytes) -> None:
-    """A store keeps its traces for days: those that were there before an upgrade are read, too."""
+    """Documents of this and of an older version are read, because a store retains traces for days."""
     assert records.unpack_trace(packed) == DOCUMENT

@@ -1,4 +1,4 @@
-"""Forgetting: what is past its time goes, what is left still answers."""
+"""Retention: expired data are deleted, and remaining data give correct results."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ TICK = Series("tick")
 
 
 def pass_time(one: Site, seconds: int) -> None:
-    """Let time pass that brings data, of another service, and maintain."""
+    """Advance the clock with data of another service, and run maintenance."""
     one.clock.now += seconds
     one.write([Request({"forward": 1}, int(one.clock.now) - 60, TICK)])
     one.store.maintain()
 
 
 def has(one: Site, tier: int, before: int = NOON) -> bool:
-    """Whether *tier* has anything from before *before*."""
+    """Return whether *tier* has data before *before*."""
     return bool(contents(one, tier, tier, before))
 
 
 def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
-    """A kept trace."""
+    """Return a retained trace."""
     return KeptTrace(f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
 
 
 def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:
-    """Old requests are still counted from coarser tiers after the finer rows are gone, until the last tier forgets them."""
+    """Old requests count from coarser tiers after finer rows expired, until the last tier expires."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 30)] * 5)
     counts: list[tuple[int, bool, bool, bool]] = []
@@ -59,7 +59,7 @@ def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:
     jumps=st.lists(st.integers(0, 20_000), max_size=5),
 )
 def test_nothing_is_lost_or_doubled_at_the_seams(site: Callable[..., Site], ages: list[int], jumps: list[int]) -> None:
-    """Whatever was forgotten from finer tiers, and however late it came, a window over all counts every request once."""
+    """A window over several tiers counts every request once, with late data and any expiry."""
     one = site(retention=SHORT)
     for age, jump in zip(ages, [*jumps, *[0] * len(ages)], strict=False):
         one.write([Request({"forward": 1_000_000}, int(one.clock.now) - age)])
@@ -70,7 +70,7 @@ def test_nothing_is_lost_or_doubled_at_the_seams(site: Callable[..., Site], ages
 
 
 def test_nothing_is_forgotten_before_it_is_rolled_up(site: Callable[..., Site]) -> None:
-    """A tier that is to be kept for less time than its roll-up takes is kept until then."""
+    """A tier with a retention shorter than its rollup is retained until the rollup."""
     one = site(retention=Retention(seconds_10=timedelta(seconds=10), minutes=timedelta(minutes=1)))
     for _ in range(8):
         one.clock.now += 550
@@ -81,7 +81,7 @@ def test_nothing_is_forgotten_before_it_is_rolled_up(site: Callable[..., Site]) 
 
 
 def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[..., Site]) -> None:
-    """A row older than a tier keeps goes to the coarser ones only."""
+    """A row older than the retention of a tier is written only to coarser tiers."""
     one = site(retention=SHORT)
     one.store.maintain()
     one.write([Request({"forward": 1_000_000}, NOON - 3 * 3600)])
@@ -90,7 +90,7 @@ def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[...,
 
 
 def test_steps_are_as_wide_as_what_is_left(own_points_site: Callable[..., Site]) -> None:
-    """Where only hours are kept, a chart asked for by the minute has a point an hour, and says so."""
+    """With hourly data only, a chart with minute steps has hourly steps and reports them."""
     one = own_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
     pass_time(one, 8 * 3600)
@@ -101,7 +101,7 @@ def test_steps_are_as_wide_as_what_is_left(own_points_site: Callable[..., Site])
 
 
 def test_a_single_step_is_as_wide_as_the_window(own_points_site: Callable[..., Site]) -> None:
-    """A rate is asked of an hour of which only the whole is left: it is not divided by the minute that was asked for."""
+    """The width of a single step is that of the hourly window, so that a rate is divided by the hour."""
     one = own_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
     pass_time(one, 8 * 3600)
@@ -120,7 +120,7 @@ def test_a_single_step_is_as_wide_as_the_window(own_points_site: Callable[..., S
 
 
 def test_names_of_batches_are_kept_a_day(site: Callable[..., Site]) -> None:
-    """A retry within a day is recognised; the name is forgotten after it."""
+    """Names of batches are retained for a day, in which a repeated batch is detected."""
     one = site()
     one.store.write([Batch("a")])
     one.clock.now += 86_000
@@ -133,7 +133,7 @@ def test_names_of_batches_are_kept_a_day(site: Callable[..., Site]) -> None:
 
 
 def test_traces_are_kept_by_time_and_by_number(site: Callable[..., Site]) -> None:
-    """Those past their time go, and of a service that has too many the oldest."""
+    """Traces expire by age, and the oldest of a service by number."""
     one = site(retention=Retention(traces_per_service=3))
     many = [trace(number, NOON - number) for number in range(1, 10)]
     one.store.write(
@@ -146,7 +146,7 @@ def test_traces_are_kept_by_time_and_by_number(site: Callable[..., Site]) -> Non
 
 
 def test_a_series_that_comes_back_is_counted_again(site: Callable[..., Site]) -> None:
-    """A series without any data left is forgotten, and frees its place; when it returns it is a new one, for all collectors."""
+    """A series without data is deleted; when it returns it is a new one, for all collectors."""
     one = site(retention=SHORT)
     other = one.another()
     one.write([Request({"forward": 1})])
@@ -164,7 +164,7 @@ def test_a_series_that_comes_back_is_counted_again(site: Callable[..., Site]) ->
 
 
 def test_time_that_brings_no_data_makes_nothing_old(site: Callable[..., Site]) -> None:
-    """After a year of silence everything is still there, until data come again."""
+    """Without new data nothing expires; data expire when new data arrive."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1})])
     one.clock.now += 365 * 86_400

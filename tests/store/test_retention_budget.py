@@ -1,4 +1,4 @@
-"""Retention by size: the store never outgrows its budget, and says what it had to forget for it."""
+"""Size budget: the store stays within it, and reports the data that it deleted early."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.store.store_contents import FOREVER, contents, counted, known, ledger
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 MB = 1 << 20
-# What a writer and a reader at once leave in it before it is used from its beginning again: wal_autocheckpoint, twice.
+# Size of the write-ahead log that one writer and one reader cause before it is reused: twice wal_autocheckpoint.
 WAL_BYTES = 2 * 2000 * 4096
 
 
 def half_hour(one: Site, n_routes: int = 2) -> Batch:
-    """What so many routes get in the half hour before now; a request takes from 1 ms to 200 ms."""
+    """Write half an hour of requests of *routes* routes; a request takes from 1 ms to 200 ms."""
     now = int(one.clock.now)
     made = [
         Request({"forward": 1_000_000 * (1 + (at * 7 + n) % 200)}, at, Series("shop", route=f"/{n}"))
@@ -32,7 +32,7 @@ def half_hour(one: Site, n_routes: int = 2) -> Batch:
 
 
 def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
-    """Retained requests of now, of about 700 bytes each."""
+    """Return current traces of about 700 bytes each."""
     return [
         KeptTrace(
             trace_id=f"{step * 1000 + n:032x}",
@@ -50,14 +50,14 @@ def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
 
 
 def file_bytes(one: Site) -> tuple[int, int]:
-    """The size of the file, and of the log beside it."""
+    """Return the size of the file and its write-ahead log."""
     path = Path(one.url.removeprefix("sqlite:///"))
     log = Path(f"{path}-wal")
     return path.stat().st_size, log.stat().st_size if log.exists() else 0
 
 
 def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> None:
-    """Written to far past it, the oldest of the finest tier goes, what is coarser keeps every request, and the state says so."""
+    """Beyond the budget, the oldest data of the finest tier are deleted, coarser tiers keep every request, and the state reports it."""
     one = sqlite_site(retention=Retention(budget_bytes=3 * MB // 2))
     sizes: list[tuple[int, int]] = []
     for step in range(24):
@@ -79,7 +79,7 @@ def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> N
 
 
 def test_coarser_tiers_follow_when_the_finer_have_no_more_to_give(sqlite_site: Callable[..., Site]) -> None:
-    """The newest stretch of each stays; the one-hour tier is the last to lose anything."""
+    """When finer tiers have no more data to delete, coarser ones follow; the newest slot of each remains."""
     one = sqlite_site(retention=Retention(budget_bytes=MB))
     for step in range(40):
         one.clock.now = NOON + 1800 * step
@@ -95,7 +95,7 @@ def test_coarser_tiers_follow_when_the_finer_have_no_more_to_give(sqlite_site: C
 
 
 def test_a_budget_that_is_used_up_at_once_heals(sqlite_site: Callable[..., Site]) -> None:
-    """Between two looks more came than fits: the write is refused in words, and done once there was a look."""
+    """If one interval exceeds the budget, writes fail with an error until the next maintenance."""
     one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
     refused, step = "", 0
     while not refused:
@@ -121,7 +121,7 @@ def test_a_budget_that_is_used_up_at_once_heals(sqlite_site: Callable[..., Site]
 
 
 def test_a_budget_smaller_than_an_hour_heals_when_the_hour_is_over(sqlite_site: Callable[..., Site]) -> None:
-    """Nothing can be spared while it is being filled; then the hour goes, and writing works again."""
+    """While the only hour is incomplete nothing can be deleted; afterwards it is deleted, and writes succeed."""
     one = sqlite_site(retention=Retention(budget_bytes=MB))
     for step in range(2):
         one.store.write([Batch(f"{step}", half_hour(one, 8).points)])
@@ -137,13 +137,13 @@ def test_a_budget_smaller_than_an_hour_heals_when_the_hour_is_over(sqlite_site: 
 
 
 def test_a_budget_that_was_lowered_is_kept_to_from_then_on(sqlite_site: Callable[..., Site]) -> None:
-    """The file does not grow any more, though it is larger; what it frees it uses."""
+    """After the budget is lowered, the file does not grow, and freed pages are reused."""
     one = sqlite_site()
     for step in range(20):
         one.clock.now = NOON + 1800 * step
         one.store.write([half_hour(one)])
     one.store.maintain()
-    # Closing moves the log into the file.
+    # Closing moves the write-ahead log into the file.
     one.close()
     before, _ = file_bytes(one)
     one.options["retention"] = Retention(budget_bytes=before // 2)
@@ -160,7 +160,7 @@ def test_a_budget_that_was_lowered_is_kept_to_from_then_on(sqlite_site: Callable
 
 
 def test_traces_go_before_the_last_tier_does(sqlite_site: Callable[..., Site]) -> None:
-    """Where kept requests take the room, the oldest of them go; the newest stays, and no request is lost."""
+    """The oldest traces are deleted before the last tier; the newest trace and all requests remain."""
     one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
     random = Random(7)
     one.store.write([half_hour(one)])
@@ -177,7 +177,7 @@ def test_traces_go_before_the_last_tier_does(sqlite_site: Callable[..., Site]) -
 
 
 def test_a_server_forgets_by_size_as_well(postgresql_site: Callable[..., Site]) -> None:
-    """PostgreSQL drops the oldest partitions of the finest tier, which gives their room back."""
+    """PostgreSQL drops the oldest partitions of the finest tier, which frees their disk space."""
     one = postgresql_site(retention=Retention(budget_bytes=8 * MB))
     for step in range(36):
         one.clock.now = NOON + 1800 * step
@@ -193,7 +193,7 @@ def test_a_server_forgets_by_size_as_well(postgresql_site: Callable[..., Site]) 
 
 
 def test_without_a_budget_nothing_was_shortened(own_points_site: Callable[..., Site]) -> None:
-    """Whoever asks for a longer time than was kept so far is not told that room is short."""
+    """A longer retention setting is not reported as shortened by the budget."""
     one = own_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
     for hours in range(6):
         one.clock.now = NOON + 3600 * hours
@@ -207,7 +207,7 @@ def test_without_a_budget_nothing_was_shortened(own_points_site: Callable[..., S
 
 
 def test_a_servers_traces_go_as_far_as_needed(postgresql_site: Callable[..., Site]) -> None:
-    """Some of them, not all: what was deleted is given back before more is deleted."""
+    """Traces on a server are deleted in steps whose disk space is freed, so that no more than needed are deleted."""
     one = postgresql_site(retention=Retention(budget_bytes=6 * MB))
     random = Random(7)
     one.store.write([half_hour(one)])

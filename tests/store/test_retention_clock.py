@@ -1,6 +1,6 @@
-"""Clocks that jump: nothing is lost, doubled or put where it does not belong.
+"""Clock changes: no data are lost, duplicated or stored at a wrong time.
 
-Random histories of jumps run on every engine, single jumps on SQLite.
+Random sequences of changes run on every engine, single changes on SQLite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ YEAR = 365 * 86_400
 
 
 def live(one: Site, start: int, steps: int, ahead: int = 0) -> None:
-    """Write a request every minute, as agents whose clocks are right do, and maintain; the store's clock is *ahead*."""
+    """Write a request every minute with correct timestamps and run maintenance; the store's clock is *ahead*."""
     for at in range(start, start + 60 * steps, 60):
         one.clock.now = max(at + ahead, 0)
         one.write([Request({"forward": 1_000_000}, at)])
@@ -26,14 +26,14 @@ def live(one: Site, start: int, steps: int, ahead: int = 0) -> None:
 
 
 def by_minute(one: Site, start: int, steps: int) -> list[int]:
-    """How many requests each minute from *start* on has."""
+    """Return the number of requests in each minute from *start* on."""
     minutes = range(start, start + 60 * steps, 60)
     return [one.store.read.latency(one.between(at - at % 60, at - at % 60 + 60)).count for at in minutes]
 
 
 @pytest.mark.parametrize("jump", [-NOON, -10 * YEAR, -86_400, -3600, -60, 60, 3600, 86_400, 2 * YEAR])
 def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump: int) -> None:
-    """The store's own clock jumps by so many seconds, and back: what agents say in between is where they say it was."""
+    """A change of the store's clock by some seconds and back does not affect the times of agents."""
     one = sqlite_site()
     live(one, NOON - 600, 10)
     live(one, NOON, 10, jump)
@@ -47,7 +47,7 @@ def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump
 
 
 def test_after_a_restart_without_a_clock_everything_goes_on(sqlite_site: Callable[..., Site]) -> None:
-    """A machine that comes up in 1970 counts, rolls up and recognises what it has counted."""
+    """A machine that starts in 1970 counts, rolls up and detects repeated batches."""
     one = sqlite_site()
     live(one, NOON - 60, 1)
     one.reopen()
@@ -58,7 +58,7 @@ def test_after_a_restart_without_a_clock_everything_goes_on(sqlite_site: Callabl
 
 
 def test_without_a_clock_what_comes_after_a_gap_counts_where_time_stands(site: Callable[..., Site]) -> None:
-    """Nobody can tell how long the machine was off: nothing is lost, and what comes with a right clock is right."""
+    """After a gap of unknown length, no data are lost, and data with a correct clock have correct times."""
     one = site()
     live(one, NOON - 3600, 1)
     live(one, NOON, 5, -NOON)
@@ -69,7 +69,7 @@ def test_without_a_clock_what_comes_after_a_gap_counts_where_time_stands(site: C
 
 
 def test_two_collectors_that_disagree_about_the_time_lose_nothing(own_points_site: Callable[..., Site]) -> None:
-    """One of them lives an hour, a day, and then years ahead; both maintain."""
+    """Two collectors, one of which is an hour, a day and years ahead, lose no data."""
     one = own_points_site()
     other = one.another(Clock())
     for number, ahead in enumerate((3600, 86_400, 3 * YEAR)):
@@ -93,10 +93,10 @@ def test_two_collectors_that_disagree_about_the_time_lose_nothing(own_points_sit
     )
 )
 def test_no_history_of_jumps_breaks_a_tier(site: Callable[..., Site], steps: list[tuple[int, list[int]]]) -> None:
-    """However the clock jumps while right agents send, perhaps late: every request once, and tiers, totals and ledger agree."""
+    """For any sequence of clock changes and late data, every request counts once, and tiers, totals and ledger agree."""
     one = site()
     now, sent = NOON, 0
-    # The store has been there before: of an empty one that wakes in 1970 nobody can tell what is right.
+    # The store has earlier data, because with an empty store in 1970 the correct time is unknown.
     one.write([Request({"forward": 1_000_000}, now)])
     for jump, ages in steps:
         now += 600

@@ -1,4 +1,4 @@
-"""Tiers: always the sum of the finest, whatever comes late and whenever the process dies."""
+"""Rollup: every tier equals the sum of the finest, with late data and kills."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ REQUESTS = st.lists(
     min_size=1,
     max_size=6,
 )
-# What may happen, in any order: a batch (perhaps of a coarser client), time and maintenance, maintenance that dies at its
-# n-th statement, a restart.
+# Random events: a batch (perhaps of a coarser client), a pause with maintenance, maintenance that is killed at its n-th
+# statement, and a restart.
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), REQUESTS, st.sampled_from([5, 5, 3])),
@@ -44,7 +44,7 @@ EVENTS = st.lists(
 )
 
 
-# Ends of a window: anywhere, and often where buckets of the coarser tiers begin.
+# Ends of a window: anywhere, and often at bucket boundaries of the coarser tiers.
 EDGES = st.one_of(
     st.integers(START - 100, NOON + 100),
     st.sampled_from([START - 3600, START, START + 3600, START + 7200, NOON - 120, NOON - 60, NOON, NOON + 3600]),
@@ -52,11 +52,11 @@ EDGES = st.one_of(
 
 
 class ProcessKilledError(Exception):
-    """The process was killed here."""
+    """Simulated kill of the process."""
 
 
 def crash(one: Site, statement: int) -> None:
-    """Maintain, and die before the n-th statement, if there are as many."""
+    """Run maintenance and raise at the n-th statement, if there are as many."""
     left = [statement]
 
     def count(*_: Any) -> None:
@@ -76,7 +76,7 @@ def crash(one: Site, statement: int) -> None:
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS)
 def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Site], events: list[Any]) -> None:
-    """After any history of late data, coarse clients, crashes and restarts, up to its watermark and not beyond."""
+    """After any sequence of late data, coarse clients, kills and restarts, a tier is complete up to its watermark."""
     one = site()
     one.clock.now = START + 600
     for kind, *arguments in events:
@@ -106,7 +106,7 @@ def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Sit
 def test_any_window_is_one_histogram_of_its_samples(
     site: Callable[..., Site], batches: list[list[Request]], edges: tuple[int, int], advance: int
 ) -> None:
-    """Whichever tiers answer, and however the window is cut: bit for bit the counts of the samples in it."""
+    """Any window over any tiers has exactly the counts of its samples."""
     one = site()
     for batch in batches:
         one.write(batch)
@@ -124,7 +124,7 @@ def test_any_window_is_one_histogram_of_its_samples(
 
 
 def test_what_is_not_rolled_up_yet_is_read_from_finer_tiers(site: Callable[..., Site]) -> None:
-    """A window that would fit whole hours is not answered from an hour that is still being filled."""
+    """A window of whole hours is read from finer tiers while an hour is not rolled up."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
     one.store.maintain()
@@ -133,7 +133,7 @@ def test_what_is_not_rolled_up_yet_is_read_from_finer_tiers(site: Callable[..., 
 
 
 def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:
-    """A second run at the same time writes no row and moves no watermark."""
+    """A second maintenance at the same time writes no rows and moves no watermark."""
     one = site()
     one.write([Request({"forward": 10**6 * step}, NOON - 120 * step) for step in range(1, 90)])
     one.store.maintain()
@@ -144,7 +144,7 @@ def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:
 
 
 def test_a_long_silence_is_skipped(site: Callable[..., Site]) -> None:
-    """After months without data the watermarks are at the present in a few statements, not in one for each hour."""
+    """After months without data, the watermarks advance to the present in a few statements."""
     one = site()
     one.write([Request({"forward": 1}, NOON - 60)])
     one.store.maintain()
@@ -159,7 +159,7 @@ def test_a_long_silence_is_skipped(site: Callable[..., Site]) -> None:
 
 
 def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Site]) -> None:
-    """Watermarks that lie in the future after the clock was set back make rows late, not double."""
+    """With watermarks in the future, after the clock was set back, new rows are late and count once."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON - 60)])
     one.clock.now += 7200
@@ -175,7 +175,7 @@ def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Si
 
 
 def test_what_nobody_can_have_counted_does_not_wrap_around(sqlite_site: Callable[..., Site]) -> None:
-    """Made-up numbers that go beyond 64 bits: rows stay within theirs, an answer refuses, and other services are as before."""
+    """Counts beyond 64 bits do not overflow: a query raises an error, and other services are correct."""
     one = sqlite_site()
     one.write([Request({"forward": 10**6}, NOON - 600, Series("bank"))])
     lie = Histogram(zero=2**61, sum=1e18)

@@ -1,4 +1,4 @@
-"""Interning series, and folding what is too many."""
+"""Series ids, and the aggregation of series beyond caps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 
 def routes(one: Site) -> set[str]:
-    """The routes the store tells apart."""
+    """Return the routes in the store."""
     with one.store.engine.connect() as connection:
         return set(connection.scalars(select(schema.series.c.route)))
 
 
 def test_past_a_cap_values_fold_and_still_count(site: Callable[..., Site]) -> None:
-    """The first values keep their names, also after a restart; the others are one series, and no request is lost."""
+    """The first values retain their names, also after a restart; later ones are one series, and all requests count."""
     one = site(series_caps=SeriesCaps(route=3))
     for number in range(6):
         one.write([Request({"forward": 1_000_000}, series=Series("shop", route=f"/{number}"))])
@@ -36,7 +36,7 @@ def test_past_a_cap_values_fold_and_still_count(site: Callable[..., Site]) -> No
 
 
 def test_caps_are_each_services_own(site: Callable[..., Site]) -> None:
-    """One service that invents routes takes nothing from another; an unknown value takes no place."""
+    """Caps apply to each service separately; an unknown value uses no place."""
     one = site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1}, series=Series("a", route=f"/{number}")) for number in range(5)])
     one.write([Request({"forward": 1}, series=Series("b", route=route)) for route in ("/home", "")])
@@ -45,7 +45,7 @@ def test_caps_are_each_services_own(site: Callable[..., Site]) -> None:
 
 
 def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
-    """Past the cap of services the rest is one service."""
+    """Services beyond the cap are aggregated into one."""
     one = site(series_caps=SeriesCaps(services=2))
     one.write([Request({"forward": 1}, series=Series(f"s{number}")) for number in range(5)])
     counts = {name: one.store.read.latency(one.around(service=name)).count for name in ("s0", "s1", "__other__")}
@@ -54,7 +54,7 @@ def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
 
 
 def test_a_service_nobody_uses_gives_its_place_up(site: Callable[..., Site]) -> None:
-    """A day later; what was counted of it stays, and it goes on under its name where it comes again."""
+    """An unused service frees its place after a day, retains its data, and gets its name back when it returns."""
     one = site(series_caps=SeriesCaps(services=2))
     one.write([Request({"forward": 1}, series=Series(name)) for name in ("invented", "used", "late")])
     for _ in range(2):
@@ -71,7 +71,7 @@ def test_a_service_nobody_uses_gives_its_place_up(site: Callable[..., Site]) -> 
 
 
 def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
-    """Many values of several dimensions multiply: past the cap only version, environment and status are told apart."""
+    """Beyond the cap of combinations, only version, environment and status are distinguished."""
     one = site(series_caps=SeriesCaps(series=4))
     for model in range(5):
         for route in range(5):
@@ -85,7 +85,7 @@ def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
 
 
 def test_stages_of_the_users_own_are_capped(site: Callable[..., Site]) -> None:
-    """The fixed stages always have their names; beyond the cap a user's own become one, and the breakdown still adds up."""
+    """Custom stages beyond the cap are aggregated, fixed stages are not, and the breakdown adds up."""
     one = site(series_caps=SeriesCaps(custom_stages=2))
     for number in range(5):
         one.write([Request({"forward": 5_000_000, f"mine-{number}": 9_000_000, "overhead": 1_000_000})])
@@ -98,7 +98,7 @@ def test_stages_of_the_users_own_are_capped(site: Callable[..., Site]) -> None:
 
 
 def test_endless_values_are_cut(site: Callable[..., Site]) -> None:
-    """A value of any length is kept to its first 256 bytes; it is still the same series each time."""
+    """A value is truncated to 256 bytes, always to the same series."""
     one = site()
     for _ in range(2):
         one.write([Request({"forward": 1}, series=Series("shop", route="/" + "x" * 100_000))])
@@ -107,7 +107,7 @@ def test_endless_values_are_cut(site: Callable[..., Site]) -> None:
 
 
 def test_a_service_name_may_be_anything(site: Callable[..., Site]) -> None:
-    """Quotes, wildcards, line breaks and other scripts are names like any other."""
+    """A service name may contain quotes, wildcards, line breaks and any script."""
     one = site()
     names = ["a'b", 'a"b', "a%b", "a_b", "推論", "a\nb", "; DROP TABLE series", "\x00"]
     one.write([Request({"forward": 1}, NOON - 60, Series(name)) for name in names])
@@ -116,7 +116,7 @@ def test_a_service_name_may_be_anything(site: Callable[..., Site]) -> None:
 
 
 def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
-    """All dimensions at once as long as they get, of characters that take four bytes each: still one series each time."""
+    """All dimensions with the longest names of four-byte characters form one series."""
     one = site()
     random = Random(7)
     names = ["".join(chr(random.randrange(0x20000, 0x2A000)) for _ in range(500)) for _ in range(8)]
@@ -129,7 +129,7 @@ def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
 
 
 def test_what_is_no_text_is_replaced_everywhere(site: Callable[..., Site]) -> None:
-    """NUL and halves of characters in any name, stage, batch or kept request: counted once, and found by the same name."""
+    """NUL characters and unpaired surrogates are replaced in all names, so that queries find the data."""
     one = site()
     odd = "a\0b\ud800"
     series = Series(*[odd] * 7)
@@ -147,7 +147,7 @@ def test_what_is_no_text_is_replaced_everywhere(site: Callable[..., Site]) -> No
 
 
 def test_when_a_series_was_seen_outlives_a_write_that_failed(sqlite_site: Callable[..., Site]) -> None:
-    """What a transaction wrote that was never committed is written again: nobody remembers it as done."""
+    """After a rollback, the times of a series are written again by the next transaction."""
     one = sqlite_site()
     one.store.write([Batch("a", Fold().points([Request({"forward": 1000}, NOON - 600)]))])
     later = Batch("b", Fold().points([Request({"forward": 1000}, NOON - 60)]))

@@ -1,4 +1,4 @@
-"""Kill -9 between any two steps: what was acknowledged is there, once."""
+"""Kill -9 between any two steps: acknowledged batches are stored once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.store.store_contents import added_totals, contents, counted, known, l
 from tests.support.raw_requests import NOON, Site
 
 ROOT = Path(__file__).parents[2]
-# Forks processes that each send all batches of those before again, write one of their own, and maintain. Each dies before a
-# step (a statement, a begin or a commit) a stride further on, until one gets to its end. Prints how many there were, and how many
-# batches were acknowledged.
+# Script that forks processes, which each repeat all previous batches, write a new one and run maintenance. Each process dies
+# before a later step (a statement, a begin or a commit), until one completes. The script prints the number of steps and the
+# number of acknowledged batches.
 DYING = """
 import json, os, signal, sys
 from sqlalchemy import event
@@ -64,7 +64,7 @@ print(json.dumps([number, acknowledged]))
 
 
 def test_what_was_acknowledged_survives_and_counts_once(shared_site: Callable[..., Site]) -> None:
-    """Through a death before every seventh step of writing and maintaining, with all batches sent again after each."""
+    """After a kill before every seventh step, and repeated batches, each acknowledged batch counts once."""
     one = shared_site()
     # With points in ClickHouse a process takes four times as long.
     stride = 11 if "points_url" in one.options else 7
@@ -77,7 +77,7 @@ def test_what_was_acknowledged_survives_and_counts_once(shared_site: Callable[..
     one.store.maintain()
 
     assert lives > acknowledged > 10
-    # What was committed without anybody being told was recognised when it came again.
+    # Batches that were committed without an acknowledgement were detected as duplicates when repeated.
     assert requests(one) == 5 * lives
     for tier in known(one)[1:]:
         assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)

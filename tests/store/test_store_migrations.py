@@ -1,4 +1,4 @@
-"""The history of the tables: up from what older versions wrote, and down again, with data in them."""
+"""Migrations of the schema: upgrade from older versions and downgrade, with data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fill(one: Site) -> None:
 
 
 def answers(one: Site) -> list[tuple[Any, Any]]:
-    """What pages would show."""
+    """Return the results shown on pages."""
     read, found = one.store.read, list[tuple[Any, Any]]()
     for service in ("shop", "bank"):
         for start in (NOON - 4 * 3600, NOON - 5000, NOON - 1000):
@@ -43,7 +43,7 @@ def answers(one: Site) -> list[tuple[Any, Any]]:
 
 
 def revision_2(one: Site) -> None:
-    """Take the store back to what revision 0002 would have written: no totals, no ledger, roll-ups as part 0."""
+    """Downgrade the store to revision 0002: no totals, no ledger, rollups as part 0."""
     database.migrate(one.store.engine, "0002")
     tables = set(inspect(one.store.engine).get_table_names())
 
@@ -52,7 +52,7 @@ def revision_2(one: Site) -> None:
 
 
 def test_a_database_of_revision_2_goes_on(own_points_site: Callable[..., Site]) -> None:
-    """Every answer is the same after the way up; totals and ledger are filled, also for what comes later."""
+    """After the upgrade from revision 2 every result is equal, and totals and ledger are complete for old and new data."""
     one = own_points_site()
     fill(one)
     before = answers(one)
@@ -75,7 +75,7 @@ def test_a_database_of_revision_2_goes_on(own_points_site: Callable[..., Site]) 
 
 
 def test_numbers_of_writes_go_on_where_they_were(own_points_site: Callable[..., Site]) -> None:
-    """A page that holds a revision from before the way up learns of the next write."""
+    """Revisions continue after the upgrade, so that pages notice the next write."""
     one = own_points_site()
     fill(one)
     before = one.store.read.revision()
@@ -87,7 +87,7 @@ def test_numbers_of_writes_go_on_where_they_were(own_points_site: Callable[..., 
 
 
 def test_down_and_up_again_keeps_the_points(own_points_site: Callable[..., Site]) -> None:
-    """Whoever goes back to an older version loses no request on the way, nor on the way back."""
+    """A downgrade and an upgrade lose no requests."""
     one = own_points_site()
     fill(one)
     series = [contents(one, tier, tier) for tier in schema.TIERS]
@@ -100,7 +100,7 @@ def test_down_and_up_again_keeps_the_points(own_points_site: Callable[..., Site]
 
 
 def test_a_migration_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
-    """All steps are one transaction: with the way up blocked the database is what it was."""
+    """A failing migration changes nothing, because all steps are one transaction."""
     one = own_points_site()
     fill(one)
     revision_2(one)
@@ -117,7 +117,7 @@ def test_a_migration_that_fails_changes_nothing(own_points_site: Callable[..., S
 
 
 def test_an_empty_histogram_has_its_place(own_points_site: Callable[..., Site]) -> None:
-    """A point without any request is carried up like any other."""
+    """A point with an empty histogram is migrated."""
     one = own_points_site()
     one.write([Request({"forward": 0})])
     revision_2(one)

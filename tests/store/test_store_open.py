@@ -1,4 +1,4 @@
-"""Opening a store, and being told why it cannot be opened."""
+"""Opening of a store, and errors that explain why it fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.raw_requests import Request, Site
 
 
 def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) -> None:
-    """Opening makes the tables once; opening again finds what was written."""
+    """Opening creates the tables once, and a second opening finds the data."""
     one = site()
     one.write([Request({"forward": 1_000_000})])
     one.reopen()
@@ -31,7 +31,7 @@ def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) ->
 
 
 def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
-    """And what SQLite puts beside it; one that somebody has opened for a group stays so."""
+    """A new file and its companions are readable by the owner only; changed permissions are retained."""
     path = tmp_path / "new.db"
     with closing(Store.open(f"sqlite:///{path}")) as store:
         modes = {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
@@ -44,7 +44,7 @@ def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
 
 
 def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[..., Site]) -> None:
-    """Every connection has write-ahead logging, full synchronisation and 4 kB pages."""
+    """Every connection uses write-ahead logging, full synchronisation and 4 kB pages."""
     with sqlite_site().store.engine.connect() as connection:
         found = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -58,7 +58,7 @@ def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[
     "url", ["mysql://host/db", "postgres://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "stagelens.db", ""]
 )
 def test_a_url_that_no_store_can_be_at_is_refused(url: str) -> None:
-    """The error shows the form that works, and no password."""
+    """An unsupported URL is an error with the valid form and without the password."""
     with pytest.raises(StoreError, match=r"sqlite:///path/to/stagelens\.db") as refused:
         Store.open(url)
 
@@ -66,7 +66,7 @@ def test_a_url_that_no_store_can_be_at_is_refused(url: str) -> None:
 
 
 def test_a_url_that_cannot_be_read_keeps_its_password_to_itself() -> None:
-    """A password with characters that would have to be escaped is not in the message."""
+    """A password with unescaped characters does not appear in the error."""
     with pytest.raises(StoreError, match="'host:here/db' cannot be read; write sqlite:///") as refused:
         Store.open("postgresql://me:top@secret@host:here/db")
 
@@ -74,13 +74,13 @@ def test_a_url_that_cannot_be_read_keeps_its_password_to_itself() -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    """The error names the file and says that the folder must exist."""
+    """A missing folder is an error that names the file."""
     with pytest.raises(StoreError, match=r"absent/s\.db.*folder exists"):
         Store.open(f"sqlite:///{tmp_path}/absent/s.db")
 
 
 def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
-    """Any other file is refused, and not touched."""
+    """A file that is not a database is refused and stays unchanged."""
     path = tmp_path / "notes.txt"
     path.write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
     before = path.read_bytes()
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> None:
-    """A revision this version does not know is named, and nothing is changed."""
+    """A database with an unknown revision is refused and stays unchanged."""
     one = site()
     with one.store.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
@@ -101,7 +101,7 @@ def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> 
 
 
 def test_someone_elses_database_is_refused(tmp_path: Path) -> None:
-    """A database with tables of the same names is refused as a whole."""
+    """A database of another program with equal table names is refused."""
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE series (id INTEGER)")
@@ -116,7 +116,7 @@ def test_someone_elses_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
-    """The error names the file and asks for the right to write."""
+    """A read-only file is an error that names it and the missing permission."""
     one = sqlite_site()
     path = one.url.removeprefix("sqlite:///")
 
@@ -125,7 +125,7 @@ def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_several_that_open_a_new_database_at_once_all_get_it(site: Callable[..., Site]) -> None:
-    """Collector and dashboard may start together: one makes the tables, the others find them."""
+    """Several processes can open a new database together: one creates the tables, the others use them."""
     one = site()
     database.migrate(one.store.engine, "base")
     stores: list[Store] = []
@@ -139,7 +139,7 @@ def test_several_that_open_a_new_database_at_once_all_get_it(site: Callable[...,
 
 
 def test_a_file_that_another_is_just_making_is_waited_for(tmp_path: Path) -> None:
-    """Of several processes that turn a new file to write-ahead logging SQLite refuses all but one, without waiting."""
+    """Opening waits while another process turns a new file to write-ahead logging, which SQLite refuses without waiting."""
 
     class Refused(sqlite3.Connection):
         refusals = 2
@@ -165,7 +165,7 @@ def test_a_file_that_another_is_just_making_is_waited_for(tmp_path: Path) -> Non
 
 
 def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site]) -> None:
-    """Tables, columns, indices and defaults are the same in the history and in the schema."""
+    """Migrations create the same tables, columns, indices and defaults as the schema in the code."""
     with site().store.engine.connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in schema.metadata.tables}
@@ -176,7 +176,7 @@ def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site])
 
 
 def test_the_migrations_can_be_undone_and_done_again(own_points_site: Callable[..., Site]) -> None:
-    """Down to nothing, and up to a store that works."""
+    """Migrations can be downgraded to nothing and upgraded to a working store."""
     one = own_points_site()
     one.write([Request({"forward": 1_000_000})])
     database.migrate(one.store.engine, "base")

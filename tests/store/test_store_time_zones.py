@@ -1,4 +1,4 @@
-"""Days of people: local midnights, days of 23 and 25 hours, zones half an hour off."""
+"""Windows in local time: days of 23 and 25 hours, and time zones off by half an hour."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.raw_requests import Request, Site
 
 BERLIN, KOLKATA, CHATHAM = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata"), ZoneInfo("Pacific/Chatham")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-# The nights in which Berlin's clocks change, and requests of the days around.
+# The nights in which clocks change in Berlin, and requests on the days around them.
 SPRING, AUTUMN = datetime(2026, 3, 29, tzinfo=BERLIN), datetime(2026, 10, 25, tzinfo=BERLIN)
 PER_HOUR = 2
 EVERY = 3600 // PER_HOUR
 
 
 def lived(one: Site, times: range) -> Site:
-    """Requests at *times*, rolled up."""
+    """Store with requests at *times*, rolled up."""
     one.clock.now = times[-1] + EVERY
     one.write([Request({"forward": 1_000_000}, at) for at in times])
     one.store.maintain()
@@ -30,14 +30,14 @@ def lived(one: Site, times: range) -> Site:
 
 
 def moments(around: datetime, before: timedelta = DAY, after: timedelta = 2 * DAY) -> range:
-    """When they came, in Unix seconds."""
+    """Times of the requests in Unix seconds."""
     at = around.astimezone(UTC)
     return range(int((at - before).timestamp()), int((at + after).timestamp()), EVERY)
 
 
 @pytest.fixture(scope="module")
 def autumn(own_points_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """The days around the night in which an hour comes twice; nobody writes to it. Points elsewhere are asked for in Unix seconds."""
+    """Store with requests around the autumn clock change; tests only read it. Other tests query points in Unix seconds."""
     one = lived(own_points_site(), moments(AUTUMN))
     opened_sites.remove(one)
     yield one
@@ -46,7 +46,7 @@ def autumn(own_points_site: Callable[..., Site], opened_sites: list[Site]) -> Ge
 
 @pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
 def test_a_day_on_which_the_clocks_change(own_points_site: Callable[..., Site], change: datetime, hours: int) -> None:
-    """From midnight to midnight it has 23 or 25 hours, each with its requests, though one has no name or two have the same."""
+    """A local day of 23 or 25 hours has the requests between its midnights."""
     one = lived(own_points_site(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
     steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
@@ -58,7 +58,7 @@ def test_a_day_on_which_the_clocks_change(own_points_site: Callable[..., Site], 
 
 
 def test_the_hour_that_comes_twice_is_two_hours(autumn: Site) -> None:
-    """02:30 summer time and 02:30 winter time are an hour apart: `fold` tells which is meant."""
+    """With `fold`, 02:30 summer time and 02:30 winter time are an hour apart."""
     first = AUTUMN.replace(hour=2, minute=30)
     both = [
         autumn.store.read.latency(Selection(first.replace(fold=fold), first.replace(fold=fold).astimezone(UTC) + HOUR))
@@ -72,7 +72,7 @@ def test_the_hour_that_comes_twice_is_two_hours(autumn: Site) -> None:
 
 @pytest.mark.parametrize("zone", [BERLIN, KOLKATA, CHATHAM])
 def test_steps_of_a_day_keep_every_request(autumn: Site, zone: ZoneInfo) -> None:
-    """Steps of a day begin at midnight UTC wherever the window begins: together they are the window."""
+    """Daily steps start at midnight UTC and add up to the window."""
     window = Selection(datetime(2026, 10, 24, 9, tzinfo=zone), datetime(2026, 10, 26, 21, tzinfo=zone))
     steps = autumn.store.read.quantiles_over_time(window, [0.5], DAY)
 
@@ -82,7 +82,7 @@ def test_steps_of_a_day_keep_every_request(autumn: Site, zone: ZoneInfo) -> None
 
 @pytest.mark.parametrize(("zone", "minutes"), [(KOLKATA, 30), (CHATHAM, 15)])
 def test_hours_of_a_zone_that_is_half_an_hour_off(autumn: Site, zone: ZoneInfo, minutes: int) -> None:
-    """A local day begins in the middle of an hour that is rolled up: its edges come from finer tiers, and count exactly."""
+    """A local day that starts within an hourly bucket is exact, because finer tiers provide its edges."""
     midnight = datetime(2026, 10, 25, tzinfo=zone)
     day = Selection(midnight, midnight + DAY)
 
@@ -92,13 +92,13 @@ def test_hours_of_a_zone_that_is_half_an_hour_off(autumn: Site, zone: ZoneInfo, 
 
 
 def expected(window: Selection) -> int:
-    """How many requests of `autumn` are in *window*."""
+    """Return the number of requests of `autumn` in *window*."""
     start, end = window.seconds
     return sum(start <= at < end for at in moments(AUTUMN))
 
 
 def test_any_window_in_any_zone(autumn: Site) -> None:
-    """However a window is written, it has the requests of its two moments."""
+    """A window in any time zone has the requests between its start and end."""
 
     @settings(max_examples=10, deadline=None)
     @given(
@@ -113,7 +113,7 @@ def test_any_window_in_any_zone(autumn: Site) -> None:
 
         assert autumn.store.read.latency(window).count == expected(window)
         steps = autumn.store.read.quantiles_over_time(window, [0.5], step)
-        # Steps that had to be wider than what is kept of the past take whole hours.
+        # Steps wider than the available data take whole hours.
         if steps.attrs["step_seconds"] == step.total_seconds() and minutes * 60 > step.total_seconds():
             assert steps["n"].sum() == expected(window)
 

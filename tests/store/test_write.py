@@ -1,4 +1,4 @@
-"""Writing: each batch once, or not at all."""
+"""Writes: each batch is stored once or not at all."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 
 def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
-    """A batch of *n* requests."""
+    """Return a batch of *n* requests."""
     return Batch(name, Fold().points([Request({"forward": 1_000_000}, at)] * n))
 
 
 def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
-    """The same name again, in the same call or a later one, after a restart or not, is answered False and changes nothing."""
+    """A repeated batch returns False and changes nothing, in the same or a later call, also after a restart."""
     one = site()
     first = one.store.write([batch("a", 3), batch("b", 5), batch("a", 3)])
     again = one.store.write([batch("b", 5), batch("c", 7)])
@@ -37,7 +37,7 @@ def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
 
 
 def test_the_histograms_given_are_not_changed(site: Callable[..., Site]) -> None:
-    """Two points of one series and bucket are added up in the store, not in the caller's hands."""
+    """Two points of one series and bucket are merged in the store, and the caller's histograms stay unchanged."""
     one = site()
     histograms = [Histogram(), Histogram(scale=2), Histogram(scale=7)]
     for histogram in histograms:
@@ -53,7 +53,7 @@ def test_the_histograms_given_are_not_changed(site: Callable[..., Site]) -> None
     ("skew", "expected"), [(-3600, -3600), (30, 30), (3600, 0), (10**9, 0), (-(10**9), 0), (-NOON, 0)]
 )
 def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site], skew: int, expected: int) -> None:
-    """What comes from the future, or from before anything is kept, counts when it arrives; an hour late is just late."""
+    """Data from the future, or older than the retention, count at their arrival; data late by an hour count at their time."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON + skew)])
     at = NOON + expected
@@ -67,7 +67,7 @@ def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site],
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_site: Callable[..., Site]) -> None:
-    """The error names the cure; nothing of the batch is counted; with space again the same batch is written, its new service too."""
+    """A full disk is an error with a fix, nothing of the batch counts, and the repeated batch is written later."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 10)
     large = Batch(
@@ -95,7 +95,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_site: Callable[.
 
 
 def test_a_file_that_became_read_only_heals(sqlite_site: Callable[..., Site]) -> None:
-    """A write that is refused raises, counts nothing and keeps no series in memory that is not in the file."""
+    """A write to a read-only file is an error, counts nothing and leaves no series in memory."""
     one = sqlite_site()
     read_only = {"on": 1}
 
@@ -119,7 +119,7 @@ def _day(one: Site) -> tuple[datetime, datetime]:
 
 
 def test_another_writer_that_will_not_let_go_is_named(sqlite_site: Callable[..., Site]) -> None:
-    """A lock that is held too long ends in an error; when it is gone, writing works."""
+    """A lock held for too long is an error; after its release writing works."""
     one = sqlite_site()
     event.listen(one.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
     other = sqlite3.connect(one.url.removeprefix("sqlite:///"), isolation_level=None)
@@ -133,14 +133,14 @@ def test_another_writer_that_will_not_let_go_is_named(sqlite_site: Callable[...,
 
 
 def fail_after_writing(one: Site) -> None:
-    """Write a row, and divide by zero."""
+    """Write a row, and then divide by zero."""
     with one.store.transaction() as connection:
         connection.exec_driver_sql("INSERT INTO mine VALUES (1)")
         _ = 1 // 0
 
 
 def test_a_transaction_of_the_callers_is_all_or_nothing(site: Callable[..., Site]) -> None:
-    """Other parts write their own tables through the same lock; an exception rolls back and comes out as it is."""
+    """A transaction of another component is rolled back by an exception, which is raised unchanged."""
     one = site()
     with one.store.transaction() as connection:
         connection.exec_driver_sql("CREATE TABLE mine (x INTEGER)")
@@ -153,7 +153,7 @@ def test_a_transaction_of_the_callers_is_all_or_nothing(site: Callable[..., Site
 
 
 def test_many_writers_and_readers_at_once(site: Callable[..., Site]) -> None:
-    """With threads writing, re-sending, maintaining and reading, every request is counted once and no reader sees half a batch."""
+    """With concurrent writes, repeated batches, maintenance and reads, every request counts once and readers see whole batches."""
     one = site()
     done = threading.Event()
 
@@ -163,7 +163,7 @@ def test_many_writers_and_readers_at_once(site: Callable[..., Site]) -> None:
     def read() -> set[int]:
         seen: set[int] = set()
         while True:
-            # Once at least, however late this thread is.
+            # At least once, even if this thread runs late.
             last = done.is_set()
             seen.add(one.store.read.latency(one.around()).count % 4)
             one.store.maintain()
@@ -182,7 +182,7 @@ def test_many_writers_and_readers_at_once(site: Callable[..., Site]) -> None:
 
 
 def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Site]) -> None:
-    """An unchanged page costs nothing: a service's revision moves with its own points and traces only, for other processes too."""
+    """The revision of a service grows with its points and traces only, also for other processes."""
     one, shop, bank = site(), Series("shop"), Series("bank")
     read = one.store.read
     seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
@@ -199,7 +199,7 @@ def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Si
 
 
 def test_the_state_says_how_fresh_the_store_is(site: Callable[..., Site]) -> None:
-    """Time of the last batch, agents of the last minute, requests dropped, size, and the oldest bucket."""
+    """The state has the time of the last batch, recent agents, dropped requests, size and oldest bucket."""
     one = site()
     empty = one.store.read.state()
     one.store.write([Batch("a", batch("").points, dropped=2, instance="x"), Batch("b", instance="y", dropped=3)])
