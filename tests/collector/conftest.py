@@ -1,4 +1,4 @@
-"""OTLP bodies as clients send them, and a running collector to send them to."""
+"""Fixtures: OTLP bodies as sent by clients, and a running collector."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ SECOND = 1_000_000_000
 
 
 def attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Scalars as OTLP/JSON attributes."""
+    """Return scalars as OTLP/JSON attributes."""
     kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
     return [{"key": key, "value": {kinds[type(value)]: value}} for key, value in values.items()]
 
 
 @dataclass
 class Bodies:
-    """Builds OTLP/JSON requests that are right, for tests to break.
+    """Builder of valid OTLP/JSON requests, which tests can change.
 
     Args:
-        now_ns: The end of every interval; by default the present.
+        now_ns: End of every interval; by default the current time. [Unix nanoseconds]
     """
 
     now_ns: int = field(default_factory=time.time_ns)
 
     def point(self, durations: tuple[float, ...] = (0.1,), **changes: Any) -> dict[str, Any]:
-        """A data point of `inference.request.duration` that holds *durations* (seconds); *changes* replace its fields."""
+        """Return a point of `inference.request.duration` with *durations* (seconds); *changes* replace its fields."""
         histogram = Histogram()
         for seconds in durations:
             histogram.record(seconds)
@@ -54,7 +54,7 @@ class Bodies:
     def metrics(
         self, *points: dict[str, Any], name: str = names.REQUEST_DURATION, temporality: int = 1, service: str = "shop"
     ) -> dict[str, Any]:
-        """A request with one metric that has *points*."""
+        """Return a request with one metric that has *points*."""
         metric = {
             "name": name,
             "exponentialHistogram": {"aggregationTemporality": temporality, "dataPoints": [*points]},
@@ -62,7 +62,7 @@ class Bodies:
         return self.request(metric, service=service)
 
     def request(self, *metrics: dict[str, Any], service: str = "shop") -> dict[str, Any]:
-        """A request of *service* with *metrics*."""
+        """Return a request of *service* with *metrics*."""
         resource = attributes(
             {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
         )
@@ -72,7 +72,7 @@ class Bodies:
     def trace(
         self, stages_ns: dict[str, int], *, trace_id: str = "ab" * 16, error: bool = False
     ) -> list[dict[str, Any]]:
-        """The spans of a kept trace that spent *stages_ns*: the root, and a child for each stage but overhead."""
+        """Return the spans of a retained trace with *stages_ns*: the root, and a child for each stage except overhead."""
         duration = sum(stages_ns.values())
         begin = self.now_ns - 5 * SECOND
         root = {
@@ -113,7 +113,7 @@ class Bodies:
         return spans
 
     def spans(self, *spans: dict[str, Any], scope: str = names.SCOPE, service: str = "shop") -> dict[str, Any]:
-        """A request of *service* with *spans* of *scope*."""
+        """Return a request of *service* with *spans* of *scope*."""
         resource = attributes(
             {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
         )
@@ -125,7 +125,7 @@ class Bodies:
 
 
 class Served:
-    """A running collector, its store, and a client."""
+    """Running collector with its store and an HTTP client."""
 
     def __init__(self, store: Store, collector: Collector) -> None:
         self.store, self.collector = store, collector
@@ -134,31 +134,31 @@ class Served:
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        """Post *body*, bytes as they are and anything else as JSON; a header's name is written with underscores."""
+        """Post *body*, bytes unchanged and other values as JSON; header names have underscores."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {"content-type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}
         return self.client.post(path, content=content, headers=named)
 
     def counted(self) -> int:
-        """How many requests the store has counted in the last day."""
+        """Return the number of requests in the store in the last day."""
         return self.store.read.latency(last_day()).count
 
     def metric(self, name: str) -> float:
-        """The value of one line of /metrics, named with its labels; 0 when it is not there."""
+        """Return the value of a line of /metrics, named with its labels; 0 if it does not exist."""
         for line in self.client.get("/metrics").text.splitlines():
             if line.startswith(name + " "):
                 return float(line.rpartition(" ")[2])
         return 0.0
 
     def rejected(self) -> float:
-        """How many points and spans were refused, for whatever reason."""
+        """Return the number of refused points and spans, for any reason."""
         lines = self.client.get("/metrics").text.splitlines()
         told = [line for line in lines if line.startswith("stagelens_collector_rejected_total{")]
         return sum(float(line.rpartition(" ")[2]) for line in told)
 
 
 def last_day() -> Selection:
-    """All of the last day, and a minute to come."""
+    """Return a selection of the last day and the next minute."""
     from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - used here only
 
     now = datetime.now(UTC)
@@ -167,7 +167,7 @@ def last_day() -> Selection:
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept_alive() -> Generator[None]:
-    """A connection that nobody uses for a while is not closed, perhaps just as its client sends the next request on it."""
+    """Disable the timeout of idle connections, which could close one just as its client sends the next request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(servers, "_KEEP_ALIVE_SECONDS", 600)
         yield
@@ -175,30 +175,30 @@ def _kept_alive() -> Generator[None]:
 
 @pytest.fixture
 def bodies() -> Bodies:
-    """OTLP/JSON requests that are right."""
+    """Builder of valid OTLP/JSON requests."""
     return Bodies()
 
 
 @dataclass
 class Ahead:
-    """A clock that can be set ahead of the present."""
+    """Clock that a test can set ahead of the current time."""
 
     seconds: float = 0.0
 
     def __call__(self) -> float:
-        """Return the time, in Unix seconds."""
+        """Return the time in Unix seconds."""
         return time.time() + self.seconds
 
 
 @pytest.fixture
 def ahead() -> Ahead:
-    """The clock of the store."""
+    """Clock of the store."""
     return Ahead()
 
 
 @pytest.fixture
 def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
-    """An empty store."""
+    """Empty store."""
     store = Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=ahead)
     yield store
     store.close()
@@ -206,7 +206,7 @@ def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
 
 @pytest.fixture
 def serve(store: Store) -> Generator[Callable[..., Served]]:
-    """Starts a collector with the given settings on a free port; it is stopped when the test ends."""
+    """Function that starts a collector with the given settings on a free port; it stops at the end of the test."""
     running: list[Served] = []
 
     def start(**settings: Any) -> Served:
@@ -223,13 +223,13 @@ def serve(store: Store) -> Generator[Callable[..., Served]]:
 
 @pytest.fixture
 def served(serve: Callable[..., Served]) -> Served:
-    """A collector with its default settings."""
+    """Collector with default settings."""
     return serve()
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """A collector for the tests of a module that send it nothing to count."""
+    """Collector for the tests of a module that send no data."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('shared')}/stagelens.db")
     collector = Collector(CollectorConfig(port=0), store)
     collector.start()
@@ -242,7 +242,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Waits until a condition holds, at most a minute."""
+    """Wait until a condition holds, for at most a minute."""
 
     def wait(condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 60
@@ -254,7 +254,7 @@ def until() -> Callable[[Callable[[], object]], None]:
 
 
 class SlowStore:
-    """A store whose commits can be held up, and made to fail."""
+    """Store whose commits a test can delay or make fail."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -266,7 +266,7 @@ class SlowStore:
         self.maintenance_failure: Exception | None = None
 
     def write(self, batches: list[Batch]) -> list[bool]:
-        """Write, once the test lets it, or fail as the test wants it."""
+        """Write when the test permits it, or raise the error of the test."""
         self.entered.release()
         assert self.open.wait(60)
         if self.failure is not None:
@@ -277,11 +277,11 @@ class SlowStore:
         return self._store.write(batches)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the test has no say in."""
+        """Return other attributes of the store unchanged."""
         return getattr(self._store, name)
 
     def add_event(self, event: Event) -> None:
-        """Keep an event, once the test lets it, or fail as the test wants it."""
+        """Store an event when the test permits it, or raise the error of the test."""
         self.entered.release()
         assert self.open.wait(60)
         if self.failure is not None:
@@ -289,7 +289,7 @@ class SlowStore:
         self._store.add_event(event)
 
     def maintain(self) -> None:
-        """Maintain, or fail as the test wants it."""
+        """Run maintenance, or raise the error of the test."""
         if self.maintenance_failure is not None:
             raise self.maintenance_failure
         self._store.maintain()
@@ -302,7 +302,7 @@ def slow(store: Store) -> SlowStore:
 
 @pytest.fixture
 def serve_slow(slow: SlowStore, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Starts a collector on the slow store."""
+    """Function that starts a collector on the slow store."""
     real = Collector.__init__
 
     def on_slow(self: Collector, config: CollectorConfig, _store: Store) -> None:

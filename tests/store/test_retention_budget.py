@@ -57,7 +57,7 @@ def file_bytes(one: Site) -> tuple[int, int]:
 
 
 def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> None:
-    """Beyond the budget, the oldest data of the finest tier are deleted, coarser tiers keep every request, and the state reports it."""
+    """Beyond the budget, the oldest data of the finest tier are deleted, coarser tiers keep every request."""
     one = sqlite_site(retention=Retention(budget_bytes=3 * MB // 2))
     sizes: list[tuple[int, int]] = []
     for step in range(24):

@@ -153,7 +153,7 @@ def test_a_transaction_of_the_callers_is_all_or_nothing(site: Callable[..., Site
 
 
 def test_many_writers_and_readers_at_once(site: Callable[..., Site]) -> None:
-    """With concurrent writes, repeated batches, maintenance and reads, every request counts once and readers see whole batches."""
+    """With concurrent writes, repeats, maintenance and reads, every request counts once and readers see whole batches."""
     one = site()
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Collectors that send on, and whom they send to."""
+"""Fixtures for forwarding: collectors and destinations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits longer than it takes."""
+    """Shorten all delays."""
     monkeypatch.setattr(destination_sender, "_IDLE_SECONDS", 0.02)
     monkeypatch.setattr(destination_sender, "_FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(destination_sender, "_LONGEST_PAUSE_SECONDS", 0.1)
@@ -32,20 +32,20 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def destination() -> Generator[Destination]:
-    """A destination that takes everything."""
+    """Destination that accepts everything."""
     with listening() as found:
         yield found
 
 
 @pytest.fixture(name="free_port")
 def _free_port() -> int:
-    """A port at which nobody listens."""
+    """Return a port without a listener."""
     return free_port()
 
 
 @pytest.fixture
 def forwarding(tmp_path: Path, store: Store) -> Generator[Callable[..., Collector]]:
-    """Starts a collector with the given destinations; it is stopped when the test ends."""
+    """Function that starts a collector with the given destinations; it stops at the end of the test."""
     running: list[Collector] = []
 
     def start(
@@ -65,7 +65,7 @@ def forwarding(tmp_path: Path, store: Store) -> Generator[Callable[..., Collecto
 
 @pytest.fixture
 def look_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has a name lead to addresses, or nowhere."""
+    """Function that sets the addresses of a host name, or none."""
     led: dict[str, tuple[str, ...]] = {}
     real = asyncio.BaseEventLoop.getaddrinfo
 

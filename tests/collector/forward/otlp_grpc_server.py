@@ -1,4 +1,4 @@
-"""A destination over gRPC for tests: a real server that keeps what it gets, and answers as the test says."""
+"""Forwarding destination over gRPC for tests: a real server that records messages and responds as the test decides."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ METHODS = {f"/{service}/Export": signal for service, signal in SERVICES.items()}
 
 @dataclass(frozen=True)
 class Abort:
-    """How a call ends that is no success; with a RetryInfo where it may come back after so many seconds."""
+    """Failure of a call, with RetryInfo if it should be retried after some seconds."""
 
     code: grpc.StatusCode
     message: str = ""
     retry_seconds: float | None = None
 
     def end(self, context: grpc.ServicerContext) -> None:
-        """End the call so."""
+        """End the call with this failure."""
         if self.retry_seconds is not None:
             info, status = RetryInfo(), Status(code=self.code.value[0], message=self.message)
             info.retry_delay.CopyFrom(Duration(nanos=int(self.retry_seconds * 1e9)))
@@ -39,13 +39,13 @@ class Abort:
 
 @dataclass
 class Destination(grpc.GenericRpcHandler):
-    """What it got, and how it answers.
+    """Recorded messages, and the responses to them.
 
     Args:
-        port: Where it listens on the loopback.
-        taken: The messages it has taken, inflated, by signal and how often.
-        asked: The metadata of every call.
-        decide: Says for a message and its number what to answer; None takes it.
+        port: Port on the loopback interface.
+        taken: Accepted messages, decompressed, by signal, with their number.
+        asked: Metadata of every call.
+        decide: Function that returns the failure for a message and its number; None accepts it.
     """
 
     port: int = 0
@@ -55,16 +55,16 @@ class Destination(grpc.GenericRpcHandler):
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Return the URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def bodies(self, signal: str = "metrics") -> set[bytes]:
-        """What it has taken of *signal*."""
-        # Copied in one step: another thread goes on taking.
+        """Return the accepted messages of *signal*."""
+        # Copied in one step, because another thread adds messages.
         return {body for at, body in list(self.taken) if at == signal}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-        """Answer a call; there is one thread, so one at a time."""
+        """Handle a call; one thread handles one call after the other."""
         signal = METHODS[handler_call_details.method]
 
         def export(message: bytes, context: grpc.ServicerContext) -> bytes:
@@ -82,7 +82,7 @@ class Destination(grpc.GenericRpcHandler):
 def serving(
     destination: Destination | None = None, port: int = 0, credentials: grpc.ServerCredentials | None = None
 ) -> Generator[Destination]:
-    """Give a destination that serves until the end of the block, with *credentials* over TLS."""
+    """Run a destination until the end of the block, with TLS if *credentials* are given."""
     found = destination or Destination()
     server = grpc.server(ThreadPoolExecutor(1), handlers=[found], options=[("grpc.so_reuseport", 0)])
     where = f"127.0.0.1:{port}"

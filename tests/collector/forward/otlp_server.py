@@ -1,4 +1,4 @@
-"""A destination for tests: a real HTTP server that reads what it gets as OpenTelemetry's own messages, and answers as the test says."""
+"""Forwarding destination over HTTP for tests: a real server that parses OTLP messages and responds as the test decides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MESSAGES: dict[str, tuple[type[Message], type[Message]]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that is not a plain success."""
+    """Response other than a plain success."""
 
     status: int
     body: bytes = b""
@@ -44,15 +44,15 @@ class Answer:
 
 @dataclass
 class Destination:
-    """What it got, and how it answers.
+    """Recorded requests, and the responses to them.
 
     Args:
-        port: Where it listens on the loopback.
-        taken: The bodies it has taken, inflated, by path and how often.
-        asked: The headers of every request.
-        refused: What it did not take, by status.
-        broken: Bodies that were no OTLP message.
-        decide: Says for a path, a body and its number what to answer; None takes it.
+        port: Port on the loopback interface.
+        taken: Accepted bodies, decompressed, by path, with their number.
+        asked: Headers of every request.
+        refused: Refused bodies by status.
+        broken: Bodies that were not valid OTLP messages.
+        decide: Function that returns the response for a path, a body and its number; None accepts it.
     """
 
     port: int = 0
@@ -64,16 +64,16 @@ class Destination:
 
     @property
     def url(self) -> str:
-        """Its base."""
+        """Return the base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def bodies(self, path: str = "/v1/metrics") -> set[bytes]:
-        """What it has taken at *path*."""
-        # Copied in one step: another thread goes on taking.
+        """Return the accepted bodies at *path*."""
+        # Copied in one step, because another thread adds bodies.
         return {body for at, body in list(self.taken) if at == path}
 
     def take(self, path: str, headers: dict[str, str], raw: bytes) -> Answer:
-        """Answer one request."""
+        """Handle one request."""
         self.asked.append(headers)
         body = _inflated(raw, headers.get("content-encoding", ""))
         try:
@@ -81,7 +81,7 @@ class Destination:
                 json.loads(body)
             else:
                 MESSAGES[path][0].FromString(body)
-        except Exception as error:  # noqa: BLE001 - the test looks at it
+        except Exception as error:  # noqa: BLE001 - the test checks it
             self.broken.append(f"{path}: {error}")
         answer = self.decide(path, body, len(self.asked))
         if answer is not None and answer.status >= 300:
@@ -101,7 +101,7 @@ def _inflated(raw: bytes, encoding: str) -> bytes:
 def listening(
     port: int = 0, destination: Destination | None = None, tls: ssl.SSLContext | None = None
 ) -> Generator[Destination]:
-    """Give a destination that listens until the end of the block, with *tls* over https."""
+    """Run a destination until the end of the block, with HTTPS if *tls* is given."""
     found = destination or Destination()
     lock = threading.Lock()
 
@@ -120,7 +120,7 @@ def listening(
             self.wfile.write(answer.body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         server.daemon_threads = True

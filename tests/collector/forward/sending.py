@@ -1,4 +1,4 @@
-"""What tests of forwarding send, and what they ask a collector and its store."""
+"""Exports for tests of forwarding, and queries of the collector and its store."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def post(collector: Collector, path: str, body: bytes, media_type: str = PROTOBU
 
 
 def metrics(bodies: Any, number: int = 0) -> bytes:
-    """An export like no other."""
+    """Return a unique export of metrics."""
     point = bodies.point((0.1 + number / 1000,))
     return json_format.ParseDict(bodies.metrics(point), ExportMetricsServiceRequest()).SerializeToString()
 
 
 def spans(number: int) -> bytes:
-    """An export of a span of another program."""
+    """Return an export of a span of another program."""
     request = ExportTraceServiceRequest()
     span = request.resource_spans.add().scope_spans.add().spans.add()
     span.trace_id, span.span_id, span.name = number.to_bytes(16, "big"), b"12345678", "GET /"
@@ -41,7 +41,7 @@ def spans(number: int) -> bytes:
 
 
 def logs(*texts: str) -> bytes:
-    """An export of log records."""
+    """Return an export of log records."""
     request = ExportLogsServiceRequest()
     scope = request.resource_logs.add().scope_logs.add()
     for text in texts:
@@ -50,20 +50,20 @@ def logs(*texts: str) -> bytes:
 
 
 def waiting(store: Store) -> Backlog:
-    """What waits for the destination."""
+    """Return the bodies that wait for the destination."""
     with database.reading(store.engine) as connection:
         return read_backlogs(connection).get("backend", Backlog())
 
 
 def counted(store: Store) -> int:
-    """The requests that were counted."""
+    """Return the number of counted requests."""
     query = "SELECT coalesce(sum(count), 0) FROM points WHERE tier = 10 AND metric = 1"
     with database.reading(store.engine) as connection:
         return int(connection.exec_driver_sql(query).scalar_one())
 
 
 def told(collector: Collector, name: str, **labels: str) -> float:
-    """A number of /metrics."""
+    """Return a value of /metrics."""
     host, port = collector.address
     wanted = {"destination": "backend", **labels}
     for row in httpx.get(f"http://{host}:{port}/metrics", timeout=60).text.splitlines():

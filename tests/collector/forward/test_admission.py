@@ -1,4 +1,4 @@
-"""What is sent on, and how much of it may wait."""
+"""Admission of bodies for forwarding, and limits of waiting bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def body(name: str, size: int) -> Outgoing:
 
 
 def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
-    """Nobody takes it: nothing is compressed, and nothing waits."""
+    """A body is compressed once for all destinations of its signal, and not at all without destinations."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     traces = queue.pack("traces", "application/json", b"{}", OTHERS)
 
@@ -34,13 +34,13 @@ def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
 
 
 def admit(queue: ForwardQueue, *bodies: Outgoing) -> None:
-    """Write *bodies*, if there is queue."""
+    """Write *bodies* if the queue has capacity."""
     with queue.admitted(bodies):
         pass
 
 
 def test_bodies_wait_while_there_is_room() -> None:
-    """All for it or nothing; what was sent makes queue."""
+    """A body is admitted for all destinations or none; sent bodies free capacity."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     admit(queue, body("a", 9 * MIB), body("b", 99 * MIB))
     with pytest.raises(UncommittedError, match="9 MiB wait to be forwarded to a"):
@@ -53,7 +53,7 @@ def test_bodies_wait_while_there_is_room() -> None:
 
 
 def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
-    """What was being written when it was asked, and what came since; the next time it knows them."""
+    """Bodies written since the last query of the store are added to its result, until the next query."""
     queue = ForwardQueue(lambda: (A,), US, None)
     with queue.admitted([body("a", 4 * MIB)]):
         queue.begin_backlog_query()
@@ -71,12 +71,12 @@ def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
 
 
 def test_one_body_is_never_too_large() -> None:
-    """It could not be received at all otherwise."""
+    """A single body is always admitted, because it could never be received otherwise."""
     admit(ForwardQueue(lambda: (A,), US, None), body("a", 11 * MIB))
 
 
 def test_the_numbers_keep_their_room() -> None:
-    """All destinations together have a quarter of the store."""
+    """All destinations together may use a quarter of the store."""
     assert ForwardQueue(lambda: (A,), US, 16 * MIB).most_bytes(A) == 4 * MIB
     assert ForwardQueue(lambda: (A, B), US, 16 * MIB).most_bytes(A) == 2 * MIB
     assert ForwardQueue(lambda: (A, B), US, 1024 * MIB).most_bytes(A) == 10 * MIB
@@ -86,12 +86,12 @@ def test_the_numbers_keep_their_room() -> None:
     ("via", "kept"), [("", ""), (OTHERS, OTHERS), ("a,b", ""), (f"{OTHERS},\n", ""), ("x" * 99999, "")]
 )
 def test_a_path_is_kept_if_it_is_one(via: str, kept: str) -> None:
-    """Whatever a header says."""
+    """An invalid path header is ignored."""
     assert ForwardQueue(lambda: (), US, None).check_via(via) == kept
 
 
 def test_a_path_through_here_is_a_circle() -> None:
-    """Wherever in it we are."""
+    """A path that contains this collector at any position is a loop."""
     for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
         with pytest.raises(LoopError, match="forwarded from here and came back"):
             ForwardQueue(lambda: (), US, None).check_via(via)

@@ -1,4 +1,4 @@
-"""The section `forward:` is read as it is meant, and what is wrong with it is said where it stands, without a secret."""
+"""Section `forward:` of the collector's file: parsing, and errors with lines and without secrets."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stagelens.core.settings import yaml_config
 
 
 def read(entry: str, env: dict[str, str] | None = None) -> tuple[tuple[Destination, ...], list[str]]:
-    """The destinations of *entry*, one of a list, and its problems as line and text."""
+    """Return the destinations of *entry*, one of a list, and its problems as line and text."""
     document = yaml_config.parse(f"forward:\n  destinations:\n{entry}")
     found = config.read_destinations(document, ("forward",), document.value["forward"], env or {}, EgressPolicy())
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
 def test_a_destination_needs_a_name_and_an_endpoint() -> None:
-    """All else has a default: all signals, and nothing is lost."""
+    """A destination needs a name and an endpoint; by default it receives all signals and loses nothing."""
     destinations, problems = read("  - {name: tempo, endpoint: 'http://tempo:4318/'}\n")
 
     assert problems == []
@@ -29,7 +29,7 @@ def test_a_destination_needs_a_name_and_an_endpoint() -> None:
 
 
 def test_everything_can_be_said(tmp_path: Path) -> None:
-    """Signals, headers with secrets, TLS and limits; what is shown of it holds no secret."""
+    """Signals, headers with secrets, TLS and limits are parsed, and the repr contains no secret."""
     files = [tmp_path / name for name in ("key", "ca.pem", "cert.pem", "key.pem")]
     for file in files:
         file.touch()
@@ -143,7 +143,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_has_a_line_and_a_cure(entry: str, problem: str) -> None:
-    """One problem each, and no secret in it."""
+    """Each error has line and fix, and no secret."""
     _, problems = read(f"  - {entry}\n")
 
     assert len(problems) == 1
@@ -153,7 +153,7 @@ def test_what_is_wrong_has_a_line_and_a_cure(entry: str, problem: str) -> None:
 
 
 def test_a_destination_may_speak_grpc() -> None:
-    """Its endpoint is written as OpenTelemetry's exporters have it."""
+    """A gRPC endpoint has the form of OpenTelemetry's exporters."""
     destinations, problems = read("  - {name: a, endpoint: 'https://a:4317/', protocol: grpc, headers: {X-Org.1: b}}\n")
 
     assert problems == []
@@ -161,7 +161,7 @@ def test_a_destination_may_speak_grpc() -> None:
 
 
 def test_names_are_given_once() -> None:
-    """Bodies wait under them."""
+    """Names are unique, because bodies wait under them."""
     destinations, problems = read("  - {name: a, endpoint: 'http://a'}\n  - {name: a, endpoint: 'http://b'}\n")
 
     assert len(destinations) == 1
@@ -169,7 +169,7 @@ def test_names_are_given_once() -> None:
 
 
 def test_a_metadata_service_may_be_meant() -> None:
-    """As with targets."""
+    """A metadata address is permitted if the setting requires it, as for scrape targets."""
     destinations, problems = read("  - {name: a, endpoint: 'http://169.254.1.1', allow_link_local: true}\n")
 
     assert (len(destinations), problems) == (1, [])

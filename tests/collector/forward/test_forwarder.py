@@ -1,4 +1,4 @@
-"""What was acknowledged gets to its destination, whatever that answers and whoever dies; as it came, and at least once."""
+"""Forwarding: acknowledged bodies arrive unchanged and at least once, whatever the destination responds."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Until = Callable[[Callable[[], object]], None]
 
 
 def to(destination: Destination, **more: Any) -> dict[str, Any]:
-    """The entry of a destination in the file."""
-    # One that answers late is no other than one that answers: a body that is sent again would be counted twice here.
+    """Return the entry of a destination in the file."""
+    # A long timeout, so that a slow response is not a lost one, after which a body would be sent twice.
     return {"name": "backend", "endpoint": destination.url, "timeout": "60s", **more}
 
 
 def test_everything_goes_on_as_it_came(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
-    """HTTP in protobuf and JSON, gRPC, all three signals; byte for byte, and read by OpenTelemetry's own messages."""
+    """Over HTTP in protobuf and JSON and over gRPC, all signals arrive byte for byte and are valid OTLP."""
     collector = forwarding(to(destination))
     sent = metrics(bodies), json.dumps(bodies.metrics(bodies.point((0.7,)))).encode(), spans(1), logs("a", "b")
     by_grpc = metrics(bodies, 2)
@@ -56,7 +56,7 @@ def test_everything_goes_on_as_it_came(
     assert (destination.bodies("/v1/traces"), destination.bodies("/v1/logs")) == ({sent[2]}, {sent[3]})
     assert destination.broken == []
     assert {each["content-encoding"] for each in destination.asked} == {"gzip"}
-    # Logs that go on are not declined.
+    # Forwarded logs are not declined.
     assert not ExportLogsServiceResponse.FromString(answer.content).HasField("partial_success")
     until(lambda: told(collector, "sent_total", signal="metrics") == 3)
     assert told(collector, "sent_total", signal="logs") == 1
@@ -66,7 +66,7 @@ def test_everything_goes_on_as_it_came(
 def test_what_we_refuse_in_part_goes_on_whole(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """Points we cannot believe, and metrics that are none of ours, are somebody else's to judge; garbage is nobody's."""
+    """Bodies with refused points or unknown metrics are forwarded completely; invalid bodies are not."""
     collector = forwarding(to(destination))
     old = bodies.metrics({**bodies.point(), "timeUnixNano": "1", "startTimeUnixNano": "0"})
     gauge = {
@@ -85,7 +85,7 @@ def test_what_we_refuse_in_part_goes_on_whole(
 def test_a_retry_is_not_sent_on_again(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
-    """A batch that was counted before is one that was sent on before."""
+    """A duplicate batch is not forwarded again."""
     collector = forwarding(to(destination))
     body = metrics(bodies)
 
@@ -93,7 +93,7 @@ def test_a_retry_is_not_sent_on_again(
         assert post(collector, "/v1/metrics", body, **{names.BATCH_HEADER: "pod:1"}).status_code == 200
     last = metrics(bodies, 5)
     assert post(collector, "/v1/metrics", last).status_code == 200
-    # They are sent at once: which of them arrives first is anybody's guess.
+    # Sent concurrently, so that their order is undefined.
     until(lambda: destination.bodies() == {body, last} and waiting(store) == Backlog())
 
     assert destination.taken == {("/v1/metrics", body): 1, ("/v1/metrics", last): 1}
@@ -102,7 +102,7 @@ def test_a_retry_is_not_sent_on_again(
 def test_a_destination_that_is_away_gets_all_when_it_is_back(
     forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
 ) -> None:
-    """Meanwhile everything is acknowledged, waits, and the collector is as ready as ever."""
+    """While a destination is down, bodies are acknowledged and wait, and the collector is ready; later all arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away))
     sent = {metrics(bodies, number) for number in range(30)}
@@ -122,7 +122,7 @@ def test_a_destination_that_is_away_gets_all_when_it_is_back(
 
 
 def test_what_may_be_sent_again_is(forwarding: Forwarding, destination: Destination, bodies: Any, until: Until) -> None:
-    """Failures that pass, and those that are about our settings, cost nothing."""
+    """Temporary errors, and errors of configuration, lose no body."""
     passing = (429, 502, 503, 504, 408, 401, 403, 307)
     headers = {"Retry-After": "0", "Location": "http://127.0.0.1:1/"}
     destination.decide = lambda _path, _body, number: (
@@ -142,7 +142,7 @@ def test_what_may_be_sent_again_is(forwarding: Forwarding, destination: Destinat
 def test_a_body_that_is_refused_is_dropped_counted_and_said(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the destination's own words, once a minute and without our secrets; the others get through."""
+    """A refused body is dropped, counted and logged once a minute without secrets; other bodies arrive."""
     # google.rpc.Status {code = 3, message = "no histograms for key-0123456789"}
     said = b"\x08\x03\x12\x20no histograms for key-0123456789"
     bad = {metrics(bodies, number) for number in range(3)}
@@ -164,7 +164,7 @@ def test_a_body_that_is_refused_is_dropped_counted_and_said(
 def test_what_a_destination_takes_in_part_is_taken(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Sending it again would be of no use: what was not wanted is counted."""
+    """A partial success of the destination is counted and not retried."""
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
     destination.decide = lambda *_: Answer(200, partial.SerializeToString())
@@ -181,7 +181,7 @@ def test_what_a_destination_takes_in_part_is_taken(
 def test_a_full_store_of_waiting_bodies_has_senders_wait_and_loses_nothing(
     forwarding: Forwarding, free_port: int, until: Until, store: Store
 ) -> None:
-    """503 and when to come back; what was acknowledged is not more than fits, and all of it arrives."""
+    """When waiting bodies reach the limit, senders get 503 with a delay; all acknowledged bodies arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away, most_waiting="1MiB"))
     answers = [(body, post(collector, "/v1/logs", body)) for body in (_noise(number) for number in range(8))]
@@ -203,7 +203,7 @@ def test_a_full_store_of_waiting_bodies_has_senders_wait_and_loses_nothing(
 def test_whoever_says_so_loses_the_oldest_instead(
     forwarding: Forwarding, free_port: int, until: Until, store: Store
 ) -> None:
-    """Every sender is acknowledged, and what was dropped is counted."""
+    """With the setting to drop, the oldest waiting bodies are dropped and counted, and every sender is acknowledged."""
     away = Destination(port=free_port)
     collector = forwarding(to(away, most_waiting="1MiB", when_full="drop_oldest"))
     sent = [_noise(number) for number in range(8)]
@@ -218,19 +218,19 @@ def test_whoever_says_so_loses_the_oldest_instead(
     until(has_room)
     left = waiting(store).bodies
     with listening(free_port, away):
-        # What was being sent when it was dropped may arrive, too.
+        # A body that was being sent when it was dropped may also arrive.
         until(lambda: away.bodies("/v1/logs") >= set(sent[-left:]))
 
 
 def _noise(number: int) -> bytes:
-    """Log records of about 300 kB that cannot be compressed much."""
+    """Return log records of about 300 kB that compress badly."""
     return logs(random.Random(number).randbytes(180_000).hex())
 
 
 def test_each_destination_gets_its_signals(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """Who takes no logs is sent none, and without anybody who takes them they are declined."""
+    """Each destination gets its configured signals; logs without a destination are declined."""
     with listening() as other:
         collector = forwarding(
             to(destination, signals=["traces"]),
@@ -251,7 +251,7 @@ def test_each_destination_gets_its_signals(
 def test_bodies_are_compressed_as_is_asked(
     compression: str, forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """A destination that reads zstd saves us the work."""
+    """A destination with zstd receives bodies compressed by zstd."""
     collector = forwarding(to(destination, compression=compression))
     body = metrics(bodies)
     post(collector, "/v1/metrics", body)
@@ -263,7 +263,7 @@ def test_bodies_are_compressed_as_is_asked(
 def test_a_second_collector_counts_the_same_once(
     forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
 ) -> None:
-    """It knows a body that comes twice by what it says."""
+    """A second collector detects a repeated body by its content and counts it once."""
     store_of_other = Store.open(f"sqlite:///{tmp_path}/other.db")
     other = Collector(CollectorConfig(port=0, grpc_port=0), store_of_other)
     other.start()
@@ -271,7 +271,7 @@ def test_a_second_collector_counts_the_same_once(
         host, port = other.address
         seen: set[bytes] = set()
         with listening() as between:
-            # The first answer to each body gets lost on the way.
+            # The first response to each body is lost.
             def relay(path: str, body: bytes, _number: int) -> Answer | None:
                 url, headers = f"http://{host}:{port}{path}", {"content-type": PROTOBUF}
                 answer = httpx.post(url, content=body, headers=headers, timeout=60)
@@ -295,7 +295,7 @@ def test_a_second_collector_counts_the_same_once(
 def test_a_body_that_comes_back_is_refused(
     forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
 ) -> None:
-    """A collector that sends on to itself counts everything once, and says what is wrong."""
+    """A collector that forwards to itself counts each body once and logs the loop."""
     collector = forwarding({"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "timeout": "60s"})
     host, port = collector.address
     with listening(free_port) as mirror:
@@ -314,7 +314,7 @@ def test_a_body_that_comes_back_is_refused(
 
 
 def test_a_path_without_end_is_refused(forwarding: Forwarding, destination: Destination, bodies: Any) -> None:
-    """Whatever the header says; what is no path is nothing."""
+    """A path longer than the limit is refused, and an invalid path is ignored."""
     collector = forwarding(to(destination))
     long = ",".join(f"{number:016x}" for number in range(8))
 
@@ -325,7 +325,7 @@ def test_a_path_without_end_is_refused(forwarding: Forwarding, destination: Dest
 def test_two_collectors_over_one_store_share_the_work(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
-    """One of them sends what both receive, each body once; when it ends the other goes on."""
+    """Two collectors over one store send each body once; when one stops, the other one continues."""
     first = forwarding(to(destination))
     body = metrics(bodies)
     post(first, "/v1/metrics", body)
@@ -348,7 +348,7 @@ def test_two_collectors_over_one_store_share_the_work(
 def test_a_destination_where_clouds_hand_out_credentials_is_not_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
-    """A name that leads there: the body waits, and the log says why."""
+    """A destination with a metadata address is not called; the body waits, and the log names the reason."""
     look_up("backend.example", "169.254.169.254")
     collector = forwarding({"name": "backend", "endpoint": "http://backend.example"})
     post(collector, "/v1/metrics", metrics(bodies))
@@ -365,7 +365,7 @@ def test_a_destination_is_believed_by_its_name_and_told_who_we_are(
     until: Until,
     look_up: Callable[..., None],
 ) -> None:
-    """The connection is to an address, the certificate for a name: one that leads to the same address is not believed."""
+    """TLS verifies the host name of the destination, not its address, and sends the client certificate."""
     servers, clients = authority("servers"), authority("clients")
     ours, theirs = clients.sign("stagelens"), servers.sign("backend")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients.file)

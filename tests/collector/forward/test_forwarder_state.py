@@ -1,4 +1,4 @@
-"""The log says how destinations are, and is not filled by one that comes and goes."""
+"""Log lines about the state of destinations, limited in rate."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stagelens.store.collectors import Backlog
 
 
 class Clock:
-    """A clock the test sets."""
+    """Clock that the test sets."""
 
     now = 0.0
 
     def __call__(self) -> float:
-        """Say the time in seconds."""
+        """Return the time in seconds."""
         return self.now
 
 
 def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """Down, and that it is up again; the next time is told when a minute is over."""
+    """A destination that fails and recovers repeatedly is logged at most once a minute."""
     clock = Clock()
     states = DestinationStates(clock)
     for second in range(61):
@@ -39,7 +39,7 @@ def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCapture
 
 
 def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """With what was said last; each reason by itself."""
+    """Dropped bodies are counted and logged once a minute by reason, with the last error."""
     clock = Clock()
     states = DestinationStates(clock)
     for second in (0, 1, 2, 61):
@@ -58,7 +58,7 @@ def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFix
 
 
 def test_no_count_gets_lost_between_threads() -> None:
-    """One sends while another looks at what waits."""
+    """Counts are exact when one thread sends while another reads the queue."""
     states = DestinationStates()
     done = threading.Event()
 
@@ -82,7 +82,7 @@ def test_no_count_gets_lost_between_threads() -> None:
 
 
 def test_what_has_come_back_is_not_lost() -> None:
-    """Its destination has it."""
+    """Returned bodies do not count as lost."""
     states = DestinationStates()
     states.lost("tempo", "returned", 3, "it was here")
     states.waiting({"tempo": Backlog(2, 100, 5)})

@@ -22,7 +22,7 @@ def test_hostile_destinations_keep_nothing_from_others(
     until: Callable[[Callable[[], object]], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All of them at once: the regular destination gets everything, senders get their responses, log records are one line."""
+    """With several hostile destinations, the regular one gets everything, senders get responses, and log records are one line."""
     sent = {metrics(bodies, number) for number in range(5)}
     with ExitStack() as stack:
         hostile = [

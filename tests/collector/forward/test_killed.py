@@ -1,4 +1,4 @@
-"""A collector that is killed between an acknowledgement and sending on, and in the middle of that: nothing is lost."""
+"""A collector killed between acknowledgement and forwarding, or during forwarding, loses nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ store.close()
 
 
 class Process:
-    """A collector in a process of its own."""
+    """Collector in a separate process."""
 
     def __init__(self, url: str, file: Path) -> None:
         self._process = subprocess.Popen(
@@ -46,25 +46,25 @@ class Process:
         self.port = int(self._process.stdout.readline())
 
     def post(self, body: bytes) -> None:
-        """Have *body* acknowledged."""
+        """Send *body* and wait for its acknowledgement."""
         url = f"http://127.0.0.1:{self.port}/v1/logs"
         answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
         assert answer.status_code == 200
 
     def end(self, *, kill: bool = False) -> None:
-        """Kill it, or have it end."""
+        """Kill the process, or stop it."""
         if kill:
             self._process.kill()
         self._process.communicate(timeout=60)
 
 
 def body(number: int) -> bytes:
-    """Log records like no others."""
+    """Return unique log records."""
     return b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"%d"}}]}]}]}' % number
 
 
 def test_a_killed_collector_loses_nothing_that_was_to_be_sent_on(tmp_path: Path, free_port: int, until: Until) -> None:
-    """Killed while the destination is away, and while it is sent to; what it had acknowledged arrives, at least once."""
+    """After kills while the destination is down and while bodies are sent, all acknowledged bodies arrive at least once."""
     url, file = f"sqlite:///{tmp_path}/stagelens.db", tmp_path / "collector.yaml"
     entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "timeout": "2s"}
     file.write_text(yaml.safe_dump({"forward": {"destinations": [entry]}}))
@@ -79,7 +79,7 @@ def test_a_killed_collector_loses_nothing_that_was_to_be_sent_on(tmp_path: Path,
     assert found.taken == {}
 
     with listening(free_port, found):
-        # Some is refused, so that there is always something under way.
+        # Some bodies are refused, so that sending is always in progress.
         found.decide = lambda _path, _body, count: Answer(503) if count % 3 == 0 else None
         process = Process(url, file)
         for number in range(20, 40):

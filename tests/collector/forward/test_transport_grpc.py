@@ -1,4 +1,4 @@
-"""A destination over gRPC gets the same as one over HTTP, and its answers mean what the specification says."""
+"""Forwarding over gRPC: the same content as over HTTP, and statuses by the OTLP specification."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CODE = grpc.StatusCode
 
 
 def to(destination: Destination, **more: Any) -> dict[str, Any]:
-    """The entry of a destination in the file."""
-    # One that answers late is no other than one that answers: a body that is sent again would be counted twice here.
+    """Return the entry of a destination in the file."""
+    # A long timeout, so that a slow response is not a lost one, after which a body would be sent twice.
     return {"name": "backend", "endpoint": destination.url, "protocol": "grpc", "timeout": "60s", **more}
 
 
 def test_everything_goes_on_as_protobuf(forwarding: Forwarding, bodies: Any, until: Until, store: Store) -> None:
-    """What came as protobuf byte for byte, what came as JSON with all that was in it; under our name, with our headers."""
+    """Protobuf arrives byte for byte and JSON with equal content, with user agent and configured headers."""
     span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "GET /"}
     export = {"resourceSpans": [{"scopeSpans": [{"spans": [{**span, "kind": 2, "startTimeUnixNano": "1"}]}]}]}
     headers = {"X-Scope-OrgID": "team-a", "Authorization": {"env": "AUTH"}}
@@ -57,7 +57,7 @@ def test_everything_goes_on_as_protobuf(forwarding: Forwarding, bodies: Any, unt
 def test_another_collector_counts_the_same(
     forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
 ) -> None:
-    """Our own server reads what our own client writes, compressed or not."""
+    """A second collector reads the forwarded messages, compressed or not."""
     other_store = Store.open(f"sqlite:///{tmp_path}/other.db")
     other = Collector(CollectorConfig(port=0, grpc_port=0), other_store)
     other.start()
@@ -71,7 +71,7 @@ def test_another_collector_counts_the_same(
         post(collector, "/v1/metrics", body, "application/json")
         post(collector, "/v1/logs", logs("a", "b"))
         until(lambda: told(collector, "sent_total", signal="metrics") == 6)
-        # It keeps no logs, and says how many it was sent.
+        # The second collector declines logs and reports their number.
         until(lambda: told(collector, "rejected_total", destination="plain") == 2)
 
         assert counted(other_store) == counted(store) == 6
@@ -83,7 +83,7 @@ def test_another_collector_counts_the_same(
 def test_a_body_that_comes_back_is_refused(
     forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
 ) -> None:
-    """A collector that sends on to itself counts everything once, and says what is wrong."""
+    """A collector that forwards to itself counts each body once and logs the loop."""
     entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "protocol": "grpc"}
     collector = forwarding(entry, grpc_port=free_port)
     post(collector, "/v1/metrics", metrics(bodies), **{names.BATCH_HEADER: "pod:1"})
@@ -93,7 +93,7 @@ def test_a_body_that_comes_back_is_refused(
 
 
 def test_what_may_be_sent_again_is(forwarding: Forwarding, bodies: Any, until: Until) -> None:
-    """Failures that pass by the specification's table, and those that are about our settings, cost nothing."""
+    """Temporary statuses of the specification, and errors of configuration, lose no body."""
     passing = [
         Abort(CODE.RESOURCE_EXHAUSTED, retry_seconds=0.01),
         Abort(CODE.UNAVAILABLE, retry_seconds=0.01),
@@ -115,7 +115,7 @@ def test_what_may_be_sent_again_is(forwarding: Forwarding, bodies: Any, until: U
 def test_what_is_about_the_body_is_dropped_counted_and_said(
     forwarding: Forwarding, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the destination's words and without our secrets; also RESOURCE_EXHAUSTED that does not say when to come back."""
+    """A permanent status drops the body, also RESOURCE_EXHAUSTED without a delay; it is counted and logged without secrets."""
     codes = (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED, CODE.UNIMPLEMENTED, CODE.UNKNOWN, CODE.INTERNAL)
     codes += (CODE.NOT_FOUND, CODE.FAILED_PRECONDITION)
     with serving() as found:
@@ -136,21 +136,21 @@ def test_what_is_about_the_body_is_dropped_counted_and_said(
 def test_json_that_is_no_protobuf_is_dropped_and_counted(
     forwarding: Forwarding, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """We read no logs, and take what can be passed on: over gRPC that cannot."""
+    """Logs in JSON that are not valid OTLP cannot be sent over gRPC, so they are dropped and counted."""
     with serving() as found:
         collector = forwarding(to(found))
         bad = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"traceId": "no digits"}]}]}]}
         assert post(collector, "/v1/logs", json.dumps(bad).encode(), "application/json").status_code == 200
         post(collector, "/v1/logs", logs("a"))
         said = "it cannot be written as protobuf, which gRPC needs: traceId must be hexadecimal digits"
-        # Both are looked at at once: the good one may arrive before the bad one is found to be bad.
+        # Both bodies are sent concurrently, and the valid one may arrive first.
         until(lambda: found.bodies("logs") == {logs("a")} and said in caplog.text)
 
         assert told(collector, "dropped_total", reason="unreadable") == 1
 
 
 def test_what_a_destination_takes_in_part_is_taken(forwarding: Forwarding, bodies: Any, until: Until) -> None:
-    """What was not wanted is counted."""
+    """A partial success of the destination is counted."""
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
     with serving() as found:
@@ -165,7 +165,7 @@ def test_what_a_destination_takes_in_part_is_taken(forwarding: Forwarding, bodie
 def test_a_destination_that_is_away_gets_all_when_it_is_back(
     forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
 ) -> None:
-    """Nothing is lost meanwhile."""
+    """While a destination is down nothing is lost, and later all bodies arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away))
     sent = {metrics(bodies, number) for number in range(30)}
@@ -181,7 +181,7 @@ def test_a_destination_that_is_away_gets_all_when_it_is_back(
 
 
 def test_one_that_does_not_answer_is_left_after_its_timeout(forwarding: Forwarding, bodies: Any, until: Until) -> None:
-    """The body is sent again."""
+    """After the timeout without a response the body is sent again."""
     held = threading.Event()
     with serving() as found:
         found.decide = lambda *_: Abort(CODE.UNAVAILABLE, str(held.wait(60)))
@@ -198,7 +198,7 @@ def test_one_that_does_not_answer_is_left_after_its_timeout(forwarding: Forwardi
 def test_a_name_that_leads_to_metadata_is_not_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
-    """Whatever else it leads to: the body waits, and the log says why."""
+    """A host name with a metadata address among others is not called; the body waits, and the log names the reason."""
     with serving() as found:
         look_up("backend.example", "127.0.0.1", "169.254.169.254")
         collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
@@ -213,7 +213,7 @@ def test_a_name_that_leads_to_metadata_is_not_called(
 def test_what_was_looked_up_is_what_is_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Addresses of both kinds, of which the first need not answer; no proxy of the environment gets in between."""
+    """The connection uses the resolved addresses of both families in turn, and no proxy of the environment."""
     monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
     with serving() as found:
         look_up("backend.example", "::1", "127.0.0.1")
@@ -227,7 +227,7 @@ def test_what_was_looked_up_is_what_is_called(
 def test_a_name_that_leads_nowhere_is_asked_for_again(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
-    """And is called where it leads once it does."""
+    """An unknown host name is resolved again until it has an address."""
     look_up("backend.example")
     with serving() as found:
         collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
@@ -247,7 +247,7 @@ def test_a_destination_is_believed_by_its_name_and_told_who_we_are(
     look_up: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The certificate is for a name, by an authority that is named, or the system's; all else gets nothing."""
+    """TLS verifies the host name with the configured authority or those of the system, and sends the client certificate."""
     servers, clients = authority("servers"), authority("clients")
     ours, theirs = clients.sign("stagelens"), servers.sign("backend")
     pair = (theirs.key.read_bytes(), theirs.certificate.read_bytes())

@@ -1,4 +1,4 @@
-"""An export in OTLP's JSON form becomes the same export as protobuf, whatever is in it."""
+"""Conversion of OTLP/JSON to protobuf with equal content."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LINKS = st.lists(st.builds(Span.Link, trace_id=TRACE, span_id=SPAN, attributes=A
 
 @st.composite
 def exports(draw: st.DrawFn) -> tuple[str, Message]:
-    """An export of some signal with an id wherever there may be one."""
+    """Generate an export of any signal with ids in all possible places."""
     signal = draw(st.sampled_from(["metrics", "traces", "logs"]))
     if signal == "traces":
         traces = ExportTraceServiceRequest()
@@ -79,7 +79,7 @@ def exports(draw: st.DrawFn) -> tuple[str, Message]:
         return signal, logs
     metrics = ExportMetricsServiceRequest()
     exemplar = Exemplar(trace_id=draw(TRACE), span_id=draw(SPAN), as_int=draw(st.integers(-(2**63), 2**63 - 1)))
-    # JSON has one word for all that is not a number.
+    # JSON has one NaN for all bit patterns.
     point = NumberDataPoint(as_double=draw(st.floats(allow_nan=False) | st.just(math.nan)), exemplars=[exemplar])
     metric = Metric(name="x", sum=Sum(data_points=[point], aggregation_temporality=AGGREGATION_TEMPORALITY_DELTA))
     metrics.resource_metrics.add().scope_metrics.add().metrics.append(metric)
@@ -87,7 +87,7 @@ def exports(draw: st.DrawFn) -> tuple[str, Message]:
 
 
 def as_otlp(node: Any) -> Any:
-    """Return what protobuf's own JSON mapping made of a message as OTLP has it: ids in hexadecimal digits."""
+    """Convert protobuf's JSON mapping to OTLP/JSON, with hexadecimal ids."""
     if isinstance(node, list):
         return [as_otlp(each) for each in node]
     if not isinstance(node, dict):
@@ -101,16 +101,16 @@ def as_otlp(node: Any) -> Any:
 
 @given(exports())
 def test_everything_is_kept(export: tuple[str, Message]) -> None:
-    """Ids, and what only looks like one: attributes may have any name, and bytes of their own."""
+    """All fields are converted, including ids, attributes with names like ids, and bytes."""
     signal, message = export
     body = json.dumps(as_otlp(json_format.MessageToDict(message, use_integers_for_enums=True)))
 
-    # As bytes: not a number is not equal to itself.
+    # Compared as bytes, because NaN is not equal to itself.
     assert protobuf_of(signal, body.encode()) == message.SerializeToString()
 
 
 def test_what_nobody_knows_is_left_out() -> None:
-    """Fields, and enumerations by name; null is nothing."""
+    """Unknown fields and enumeration names are dropped, and null counts as missing."""
     body = (
         b'{"resourceLogs": [{"new": 1, "scopeLogs": [{"logRecords": [{"traceId": null, "severityNumber": "NEW"}]}]}]}'
     )
@@ -132,7 +132,7 @@ def test_what_nobody_knows_is_left_out() -> None:
     ],
 )
 def test_what_protobuf_cannot_hold_is_told(records: str, said: str) -> None:
-    """With the field, where there is one."""
+    """A value that protobuf cannot represent is an error that names the field."""
     body = '{"resourceLogs": [{"scopeLogs": [{"logRecords": %s}]}]}' % records  # noqa: UP031 - braces
     with pytest.raises(WireError, match=said):
         protobuf_of("logs", body.encode())

@@ -1,4 +1,4 @@
-"""A store to import into."""
+"""Fixtures for imports: a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.collector.imports.taking import Taking
 
 @pytest.fixture
 def taking(tmp_path: Path) -> Generator[Taking]:
-    """Imports into a store of this test's own."""
+    """Importer with an empty store."""
     store = Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     yield Taking(store)
     store.close()

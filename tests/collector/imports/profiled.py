@@ -1,6 +1,6 @@
-"""Profiles a model with torch.profiler: ranges of our own into FOLDER/ranges.json, steps into FOLDER/steps.json.gz.
+"""Profiles a model with torch.profiler: named ranges into FOLDER/ranges.json, steps into FOLDER/steps.json.gz.
 
-A process of its own: profiling twice in one that has done much else makes torch 2.13 crash.
+The profiler runs in a separate process, because torch 2.13 crashes when it profiles twice in a process with other work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CPU = [ProfilerActivity.CPU]
 
 
 def ranges(file: Path) -> None:
-    """Three requests."""
+    """Profile three requests."""
     with profile(activities=CPU) as made:
         for _ in range(3):
             with record_function("predict"):
@@ -28,7 +28,7 @@ def ranges(file: Path) -> None:
 
 
 def steps(file: Path) -> None:
-    """Three steps, after one to warm up."""
+    """Profile three steps after one for warm-up."""
 
     def save(made: Any) -> None:
         made.export_chrome_trace(str(file))

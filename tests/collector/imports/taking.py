@@ -1,4 +1,4 @@
-"""Importing into a store, and looking at what is in it then."""
+"""Import into a store, and queries of the result."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _NOTHING = 5e-10
 
 
 class Taking:
-    """Imports files into *store* and looks at what came of them."""
+    """Imports files into *store* and queries the result."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def __call__(self, path: Path, **options: Any) -> ImportResult:
-        """Import the file at *path*, keeping all its requests as traces."""
+        """Import the file at *path* and retain all requests as traces."""
         now = int(time.time())
         window = TimeWindow(now - 395 * 86_400, now + 86_400)
         return import_file(path, self.store, window, keep=SamplingPolicy(everything=True), **options)
 
     def requests(self) -> int:
-        """How many requests the store has counted."""
+        """Return the number of requests in the store."""
         return self.store.read.latency(ALL).count
 
     def dimension(self, name: str) -> dict[str, int]:
-        """How many requests each value of a dimension has."""
+        """Return the number of requests by value of a dimension."""
         return self.store.read.dimensions(ALL)[name]
 
     def stages(self) -> list[tuple[str, dict[str, float]]]:
-        """The route of each kept request and its stages in whole microseconds, without those that took none; by time."""
+        """Return route and non-zero stages (whole microseconds) of each retained trace, by time."""
         kept = self.store.read.exemplars(ALL, limit=1000, order="time").sort_values("at", kind="stable")
         return [
             (route, {stage: round(seconds * 1e6) for stage, seconds in stages.items() if seconds > _NOTHING})

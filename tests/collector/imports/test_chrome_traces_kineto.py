@@ -1,4 +1,4 @@
-"""torch.profiler: real traces of this machine's torch, and what a GPU adds to them."""
+"""Import of torch.profiler traces: real ones of the installed torch, and constructed GPU events."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HOST, GPU = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
 def event(
     category: str, name: str, start: float, duration: float, lane: dict[str, int] | None = None, **args: Any
 ) -> Any:
-    """A complete event, in microseconds after the trace began."""
+    """Return a complete event, in microseconds after the start of the trace."""
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "args": args, **(lane or HOST)}
 
 
 def written(tmp_path: Path, *events: Any, **more: Any) -> Path:
-    """A trace of *events* as Kineto writes it."""
+    """Write a trace of *events* in the format of Kineto."""
     file = tmp_path / "trace.json"
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE, **more}))
     return file
@@ -41,7 +41,7 @@ def written(tmp_path: Path, *events: Any, **more: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what `profiled` writes."""
+    """Folder with the output of `profiled`."""
     folder = tmp_path_factory.mktemp("profiles")
     subprocess.run([sys.executable, Path(__file__).with_name("profiled.py"), folder], check=True, capture_output=True)
     return folder
@@ -49,7 +49,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.stacks
 def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, profiles: Path) -> None:
-    """At the time of day they were made; a range called like a stage is that stage."""
+    """Ranges become requests at their time of day; a range with the name of a stage is that stage."""
     imported = taking(profiles / "ranges.json")
 
     assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"torch": 3})
@@ -62,7 +62,7 @@ def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, 
 
 @pytest.mark.stacks
 def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path) -> None:
-    """With a schedule, torch names them."""
+    """Profiler steps become requests, also from a gzip file."""
     assert taking(profiles / "steps.json.gz").requests == 3
     assert [(route, {"tokenize", "forward"} <= set(stages)) for route, stages in taking.stages()] == [
         ("ProfilerStep#*", True)
@@ -70,7 +70,7 @@ def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path
 
 
 def test_what_the_device_did_is_of_the_request_that_launched_it(taking: Taking, tmp_path: Path) -> None:
-    """Copies by their direction, kernels as forward or as the range they were launched in; cut where the request ends."""
+    """Copies and kernels belong to the request that launched them, by direction or range, and end with the request."""
     file = written(
         tmp_path,
         event("user_annotation", "predict", 0, 1000),
@@ -95,7 +95,7 @@ def test_what_the_device_did_is_of_the_request_that_launched_it(taking: Taking, 
 
 
 def test_a_module_that_answers_many_requests_hides_none_of_them(taking: Taking, tmp_path: Path) -> None:
-    """What is in a request is looked at, not what is around it."""
+    """A range around many requests hides none of them."""
     file = written(
         tmp_path,
         event("python_function", "nn.Module: Server_0", 0, 5000),
@@ -109,7 +109,7 @@ def test_a_module_that_answers_many_requests_hides_none_of_them(taking: Taking, 
 
 
 def test_requests_of_several_threads_overlap_and_are_told_apart(taking: Taking, tmp_path: Path) -> None:
-    """The name vLLM gives a step tells how many tokens it has, which tells no routes apart."""
+    """Overlapping requests of several threads are separate; token counts in vLLM's step names are not part of the route."""
     events = [
         event("user_annotation", f"execute_context_{number}({number * 64})_generation_0(0)", 10 * number, 500, lane)
         for number, lane in enumerate(({"pid": 1, "tid": 1}, {"pid": 1, "tid": 2}), 1)
@@ -122,7 +122,7 @@ def test_requests_of_several_threads_overlap_and_are_told_apart(taking: Taking, 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12), st.integers(-1, 31))
 def test_of_ranges_that_lie_anyhow_the_last_that_has_not_ended_is_found(ends: list[tuple[int, int]], at: int) -> None:
-    """Within each other, apart or across; as going through all of them says."""
+    """Among any ranges, the last open one is found; an exhaustive search is the reference."""
     ranges = [ChromeEvent("r", "user_annotation", min(pair), max(pair), ("1", "1")) for pair in ends]
     open_ = [each for each in ranges if each.start <= at < each.end]
 
@@ -135,7 +135,7 @@ def test_of_ranges_that_lie_anyhow_the_last_that_has_not_ended_is_found(ends: li
 
 
 def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) -> None:
-    """Older profilers counted from their own start."""
+    """Without a base time, as in older profilers, times end at the modification time of the file."""
     file = written(tmp_path, event("user_annotation", "predict", 0, 1000), baseTimeNanoseconds=None)
 
     imported = taking(file)
@@ -145,13 +145,13 @@ def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) 
 
 
 def test_without_ranges_it_says_how_to_get_some(taking: Taking, tmp_path: Path) -> None:
-    """Operators alone do not tell where a request begins."""
+    """A trace without ranges is an error that explains how to record them."""
     with pytest.raises(ImportFileError, match="record_function"):
         taking(written(tmp_path, event("cpu_op", "aten::linear", 0, 10)))
 
 
 def test_a_trace_that_breaks_off_before_its_ranges_says_where(taking: Taking, tmp_path: Path) -> None:
-    """JSON has no NaN; that there are no ranges is not the whole of it."""
+    """A trace that ends early or contains NaN is an error with its position."""
     broken = event("user_annotation", "predict", 0, float("nan"))
 
     with pytest.raises(ImportFileError, match=r"is no JSON.*the rest has no ranges"):
@@ -159,7 +159,7 @@ def test_a_trace_that_breaks_off_before_its_ranges_says_where(taking: Taking, tm
 
 
 def test_a_broken_event_is_named_and_loses_no_other(taking: Taking, tmp_path: Path) -> None:
-    """Those without a duration, such as markers, are none."""
+    """An invalid event is named, and events without duration, such as markers, are ignored."""
     good = event("user_annotation", "predict", 0, 1000)
     marker = {"ph": "i", "name": "Iteration Start", "ts": 1}
     imported = taking(written(tmp_path, good, marker, {"ph": "X", "name": "x", "ts": "nan", "dur": 1}, 5))
@@ -171,7 +171,7 @@ def test_a_broken_event_is_named_and_loses_no_other(taking: Taking, tmp_path: Pa
 def test_a_trace_that_would_fill_the_memory_is_refused(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what to do instead."""
+    """A trace that exceeds the memory limit is an error with a fix."""
     monkeypatch.setattr(chrome_traces, "MAX_EVENTS", 3)
     events = [event("cpu_op", "aten::linear", number, 1) for number in range(5)]
 
@@ -180,7 +180,7 @@ def test_a_trace_that_would_fill_the_memory_is_refused(
 
 
 def test_gzip_is_recognised_by_its_content(taking: Taking, tmp_path: Path) -> None:
-    """Whatever the file is called."""
+    """gzip is detected by content, whatever the file name."""
     file = written(tmp_path, event("user_annotation", "predict", 0, 1000))
     file.write_bytes(gzip.compress(file.read_bytes()))
 

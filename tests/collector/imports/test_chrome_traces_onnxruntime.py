@@ -1,4 +1,4 @@
-"""Profiles of ONNX Runtime: a real one of this machine, and what a GPU adds."""
+"""Import of ONNX Runtime profiles: a real one, and constructed GPU events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 
 
 def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: Taking, tmp_path: Path) -> None:
-    """Each as long as the profile says, the last one when the file was written."""
+    """Runs become requests with forward, and session creation becomes load, with the durations of the profile."""
     options: Any = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "ort")
     session: Any = onnxruntime.InferenceSession(str(MODEL), options)
@@ -37,7 +37,7 @@ def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: 
 
 
 def test_copies_from_and_to_the_device_are_no_forward(taking: Taking, tmp_path: Path) -> None:
-    """The graph has them as operators of their own."""
+    """Copies to and from the device, which are operators of the graph, are separate stages."""
 
     def node(operator: str, start: int, duration: int) -> dict[str, Any]:
         args = {"op_name": operator, "provider": "CUDAExecutionProvider"}
@@ -54,7 +54,7 @@ def test_copies_from_and_to_the_device_are_no_forward(taking: Taking, tmp_path: 
 
 
 def test_a_profile_that_never_ended_counts_as_far_as_it_goes(taking: Taking, tmp_path: Path) -> None:
-    """And a broken record is named."""
+    """An incomplete profile is imported up to its end, and an invalid record is named."""
     run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
     file = tmp_path / "profile.json"
     file.write_text(

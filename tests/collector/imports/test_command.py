@@ -1,4 +1,4 @@
-"""`stagelens import` as a person runs it."""
+"""`stagelens import` on the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRITON = Path(__file__).parent / "files" / "triton.json"
 
 @pytest.fixture(autouse=True)
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database, of which the environment tells."""
+    """Database that the environment names."""
     monkeypatch.chdir(tmp_path)
     return f"sqlite:///{tmp_path / 'own.db'}"
 
@@ -31,7 +31,7 @@ def run(database: str, *words: str | Path) -> int:
 
 
 def test_it_says_what_was_read_and_what_to_do_next(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """How many requests, of which services, when, and the command that shows them."""
+    """The output has the number of requests, services, times, and the command that shows them."""
     assert run(database, TRITON) == 0
     said = capsys.readouterr().out
 
@@ -42,13 +42,13 @@ def test_it_says_what_was_read_and_what_to_do_next(database: str, capsys: pytest
 
 
 def test_whose_requests_they_are_can_be_said(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the file calls its service is replaced."""
+    """An option replaces the service name of the file."""
     assert run(database, TRITON, "--service", "checkout") == 0
     assert "services  checkout 10" in capsys.readouterr().out
 
 
 def test_again_it_says_that_nothing_is_new(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Under another name and compressed; that is no mistake."""
+    """A second import, also renamed and compressed, reports that no data are new, and succeeds."""
     copy = tmp_path / "copy"
     copy.write_bytes(gzip.compress(TRITON.read_bytes()))
     run(database, TRITON)
@@ -61,7 +61,7 @@ def test_again_it_says_that_nothing_is_new(database: str, tmp_path: Path, capsys
 def test_a_file_that_is_none_costs_the_others_nothing(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is named with what is wrong, and the exit code says that something was."""
+    """Each invalid file is named with its error, other files are imported, and the exit code is not zero."""
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty").touch()
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_none_costs_the_others_nothing(
 def test_a_file_from_windows_is_read_or_explained(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PowerShell puts a byte order mark before UTF-8, and its `>` writes UTF-16."""
+    """A byte order mark before UTF-8 is accepted, and UTF-16 is an error with a fix."""
     text = TRITON.read_text()
     (tmp_path / "marked.json").write_text(text, encoding="utf-8-sig")
     (tmp_path / "wide.json").write_text(text, encoding="utf-16")
@@ -92,7 +92,7 @@ def test_a_file_from_windows_is_read_or_explained(
 def test_a_pipe_is_refused_before_anything_waits_for_it(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `<(zcat …)` of a shell is one: it can be read once only."""
+    """A pipe, such as `<(zcat …)`, is refused without waiting, because it can be read only once."""
     os.mkfifo(tmp_path / "pipe")
 
     assert run(database, "pipe", "/dev/zero") == 1
@@ -103,7 +103,7 @@ def test_a_pipe_is_refused_before_anything_waits_for_it(
 def test_what_is_nested_without_end_is_refused_at_once(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    """The parser would take gigabytes for it."""
+    """Deeply nested JSON is refused before parsing, which would need gigabytes."""
     (tmp_path / "deep.json").write_text(text)
 
     assert run(database, "deep.json") == 1
@@ -111,7 +111,7 @@ def test_what_is_nested_without_end_is_refused_at_once(
 
 
 def test_brackets_in_texts_are_not_nested(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model may write any number of them."""
+    """Brackets within strings do not count as nesting."""
     (tmp_path / "trace.json").write_text(json.dumps([{"text": "[{" * 2000}, *json.loads(TRITON.read_text())]))
 
     run(database, "trace.json")
@@ -121,7 +121,7 @@ def test_brackets_in_texts_are_not_nested(database: str, tmp_path: Path, capsys:
 def test_a_compressed_file_with_nothing_in_it_says_why(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is not empty."""
+    """A compressed file without content is an error with a reason."""
     (tmp_path / "trace.json.gz").write_bytes(b"\x1f\x8b\x08garbage")
 
     assert run(database, "trace.json.gz") == 1
@@ -131,7 +131,7 @@ def test_a_compressed_file_with_nothing_in_it_says_why(
 def test_where_a_file_breaks_off_is_told_once(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Though metrics, spans and logs are read one after the other."""
+    """A truncated file is reported once, although metrics, spans and logs are read separately."""
     (tmp_path / "run.json").write_text('{"resourceMetrics": [\n{}], "resourceSpans": [\n{"resour')
 
     assert run(database, "run.json") == 1
@@ -139,7 +139,7 @@ def test_where_a_file_breaks_off_is_told_once(
 
 
 def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first few, and how many in all."""
+    """Omitted records are reported: the first few, and their number."""
     broken = tmp_path / "trace.json"
     broken.write_text(json.dumps([*([7] * 9), *json.loads(TRITON.read_text())]))
 
@@ -152,7 +152,7 @@ def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest
 def test_what_is_old_comes_with_what_is_kept_of_it(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reader learns what became of the finer buckets and of the traces."""
+    """For old data, the output describes the remaining tiers and traces."""
     old = tmp_path / "old.json"
     shutil.copy(TRITON, old)
     then = time.time() - 20 * 86_400
@@ -165,7 +165,7 @@ def test_what_is_old_comes_with_what_is_kept_of_it(
 
 
 def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Others' metrics and logs are no requests."""
+    """A file with metrics and logs of other programs has no requests, and the output reports that."""
     file = tmp_path / "others.json"
     point = {"attributes": [], "timeUnixNano": "1", **Histogram().to_otlp()}
     metric = {"name": "http.server.request.duration", "exponentialHistogram": {"dataPoints": [point]}}
@@ -180,7 +180,7 @@ def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.
 
 
 def test_rules_of_ones_own_hold_here_too(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As for spans that are sent; a mistake in their file is told before anything is read."""
+    """Custom rules apply to imported spans; an error in their file is reported before reading."""
     span = {
         "traceId": "1" * 32,
         "spanId": "1" * 16,

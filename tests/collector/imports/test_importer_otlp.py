@@ -1,4 +1,4 @@
-"""OTLP/JSON files: lines and objects, metrics and spans, compressed or not, broken or twice."""
+"""Import of OTLP/JSON files: lines and objects, metrics and spans, compressed, invalid or repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attributes(**values: str) -> list[dict[str, Any]]:
 
 
 def spans(count: int, first: int = 1, service: str = "shop") -> dict[str, Any]:
-    """So many requests over HTTP that take 10 ms, each with a query of 4 ms."""
+    """Return HTTP requests of 10 ms, each with a query of 4 ms."""
     made: list[dict[str, Any]] = []
     for number in range(first, first + count):
         ids = {"traceId": f"{number:032x}"}
@@ -49,7 +49,7 @@ def spans(count: int, first: int = 1, service: str = "shop") -> dict[str, Any]:
 
 
 def metrics(*seconds: float, **changes: Any) -> dict[str, Any]:
-    """Requests that took so long, as our agents tell of them."""
+    """Return requests with the given durations as metrics of the agent."""
     histogram = Histogram()
     for each in seconds:
         histogram.record(each)
@@ -68,7 +68,7 @@ def metrics(*seconds: float, **changes: Any) -> dict[str, Any]:
 
 
 def test_lines_of_both_signals_count_as_if_they_had_been_sent(taking: Taking, tmp_path: Path) -> None:
-    """As the OpenTelemetry Collector's file exporter writes them."""
+    """Lines of metrics and spans, as written by the OpenTelemetry Collector's file exporter, count as if sent."""
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join(map(json.dumps, (spans(2), metrics(0.1, 0.2, 0.3), spans(1, first=3)))) + "\n")
 
@@ -81,7 +81,7 @@ def test_lines_of_both_signals_count_as_if_they_had_been_sent(taking: Taking, tm
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_one_object_counts_whatever_its_layout(taking: Taking, tmp_path: Path, indent: int | None) -> None:
-    """A saved run is one; names of others in it are passed over."""
+    """One object with any layout is imported, and unknown names in it are ignored."""
     file = tmp_path / "run.json"
     file.write_text(json.dumps({"stagelens": {"format": 1}, **metrics(0.1), **spans(3)}, indent=indent))
 
@@ -92,7 +92,7 @@ def test_one_object_counts_whatever_its_layout(taking: Taking, tmp_path: Path, i
 def test_a_request_whose_spans_lie_far_apart_is_one(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its child comes lines before it, and what is held is put together in between."""
+    """A child span many lines before its parent belongs to the same request, also across intermediate processing."""
     monkeypatch.setattr(importer, "_HELD_BYTES", 400)
     whole = spans(40)
     (resource,) = whole["resourceSpans"]
@@ -108,7 +108,7 @@ def test_a_request_whose_spans_lie_far_apart_is_one(
 
 
 def test_a_file_counts_once_compressed_or_not_and_under_any_name(taking: Taking, tmp_path: Path) -> None:
-    """Also much later: its name is kept as long as what it told."""
+    """A file counts once, compressed or not, under any name, as long as its data are retained."""
     file, copy = tmp_path / "a.json", tmp_path / "b.json.gz"
     file.write_text(json.dumps(spans(5)))
     copy.write_bytes(gzip.compress(file.read_bytes()))
@@ -121,7 +121,7 @@ def test_a_file_counts_once_compressed_or_not_and_under_any_name(taking: Taking,
 
 
 def test_the_name_of_an_import_outlives_those_of_batches(taking: Taking, tmp_path: Path) -> None:
-    """A week later a retry is forgotten, a file is not."""
+    """After a week the name of a batch is deleted, and that of an import is not."""
     file, later, week = tmp_path / "a.json", tmp_path / "b.json", 7 * 86_400
     file.write_text(json.dumps(spans(5)))
     taking(file)
@@ -143,7 +143,7 @@ def test_the_name_of_an_import_outlives_those_of_batches(taking: Taking, tmp_pat
 def test_an_import_that_was_interrupted_goes_on(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written before is known by its number."""
+    """An interrupted import continues after the batches that were written."""
     monkeypatch.setattr(importer, "_ROWS_A_WRITE", 1)
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join(map(json.dumps, (metrics(0.1), metrics(0.2), metrics(0.3)))))
@@ -178,7 +178,7 @@ def test_an_import_that_was_interrupted_goes_on(
     ],
 )
 def test_a_broken_line_is_named_and_loses_no_other(taking: Taking, tmp_path: Path, line: str) -> None:
-    """By its number."""
+    """An invalid line is reported by number, and other lines count."""
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join((json.dumps(spans(2)), line, json.dumps(spans(1, first=9)))))
 
@@ -189,7 +189,7 @@ def test_a_broken_line_is_named_and_loses_no_other(taking: Taking, tmp_path: Pat
 
 
 def test_a_point_that_is_malformed_loses_no_other_of_its_line(taking: Taking, tmp_path: Path) -> None:
-    """Neither does one that cannot be believed."""
+    """A malformed or implausible point does not affect other points of its line."""
     body, bad, odd = metrics(0.1, 0.2), metrics(0.3, count="x"), metrics(0.3, count="17")
     data = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]
     for each in (bad, odd):
@@ -206,7 +206,7 @@ def test_a_point_that_is_malformed_loses_no_other_of_its_line(taking: Taking, tm
 
 
 def test_what_is_older_than_anything_kept_is_refused_with_its_time(taking: Taking, tmp_path: Path) -> None:
-    """It is not counted as if it were of today."""
+    """Data older than the retention are refused with their time."""
     file = tmp_path / "old.json"
     old = NOW - 500 * 86_400 * 10**9
     file.write_text(json.dumps(metrics(0.1, startTimeUnixNano=str(old), timeUnixNano=str(old + 10**10))))
@@ -219,7 +219,7 @@ def test_what_is_older_than_anything_kept_is_refused_with_its_time(taking: Takin
 
 @pytest.mark.parametrize("days", [2, 30, 300])
 def test_what_is_old_lands_in_a_tier_that_keeps_it(taking: Taking, tmp_path: Path, days: int) -> None:
-    """Also where the store has newer data, and after it was tidied."""
+    """Old data are written to a tier that retains them, also after newer data and maintenance."""
     new, old, at = tmp_path / "new.json", tmp_path / "old.json", NOW - days * 86_400 * 10**9
     new.write_text(json.dumps(metrics(0.1)))
     old.write_text(json.dumps(metrics(0.2, 0.3, startTimeUnixNano=str(at), timeUnixNano=str(at + 10**10))))
@@ -233,7 +233,7 @@ def test_what_is_old_lands_in_a_tier_that_keeps_it(taking: Taking, tmp_path: Pat
 
 
 def test_service_and_environment_take_the_place_of_what_the_file_says(taking: Taking, tmp_path: Path) -> None:
-    """So the same file counts for each."""
+    """Options replace service and environment, and the same file counts for each of them."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps({**metrics(0.1), **spans(1)}))
 
@@ -245,7 +245,7 @@ def test_service_and_environment_take_the_place_of_what_the_file_says(taking: Ta
 def test_a_resource_that_is_none_is_named_also_where_it_would_be_renamed(
     taking: Taking, tmp_path: Path, resource: Any
 ) -> None:
-    """Its line; the others count."""
+    """An invalid resource is reported by line, also if options replace its service."""
     broken = spans(1, first=9)
     broken["resourceSpans"][0]["resource"] = resource
     file = tmp_path / "export.jsonl"
@@ -258,7 +258,7 @@ def test_a_resource_that_is_none_is_named_also_where_it_would_be_renamed(
 
 
 def test_a_broken_gzip_counts_what_came_before(taking: Taking, tmp_path: Path) -> None:
-    """And says so."""
+    """A truncated gzip file counts up to the damage, and the error is reported."""
     file = tmp_path / "export.jsonl.gz"
     lines = "\n".join(json.dumps(spans(1, first=number)) for number in range(1, 400))
     file.write_bytes(gzip.compress(lines.encode())[:-40])
@@ -272,7 +272,7 @@ def test_a_broken_gzip_counts_what_came_before(taking: Taking, tmp_path: Path) -
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_garbage_is_refused_with_the_formats_that_are_read(taking: Taking, tmp_path: Path, garbage: bytes) -> None:
-    """Whatever it is: nothing but an error for people comes of it."""
+    """Random bytes are an error that lists the supported formats."""
     file = tmp_path / "garbage"
     file.write_bytes(garbage)
 
@@ -290,7 +290,7 @@ WHOLE = json.dumps({**metrics(0.1), **spans(2)}).encode()
 def test_damage_anywhere_is_told_and_never_a_crash(
     taking: Taking, tmp_path: Path, at: int, what: bytes, service: str | None
 ) -> None:
-    """No more is counted than was there."""
+    """Damage at any position is reported without a crash, and counts at most the original requests."""
     file = tmp_path / "damaged.json"
     file.write_bytes(WHOLE[:at] + what + WHOLE[at + 1 :])
 

@@ -1,4 +1,4 @@
-"""Triton's own JSON traces.
+"""Import of Triton's JSON traces.
 
 files/triton.json is of a real Triton 24.10 with the models of tests/support/triton, one call of each kind of its capture.py and three
 more of `plain`, started with `--trace-config mode=triton --trace-config triton,file=triton.json --trace-config level=TIMESTAMPS
@@ -22,7 +22,7 @@ RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())
 
 
 def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: Taking) -> None:
-    """One request for each call, ensembles as one; the stages are those its timestamps are far apart."""
+    """A real trace has one request per call, also for ensembles, with stages from its timestamps."""
     imported = taking(REAL)
     told = {
         each["timestamps"][0]["name"]: each["timestamps"][0]["ns"]
@@ -39,14 +39,14 @@ def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: 
 
 
 def test_its_models_are_told_apart_and_an_ensemble_is_the_one_that_was_called(taking: Taking) -> None:
-    """The model of a request is the topmost that names itself."""
+    """The model of a request is that of the topmost record, which for an ensemble is the ensemble."""
     taking(REAL)
 
     assert taking.dimension("model") == {"plain": 4, "batched": 3, "twice": 1, "stream": 1, "failing": 1}
 
 
 def test_times_without_a_date_end_when_the_file_was_written(taking: Taking) -> None:
-    """And the reader is told."""
+    """Times without a date end at the modification time of the file, and the output reports that."""
     imported = taking(REAL)
 
     assert imported.last <= REAL.stat().st_mtime < imported.last + 20
@@ -61,7 +61,7 @@ def test_times_without_a_date_end_when_the_file_was_written(taking: Taking) -> N
     ],
 )
 def test_a_broken_record_is_named_and_loses_no_other(taking: Taking, tmp_path: Path, broken: Any) -> None:
-    """Its number, counted from 1."""
+    """An invalid record is reported by its number from 1, and other records count."""
     file = tmp_path / "trace.json"
     file.write_text(json.dumps([*RECORDS[:3], broken, *RECORDS[3:]]))
 
@@ -72,7 +72,7 @@ def test_a_broken_record_is_named_and_loses_no_other(taking: Taking, tmp_path: P
 
 
 def test_a_request_that_was_not_over_is_left_out_and_named(taking: Taking, tmp_path: Path) -> None:
-    """Without its end it would count as shorter than it was; a part of an ensemble may lack its own."""
+    """A request without an end is omitted and named; a part of an ensemble may lack its end."""
     ends = [each for each in RECORDS if any(at["name"] == "REQUEST_END" for at in each.get("timestamps", []))]
     file = tmp_path / "trace.json"
     file.write_text(json.dumps([each for each in RECORDS if each not in ends or each["id"] not in (1, 7)]))
@@ -84,7 +84,7 @@ def test_a_request_that_was_not_over_is_left_out_and_named(taking: Taking, tmp_p
 
 
 def test_what_a_killed_server_has_written_is_counted(taking: Taking, tmp_path: Path) -> None:
-    """The list never ends, and it says where."""
+    """The incomplete list of a killed server is imported, and the error has its position."""
     file = tmp_path / "trace.json"
     file.write_text(REAL.read_text().rstrip("]\n"))
 
@@ -96,7 +96,7 @@ def test_what_a_killed_server_has_written_is_counted(taking: Taking, tmp_path: P
 
 
 def test_parents_that_go_round_in_a_circle_end(taking: Taking, tmp_path: Path) -> None:
-    """Nothing is counted of them, and nothing hangs."""
+    """Records with circular parents are omitted."""
     file = tmp_path / "trace.json"
     model = {"model_name": "m", "model_version": 1}
     file.write_text(json.dumps([{"id": 1, "parent_id": 2, **model}, {"id": 2, "parent_id": 1, **model}]))

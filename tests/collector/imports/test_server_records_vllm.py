@@ -1,4 +1,4 @@
-"""Results of `vllm bench serve`, as its documentation and its source name their fields."""
+"""Import of results of `vllm bench serve`, with field names from its documentation and source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stagelens.collector.imports.source import ImportFileError
 if TYPE_CHECKING:
     from tests.collector.imports.taking import Taking
 
-# The fields of a result in vllm/benchmarks/serve.py, those of --save-detailed last.
+# Fields of a result in vllm/benchmarks/serve.py, with those of --save-detailed last.
 ENDED = int(time.time()) - 600
 RESULT: dict[str, Any] = {
     "date": datetime.fromtimestamp(ENDED).astimezone().strftime("%Y%m%d-%H%M%S"),
@@ -47,7 +47,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 
 
 def test_requests_are_prefill_to_the_first_token_and_decode_then(taking: Taking, tmp_path: Path) -> None:
-    """One of a single token has no decode; the last ones began within the run."""
+    """Requests have prefill until the first token and then decode; a single token has no decode."""
     imported = taking(written(tmp_path))
 
     assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"vllm": 3})
@@ -62,7 +62,7 @@ def test_requests_are_prefill_to_the_first_token_and_decode_then(taking: Taking,
 
 
 def test_when_requests_began_is_taken_where_it_is_told(taking: Taking, tmp_path: Path) -> None:
-    """By newer versions, on a clock of their own."""
+    """Start times in results of newer versions are used, relative to their clock."""
     imported = taking(written(tmp_path, duration=200.0, start_times=[5000.0, 5000.1, 5190.0]))
 
     assert (imported.last - imported.first) in (180, 190)
@@ -71,7 +71,7 @@ def test_when_requests_began_is_taken_where_it_is_told(taking: Taking, tmp_path:
 
 @pytest.mark.parametrize("odd", [1e300, -1e300, True, "x", None])
 def test_beginnings_that_are_none_are_not_believed(taking: Taking, tmp_path: Path, odd: Any) -> None:
-    """The requests count all the same."""
+    """With invalid start times, requests still count."""
     imported = taking(written(tmp_path, start_times=[0.0, odd, 2.0]))
 
     assert imported.requests == 3
@@ -79,7 +79,7 @@ def test_beginnings_that_are_none_are_not_believed(taking: Taking, tmp_path: Pat
 
 
 def test_failed_requests_are_left_out_and_said_to_be(taking: Taking, tmp_path: Path) -> None:
-    """The file does not tell how long they took."""
+    """Failed requests are omitted and reported, because the file has no durations for them."""
     imported = taking(written(tmp_path, errors=["", "timed out", ""]))
 
     assert imported.requests == 2
@@ -87,14 +87,14 @@ def test_failed_requests_are_left_out_and_said_to_be(taking: Taking, tmp_path: P
 
 
 def test_nothing_that_was_said_is_kept(taking: Taking, tmp_path: Path) -> None:
-    """Texts are content."""
+    """Prompts and outputs are not stored."""
     taking(written(tmp_path))
 
     assert b"secret" not in (tmp_path / "store.db").read_bytes()
 
 
 def test_totals_alone_are_refused_with_the_option_that_helps(taking: Taking, tmp_path: Path) -> None:
-    """A result without --save-detailed has no requests."""
+    """A result without --save-detailed is an error that names the option."""
     file = tmp_path / "result.json"
     file.write_text(json.dumps({key: value for key, value in RESULT.items() if not isinstance(value, list)}))
 
@@ -103,7 +103,7 @@ def test_totals_alone_are_refused_with_the_option_that_helps(taking: Taking, tmp
 
 
 def test_times_that_are_none_are_named(taking: Taking, tmp_path: Path) -> None:
-    """By the number of the request."""
+    """An invalid duration is reported by the number of the request."""
     imported = taking(written(tmp_path, ttfts=[0.01, -1, "x", 1e300], itls=[[], [], [], []]))
 
     assert imported.requests == 1

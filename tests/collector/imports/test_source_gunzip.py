@@ -1,4 +1,4 @@
-"""gzip as it is read from files."""
+"""Reading of gzip files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagelens.collector.imports.source import TolerantGunzip
 
 @given(st.lists(st.binary(max_size=300).map(lambda data: data * 700), min_size=1, max_size=3), st.integers(1, 100_000))
 def test_what_was_compressed_comes_out_however_it_is_asked_for(members: list[bytes], most: int) -> None:
-    """Also of several streams, one after the other; and nothing is said to be wrong, however often one asks."""
+    """Data are decompressed correctly for any read sizes, also from several streams, without an error."""
     raw = TolerantGunzip(io.BytesIO(b"".join(map(gzip.compress, members))))
     file, found = io.BufferedReader(raw), b""
     while piece := file.read(most):
@@ -26,7 +26,7 @@ def test_what_was_compressed_comes_out_however_it_is_asked_for(members: list[byt
 
 @given(st.binary(min_size=1, max_size=2000), st.data())
 def test_what_is_cut_off_is_the_beginning_and_says_so(data: bytes, draw: st.DataObject) -> None:
-    """At any byte."""
+    """A file truncated at any byte gives its beginning and an error."""
     whole = gzip.compress(data)
     raw = TolerantGunzip(io.BytesIO(whole[: draw.draw(st.integers(0, len(whole) - 1))]))
 

@@ -1,4 +1,4 @@
-"""Telling the collector what happened: over HTTP, and with the command line."""
+"""Events sent by pipelines: over HTTP and with the command line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stagelens.instrumentors import event as sending
 
 
 def told(served: Any) -> list[dict[str, Any]]:
-    """What the store has of the last hours."""
+    """Return the events of the last hours."""
     now = datetime.now(UTC)
     found = served.store.read.events(now - timedelta(hours=5), now + timedelta(minutes=1))
     return found.drop(columns="at").to_dict("records")
 
 
 def test_an_event_is_kept_when_it_is_answered(served: Any) -> None:
-    """The answer is an empty object, and the event is on disk; without a time it is of now."""
+    """An event is stored before the response, which is an empty object; without a time it has the current one."""
     answer = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
 
     assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
@@ -36,7 +36,7 @@ def test_an_event_is_kept_when_it_is_answered(served: Any) -> None:
 
 
 def test_a_gzipped_event_is_kept(served: Any) -> None:
-    """The body may be gzipped, as that of every other route."""
+    """A gzip body is accepted, as on every other route."""
     answer = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
 
     assert (answer.status_code, len(told(served))) == (200, 1)
@@ -56,7 +56,7 @@ def test_a_gzipped_event_is_kept(served: Any) -> None:
 def test_what_is_no_event_is_refused_with_the_reason(
     serve: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
-    """The answer is JSON that says what was wrong, and nothing is kept."""
+    """An invalid event is an error in JSON with a reason, and is not stored."""
     served = serve(max_body_bytes=4096)
     answer = served.post("/v1/events", body, **headers)
 
@@ -65,14 +65,14 @@ def test_what_is_no_event_is_refused_with_the_reason(
 
 
 def test_a_method_that_is_none_is_answered_with_the_right_one(served: Any) -> None:
-    """Events are posted."""
+    """A method other than POST is an error that names POST."""
     answer = served.client.get("/v1/events")
 
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 def test_a_store_that_cannot_write_asks_to_come_back(serve_slow: Any, slow: Any) -> None:
-    """A pipeline that tries again will get it through."""
+    """If the store fails, the response has a delay for a retry."""
     slow.failure = StoreError("the disk is full")
     answer = serve_slow().post("/v1/events", {"text": "x"})
 
@@ -81,7 +81,7 @@ def test_a_store_that_cannot_write_asks_to_come_back(serve_slow: Any, slow: Any)
 
 
 def test_events_that_wait_for_the_store_hold_up_no_exports(serve_slow: Any, slow: Any) -> None:
-    """Exports are read, and those that need no store answered, however many events wait for it."""
+    """Events that wait for the store do not delay exports that need no store."""
     served = serve_slow()
     slow.open.clear()
     with ThreadPoolExecutor(3) as pool:
@@ -97,7 +97,7 @@ def test_events_that_wait_for_the_store_hold_up_no_exports(serve_slow: Any, slow
 def test_a_store_that_does_not_answer_asks_to_come_back(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits longer than clients do."""
+    """If the store does not respond, the request fails within the timeout of clients."""
     monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.05)
     served = serve_slow()
     slow.open.clear()
@@ -109,7 +109,7 @@ def test_a_store_that_does_not_answer_asks_to_come_back(
 
 
 def test_the_command_line_tells_the_collector(served: Any) -> None:
-    """`stagelens event` is one line at the end of a deploy."""
+    """`stagelens event` sends an event."""
     words = ["event", "v2 is out", "--service", "shop", "--kind", "deploy", "--key", "v2", "--link", "https://ci/7"]
     done = subprocess.run(
         [sys.executable, "-m", "stagelens", *words],
@@ -127,19 +127,19 @@ def test_the_command_line_tells_the_collector(served: Any) -> None:
 
 
 def test_the_command_line_says_why_it_was_refused(served: Any) -> None:
-    """The collector's own words reach the person who typed it."""
+    """The command prints the reason of the collector for a refusal."""
     with pytest.raises(StagelensError, match=r"rejected the event \(400\): kind is 'party'; write one of"):
         sending.main({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
 
 def test_the_command_line_says_that_no_collector_is_there() -> None:
-    """It names the address and how to give another one."""
+    """Without a collector, the command prints its URL and the option for another one."""
     with pytest.raises(StagelensError, match=r"no collector at http://127\.0\.0\.1:1 .*[\s\S]*stagelens up"):
         sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
 
 
 def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a proxy before the collector wants of agents it gets of this, too."""
+    """The command sends the headers that are configured for exports."""
     seen: list[dict[str, str]] = []
     real = sending.post
 
@@ -156,7 +156,7 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
 
 
 def test_an_event_takes_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deploy pipelines often reach a collector through a proxy only."""
+    """The command uses the proxy of the environment."""
     seen: list[str] = []
     real = sending.post
 
@@ -175,29 +175,29 @@ def test_an_event_takes_the_proxy_of_the_environment(served: Any, monkeypatch: p
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """Sends whoever comes on to another page, as a proxy that wants a login does."""
+    """Server that redirects to another page, like a proxy with a login."""
 
     asked: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
-        """Send on."""
+        """Send a redirect."""
         self.asked.append(f"POST {self.path}")
         self.send_response(302)
         self.send_header("Location", "/login")
         self.end_headers()
 
     def do_GET(self) -> None:
-        """Show a page."""
+        """Send a page."""
         self.asked.append(f"GET {self.path}")
         self.send_response(200)
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Say nothing."""
+        """Log nothing."""
 
 
 def test_an_event_that_is_sent_elsewhere_is_not_taken() -> None:
-    """The page of a login answers 200 and keeps nothing, and the headers are for the collector alone."""
+    """A redirect is an error, and headers are not sent to its target."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

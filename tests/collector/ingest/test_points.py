@@ -1,4 +1,4 @@
-"""Data points: what is believed, what is refused, and what the sender is told."""
+"""Data points: accepted and refused values, and the partial success for the sender."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 
 
 def read(body: dict[str, Any]) -> PointReader:
-    """Read *body* with the window the collector has by default."""
+    """Parse *body* with the default time window."""
     now = int(time.time())
     reader = PointReader(TimeWindow(now - DAY, now + DAY))
     reader.read(json_encoding.read_metrics(json.dumps(body).encode()))
@@ -31,12 +31,12 @@ def read(body: dict[str, Any]) -> PointReader:
 
 
 def points(body: dict[str, Any]) -> list[Point]:
-    """Read *body* and return what was believed."""
+    """Parse *body* and return the accepted points."""
     return list(read(body).points)
 
 
 def refused(body: dict[str, Any]) -> tuple[dict[str, int], str]:
-    """Read *body* and return what was refused and what is said about it."""
+    """Parse *body* and return the number of refused points and the message."""
     reader = read(body)
     return {str(reason): count for reason, count in reader.tally.rejected.items()}, reader.tally.error_message
 
@@ -48,7 +48,7 @@ def with_attributes(**values: str) -> list[dict[str, Any]]:
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_a_point_keeps_every_value(durations: list[float]) -> None:
-    """A histogram comes out of OTLP as it went in."""
+    """A histogram parsed from OTLP equals the original."""
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
@@ -64,7 +64,7 @@ def test_a_point_keeps_every_value(durations: list[float]) -> None:
 
 
 def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: Any) -> None:
-    """Service, version and environment come from the resource, the others from the point."""
+    """Service, version and environment are from the resource, other dimensions from the point."""
     attributes = with_attributes(
         MODEL="m", MODEL_VERSION="3", ROUTE="/r", DEVICE="cpu", STATUS="error", DOMINANT="queue"
     )
@@ -76,21 +76,21 @@ def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: A
 
 
 def test_a_point_stands_in_the_middle_of_its_interval(bodies: Any) -> None:
-    """A delta of ten seconds belongs to the bucket most of it lies in."""
+    """A delta of ten seconds belongs to the bucket that contains the middle of its interval."""
     point = points(bodies.metrics(bodies.point()))[0]
 
     assert point.at == (bodies.now_ns - 5 * SECOND) // SECOND
 
 
 def test_a_point_without_start_stands_at_its_end(bodies: Any) -> None:
-    """The field startTimeUnixNano is optional in OTLP."""
+    """Without startTimeUnixNano, which is optional, a point belongs to its end."""
     point = points(bodies.metrics(bodies.point(startTimeUnixNano="0")))[0]
 
     assert point.at == bodies.now_ns // SECOND
 
 
 def test_what_a_client_does_not_say_has_a_default(bodies: Any) -> None:
-    """No service, status or dominant stage: unknown_service, ok, overhead."""
+    """Missing service, status and dominant stage become unknown_service, ok and overhead."""
     body = bodies.metrics(bodies.point(attributes=[]))
     body["resourceMetrics"][0]["resource"] = {}
     point = points(body)[0]
@@ -99,14 +99,14 @@ def test_what_a_client_does_not_say_has_a_default(bodies: Any) -> None:
 
 
 def test_an_error_type_makes_the_status_an_error(bodies: Any) -> None:
-    """A client that follows the semantic conventions says error.type, not inference.status."""
+    """The attribute error.type of the semantic conventions sets the status to error."""
     point = points(bodies.metrics(bodies.point(attributes=with_attributes(ERROR_TYPE="ValueError"))))[0]
 
     assert point.series.status == "error"
 
 
 def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
-    """Attribute values are cut at 200 characters; what cannot be shown is replaced."""
+    """Values are truncated to 200 characters, and unprintable characters are replaced."""
     attributes = with_attributes(ROUTE="/\x00\x1b" + "x" * 300, MODEL="größe")
     series = points(bodies.metrics(bodies.point(attributes=attributes)))[0].series
 
@@ -114,7 +114,7 @@ def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
 
 
 def test_numbers_are_values_too(bodies: Any) -> None:
-    """A version sent as a number is read as text."""
+    """A version that is a number becomes text."""
     attributes = [
         {"key": names.MODEL_VERSION, "value": {"intValue": "3"}},
         {"key": names.MODEL, "value": {"boolValue": True}},
@@ -125,7 +125,7 @@ def test_numbers_are_values_too(bodies: Any) -> None:
 
 
 def test_metrics_of_other_names_are_ignored(bodies: Any) -> None:
-    """A client's own metrics are neither taken nor refused, but counted."""
+    """Metrics with other names are counted as ignored, and neither stored nor refused."""
     body = bodies.metrics(bodies.point(), bodies.point(), name="http.server.duration", temporality=2)
     reader = read(body)
 
@@ -133,7 +133,7 @@ def test_metrics_of_other_names_are_ignored(bodies: Any) -> None:
 
 
 def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
-    """The points around a bad one count; the message names metric, index and fault."""
+    """An invalid point is refused with metric, index and reason; the points around it count."""
     reader = read(bodies.metrics(bodies.point(), bodies.point(count="5"), bodies.point()))
 
     assert len(reader.points) == 2
@@ -170,7 +170,7 @@ def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
     ],
 )
 def test_what_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any], reason: str) -> None:
-    """Each rule refuses the point that breaks it, and only that."""
+    """Each rule refuses exactly the points that violate it."""
     rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(**changes)))
 
     assert rejected == {reason: 1}
@@ -178,7 +178,7 @@ def test_what_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any]
 
 
 def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None:
-    """More than a day ahead, or older than names of batches are kept, tells of a wrong clock."""
+    """Points more than a day ahead, or older than the retention of batch names, are refused."""
     ahead, behind = (
         bodies.point(timeUnixNano=str(bodies.now_ns + hours * 3600 * SECOND), startTimeUnixNano="0")
         for hours in (25, -25)
@@ -190,14 +190,14 @@ def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None
 
 
 def test_an_interval_that_ends_before_it_begins_is_refused(bodies: Any) -> None:
-    """A startTimeUnixNano after timeUnixNano is no interval."""
+    """A point whose start is after its end is refused."""
     rejected, _ = refused(bodies.metrics(bodies.point(startTimeUnixNano=str(bodies.now_ns + SECOND))))
 
     assert rejected == {"time": 1}
 
 
 def test_cumulative_points_are_refused_with_the_cure(bodies: Any) -> None:
-    """Cumulative temporality refuses all points of the metric and names the setting that mends it."""
+    """Points with cumulative temporality are refused with the setting that fixes it."""
     rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(), temporality=2))
 
     assert rejected == {"temporality": 2}
@@ -205,7 +205,7 @@ def test_cumulative_points_are_refused_with_the_cure(bodies: Any) -> None:
 
 
 def test_our_metric_as_another_type_is_refused_with_the_cure(bodies: Any) -> None:
-    """A histogram with explicit bounds cannot be merged; the message names the aggregation that can."""
+    """A histogram with explicit bounds is refused with the aggregation that fixes it."""
     data = {"aggregationTemporality": 1, "dataPoints": [{"count": "1"}]}
     rejected, message = refused(bodies.request({"name": names.REQUEST_DURATION, "histogram": data}))
 
@@ -214,7 +214,7 @@ def test_our_metric_as_another_type_is_refused_with_the_cure(bodies: Any) -> Non
 
 
 def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
-    """inference.stage is what the stage metrics are about."""
+    """A point of a stage metric without inference.stage is refused."""
     rejected, message = refused(bodies.metrics(bodies.point(attributes=[]), name=names.STAGE_DURATION))
 
     assert rejected == {"stage": 1}
@@ -223,7 +223,7 @@ def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
 
 @pytest.mark.parametrize(("band", "shown"), [("3", "'3'"), ("2-4", "'2-4'"), (None, "nothing"), (7, "'7'")])
 def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
-    """Sizes are told apart by doublings only, named by their bounds: whoever sends others is told which there are."""
+    """A batch size is a bucket with doubled bounds; another value is refused with the valid ones."""
     kind = "intValue" if isinstance(band, int) else "stringValue"
     attributes = [] if band is None else [{"key": names.BATCH_BAND, "value": {kind: band}}]
     rejected, message = refused(bodies.metrics(bodies.point(attributes=attributes), name=names.BATCH_DURATION))
@@ -237,7 +237,7 @@ def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
 
 
 def test_a_number_of_tokens_is_in_a_band(bodies: Any) -> None:
-    """Prompts are longer than batches are large: their bands reach further, and nothing else is believed."""
+    """A number of tokens is a bucket, with larger bounds than batch sizes; other values are refused."""
     good, bad = (bodies.point(attributes=with_attributes(TOKEN_BAND=band)) for band in ("131072+", "1024+"))
     rejected, message = refused(bodies.metrics(bad, name=names.FIRST_TOKEN_BY_INPUT))
     reader = read(bodies.metrics(good, name=names.FIRST_TOKEN_BY_INPUT))
@@ -249,7 +249,7 @@ def test_a_number_of_tokens_is_in_a_band(bodies: Any) -> None:
 
 @pytest.mark.parametrize("stall", ["gc", "gc:", "forward", "weather:forward", ":forward"])
 def test_a_stall_has_a_cause_and_a_stage(bodies: Any, stall: str) -> None:
-    """Causes are few: whoever sends another is told which there are."""
+    """A stall has a cause from a fixed list; another value is refused with the valid ones."""
     good, bad = (bodies.point(attributes=with_attributes(STALL=each), sum=None) for each in ("gc:rerank", stall))
     rejected, message = refused(bodies.metrics(bad, name=names.STALL_TIME))
     reader = read(bodies.metrics(good, name=names.STALL_TIME))
@@ -261,7 +261,7 @@ def test_a_stall_has_a_cause_and_a_stage(bodies: Any, stall: str) -> None:
 
 
 def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
-    """The buckets of inference.stage.time are latencies and its counts microseconds: no sum is asked for or kept."""
+    """Buckets of inference.stage.time are latencies and counts are microseconds, so its sum is optional and not stored."""
     point = bodies.point(attributes=with_attributes(STAGE="forward"), count="900", sum=None)
     point["positive"]["bucketCounts"] = ["900"]
     reader = read(bodies.metrics(point, name=names.STAGE_TIME))
@@ -270,14 +270,14 @@ def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
 
 
 def test_a_point_without_values_is_nothing(bodies: Any) -> None:
-    """An empty point, and one flagged as without a value, is neither refused nor kept."""
+    """A point without values, or flagged as such, is ignored."""
     reader = read(bodies.metrics(bodies.point(()), bodies.point(flags=1, count="7")))
 
     assert (list(reader.points), reader.tally.rejected) == ([], {})
 
 
 def test_a_finer_scale_is_made_ours(bodies: Any) -> None:
-    """A point of scale 10 loses no count on its way to scale 5."""
+    """A point of scale 10 is downscaled to scale 5 without a lost count."""
     fine = Histogram(scale=10)
     fine.record(0.1, 7)
     point = points(bodies.metrics(bodies.point(**fine.to_otlp())))[0]
@@ -286,7 +286,7 @@ def test_a_finer_scale_is_made_ours(bodies: Any) -> None:
 
 
 def test_many_refusals_are_summed_up(bodies: Any) -> None:
-    """A sender that does everything wrong gets a few reasons and a number, not a book."""
+    """A message contains a few reasons and the number of refused points."""
     rejected, message = refused(bodies.metrics(*[bodies.point(count="9")] * 100))
 
     assert rejected == {"count": 100}
@@ -295,7 +295,7 @@ def test_many_refusals_are_summed_up(bodies: Any) -> None:
 
 
 def test_dropped_requests_are_added_up(bodies: Any) -> None:
-    """stagelens.requests.dropped is a delta sum over its reasons; nonsense in it is refused."""
+    """stagelens.requests.dropped is a delta sum over reasons; invalid values are refused."""
     points = [{"asInt": "3"}, {"asDouble": 2.0}, {"asInt": "-1"}, {"asDouble": "NaN"}]
     total = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": points}
     reader = read(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
@@ -305,7 +305,7 @@ def test_dropped_requests_are_added_up(bodies: Any) -> None:
 
 
 def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
-    """A sum that may fall cannot be added up."""
+    """Dropped requests as a non-monotonic sum are refused."""
     total = {"aggregationTemporality": 1, "isMonotonic": False, "dataPoints": [{"asInt": "3"}]}
     rejected, message = refused(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
 
@@ -313,7 +313,7 @@ def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
 
 
 def test_a_batch_may_not_fill_the_memory() -> None:
-    """Past half a million filled buckets the rest of a batch is refused."""
+    """Points beyond half a million non-empty buckets in a batch are refused."""
     now = time.time_ns()
     point = HistogramPoint(
         attributes={names.STAGE: "forward"},
@@ -336,7 +336,7 @@ def test_a_batch_may_not_fill_the_memory() -> None:
 
 
 def test_a_batch_adds_up_within_64_bits() -> None:
-    """Points that can each be believed are refused where the batch would no longer add up exactly."""
+    """Points are refused if the total count of a batch would exceed 64 bits."""
     now = time.time_ns()
     point = HistogramPoint(
         attributes={names.STAGE: "forward"},
