@@ -180,7 +180,7 @@ def test_a_trace_that_would_fill_the_memory_is_refused(
 
 
 def test_gzip_is_recognised_by_its_content(taking: Taking, tmp_path: Path) -> None:
-    """gzip is detected by content, whatever the file name."""
+    """Gzip is detected by content, whatever the file name."""
     file = written(tmp_path, event("user_annotation", "predict", 0, 1000))
     file.write_bytes(gzip.compress(file.read_bytes()))
 

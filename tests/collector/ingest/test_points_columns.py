@@ -1,4 +1,4 @@
-"""Points judged all at once mean what they mean when each is judged by itself, however they were sent."""
+"""Reading points as columns gives the same result as reading each point alone, in any encoding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = time.time_ns()
 SECONDS = 1_000_000_000
 WINDOW = TimeWindow(NOW // SECONDS - 86_400, NOW // SECONDS + 86_400)
 UINT64 = st.integers(0, 2**64 - 1)
-# Fields of a point, and what may stand there instead of what is right.
+# Fields of a point, and invalid values for them.
 CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "start_time_unix_nano": st.sampled_from([0, 1, NOW + 1, NOW + 90_000 * SECONDS]) | UINT64,
     "time_unix_nano": st.sampled_from([0, NOW - 90_000 * SECONDS, NOW - 11 * SECONDS]) | UINT64,
@@ -44,7 +44,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
-    """A point that is right, with a few of its fields changed, or none."""
+    """Generate a valid point with some fields changed."""
     histogram = Histogram(draw(st.sampled_from([5, 5, 5, 3, -10, 8])))
     for value in draw(st.lists(st.floats(0.1, 10) | st.just(0.0), max_size=6)):
         histogram.record(value, draw(st.sampled_from([1, 2, 130, 70_000])))
@@ -57,7 +57,7 @@ def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
         scale=histogram.scale,
         zero_count=histogram.zero,
     )
-    # A sum at the edge of what its buckets allow.
+    # A sum at the limit that its buckets permit.
     point.sum *= draw(st.sampled_from([1.0, 1.0, 1.05, 1 / 1.05, 1.0499999999, 1.2]))
     point.positive.offset = said["positive"]["offset"]
     counts = [int(count) for count in said["positive"]["bucketCounts"]]
@@ -93,7 +93,7 @@ METRICS = st.lists(
 
 
 def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> ExportMetricsServiceRequest:
-    """A request with *metrics*."""
+    """Generate a request with *metrics*."""
     request = ExportMetricsServiceRequest()
     for name, found in metrics:
         data = request.resource_metrics.add().scope_metrics.add().metrics.add(name=name).exponential_histogram
@@ -103,14 +103,14 @@ def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> 
 
 
 def said(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list[str]]:
-    """What of *export* is believed, in no order, and what is said about the rest."""
+    """Return the accepted points of *export*, unordered, and the message about the others."""
     reader = PointReader(WINDOW)
     reader.read(export)
     return said_by(reader)
 
 
 def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
-    """What *reader* believed, in no order, and what it says about the rest."""
+    """Return the points accepted by *reader*, unordered, and the message about the others."""
     rejected = {str(reason): count for reason, count in reader.tally.rejected.items()}
     return sorted(map(repr, reader.points)), rejected, reader.tally.messages
 
@@ -120,7 +120,7 @@ def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
 def test_at_once_and_one_by_one_are_the_same(
     monkeypatch: pytest.MonkeyPatch, metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]
 ) -> None:
-    """The same points are believed, and the same reasons given, of protobuf and of JSON."""
+    """The same points are accepted with the same messages, in protobuf and in JSON."""
     request = exported(metrics)
     body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
     encodings: list[Callable[[], list[ResourceMetrics]]] = [
@@ -141,7 +141,7 @@ def test_at_once_and_one_by_one_are_the_same(
 def test_exports_read_together_are_read_as_alone(
     sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
 ) -> None:
-    """What of an export is believed, and what is said about it, has nothing to do with others; nor has its encoding."""
+    """Exports read together have the same accepted points and messages as alone, in any encoding."""
     exports: list[list[ResourceMetrics]] = []
     for request in map(exported, sent):
         body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
@@ -155,7 +155,7 @@ def test_exports_read_together_are_read_as_alone(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A serialized point with bytes changed, cut out or put in."""
+    """Generate a serialized point with bytes changed, removed or inserted."""
     point = bytearray(draw(data_points()).SerializeToString()[:150])
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(point)))
@@ -166,7 +166,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
 def test_damaged_points_end_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
-    """Whatever the bytes are, nothing but a WireError is raised, and no point becomes another beside a broken one."""
+    """For any bytes only a WireError is raised, and other points are unaffected."""
     body = _body(*found)
     at_once = said_or_malformed(body)
     with monkeypatch.context() as patch:
@@ -176,7 +176,7 @@ def test_damaged_points_end_alike(monkeypatch: pytest.MonkeyPatch, found: list[b
 
 
 def said_or_malformed(body: bytes) -> object:
-    """What is said of *body*, or that it is none."""
+    """Return the message about *body*, or that it is malformed."""
     try:
         return said(protobuf_encoding.read_metrics(body))
     except WireError:
@@ -185,7 +185,7 @@ def said_or_malformed(body: bytes) -> object:
 
 @pytest.mark.parametrize("count", [b"\x81" + b"\x80" * 9 + b"\0", b"\x80" * 10 + b"\0", b"\x81" + b"\x80" * 8 + b"\0"])
 def test_a_count_of_more_than_ten_bytes_is_none(count: bytes) -> None:
-    """As any parser of protobuf has it; one of ten is written strangely, and counts."""
+    """A varint of more than ten bytes is malformed, as in other protobuf parsers; a non-minimal one of ten counts."""
     counts = b"\x12" + bytes([len(count)]) + count
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
     found = said_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
@@ -194,7 +194,7 @@ def test_a_count_of_more_than_ten_bytes_is_none(count: bytes) -> None:
 
 
 def test_points_as_encoders_write_them_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is right passes as a column: reading it point by point would take twenty times as long."""
+    """Points in the usual encoding are read as columns, which is twenty times faster than one by one."""
     monkeypatch.setattr(protobuf_encoding, "read_point", None)
     histogram = Histogram()
     for value in (0.0, 0.001, 0.002, 5.0):
@@ -233,7 +233,7 @@ def test_points_as_encoders_write_them_are_not_read_one_by_one(monkeypatch: pyte
     ids=["another order", "not packed", "a long length", "a long number", "twice"],
 )
 def test_points_as_nobody_writes_them_are_read(as_written: bytes, otherwise: bytes | None) -> None:
-    """Fields in another order, counts that are not packed, long varints: all of it is protobuf, and means the same."""
+    """Points in unusual but valid encodings (field order, unpacked counts, long varints) are read correctly."""
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=3, sum=3.0, scale=5)
     point.positive.offset = -1
     point.positive.bucket_counts.append(3)
@@ -248,7 +248,7 @@ def test_points_as_nobody_writes_them_are_read(as_written: bytes, otherwise: byt
 
 
 def _body(*found: bytes) -> bytes:
-    """A request of a metric with these points."""
+    """Return a request of a metric with *points*."""
     data = _nested(10, b"".join(_nested(1, point) for point in found) + b"\x10\x01")
     return _nested(1, _nested(2, _nested(2, _nested(1, names.REQUEST_DURATION.encode()) + data)))
 

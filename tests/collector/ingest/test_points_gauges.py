@@ -1,4 +1,4 @@
-"""What machines do, on the wire: our agent's own words come back as they were said, and other programs' where they fit."""
+"""Machine metrics in OTLP: exact for the Stagelens agent, and supported for other programs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _place(reading: Reading) -> str:
 
 
 def judged(media_type: str, body: bytes) -> pipeline.Export:
-    """What the collector makes of *body*."""
+    """Return the result of the collector for *body*."""
     return pipeline.validate_metrics([pipeline.parse_metrics(media_type, body, "a:1", None)], TimeWindow(0, NOW + 60))[
         0
     ]
 
 
 def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> pipeline.Export:
-    """What it makes of a metric of some other program."""
+    """Return the result for a metric of another program."""
     about = [
         {"key": key, "value": {"intValue": value} if isinstance(value, int) else {"stringValue": value}}
         for key, value in (RESOURCE if resource is None else resource).items()
@@ -60,7 +60,7 @@ def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> p
 
 
 def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[str, Any]:
-    """A data point, of so many seconds."""
+    """Return a data point over a number of seconds."""
     return {
         "asDouble": value,
         "startTimeUnixNano": str(int((NOW - seconds) * NS)) if seconds else "0",
@@ -72,7 +72,7 @@ def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[st
 
 
 def kept(found: pipeline.Export) -> dict[str, float]:
-    """What is to be written, by its name in the store."""
+    """Return the stored values by name."""
     assert {point.metric for point in found.batch.points} <= {HARDWARE}
     return {point.stage: point.histogram.sum for point in found.batch.points}
 
@@ -80,7 +80,7 @@ def kept(found: pipeline.Export) -> dict[str, float]:
 @settings(deadline=None, max_examples=30)
 @given(readings, st.integers(1, 100))
 def test_what_an_agent_read_is_what_is_stored(sent: list[Reading], seconds: int) -> None:
-    """Every value once, at its place, in the bucket of the middle of the export; rates per second again."""
+    """Every value of an agent is stored once, in the bucket of the middle of the export, with rates per second."""
     interval = ExportInterval((NOW - seconds) * NS, NOW * NS)
     body = gzip.decompress(Encoder(RESOURCE, lambda: None).metrics(interval, {}, {}, sent))
     found = judged("application/x-protobuf", body)
@@ -91,14 +91,14 @@ def test_what_an_agent_read_is_what_is_stored(sent: list[Reading], seconds: int)
 
 
 def test_modes_of_the_same_are_added_up() -> None:
-    """As OpenTelemetry's instrumentation of the system sends them: user and system time are one CPU."""
+    """User and system time of OpenTelemetry's system metrics add up to one CPU value."""
     gauge = {"dataPoints": [number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system")]}
 
     assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
 
 
 def test_a_sum_that_goes_up_and_down_is_what_it_is_now() -> None:
-    """Its interval began with its process: it says nothing of the time."""
+    """A non-monotonic sum is a current value, whatever its start time."""
     points = [number(3e9, seconds=86_400)]
     found = foreign({"name": MEMORY.metric, "sum": {"dataPoints": points, "aggregationTemporality": 2}})
 
@@ -115,7 +115,7 @@ def test_a_sum_that_goes_up_and_down_is_what_it_is_now() -> None:
     ],
 )
 def test_a_place_is_called_by_what_tells_it_apart(resource: dict[str, Any], where: str) -> None:
-    """The pod before its node, and an instance where there is no number of a process."""
+    """A replica is identified by its pod before its node, and by an instance id if there is no process id."""
     gauge = {"dataPoints": [number(0.5)]}
 
     assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge}, {"service.name": "shop", **resource})) == {
@@ -133,28 +133,28 @@ def test_a_place_is_called_by_what_tells_it_apart(resource: dict[str, Any], wher
     ],
 )
 def test_what_comes_otherwise_is_passed_over(metric: dict[str, Any]) -> None:
-    """A counter that is cumulative may be right for somebody else: it is no mistake, and it is not kept."""
+    """A cumulative counter is ignored without an error."""
     found = foreign(metric)
 
     assert (kept(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
 
 
 def test_a_host_that_tells_of_all_its_processes_fills_no_store() -> None:
-    """Without the name of a service they are nobody's."""
+    """Host metrics without a service name are ignored."""
     found = foreign({"name": CPU_SHARE.metric, "gauge": {"dataPoints": [number(0.5)]}}, {"host.name": "web-1"})
 
     assert (kept(found), found.tally.ignored) == ({}, 1)
 
 
 def test_what_encodes_on_a_gpu_is_not_what_computes() -> None:
-    """As others tell it: task by task."""
+    """GPU utilization of encoders is separate from that of compute."""
     points = [number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder", "decoder")]
 
     assert kept(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
 
 
 def test_directions_that_are_not_known_are_left_out() -> None:
-    """PCIe has two."""
+    """Unknown values of the PCIe direction are ignored."""
     points = [number(1000, 10, network_io_direction=way, hw_id="gpu0") for way in ("receive", "sideways")]
     found = foreign(
         {"name": PCIE_IN.metric, "sum": {"dataPoints": points, "aggregationTemporality": 1, "isMonotonic": True}}
@@ -165,7 +165,7 @@ def test_directions_that_are_not_known_are_left_out() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, "NaN", "Infinity", 1e30])
 def test_a_number_that_cannot_be_is_refused_and_named(value: float | str) -> None:
-    """Its neighbours count."""
+    """An impossible value is refused by name, and other points count."""
     gauge = {"dataPoints": [number(value), number(0.5)]}
     found = foreign({"name": CPU_SHARE.metric, "gauge": gauge})
 
@@ -174,7 +174,7 @@ def test_a_number_that_cannot_be_is_refused_and_named(value: float | str) -> Non
 
 
 def test_a_metric_with_endless_points_is_cut() -> None:
-    """No machine has thousands of GPUs."""
+    """The number of points of a metric is limited, because a machine has few GPUs."""
     points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10)]
     found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
 
@@ -182,5 +182,5 @@ def test_a_metric_with_endless_points_is_cut() -> None:
 
 
 def test_metrics_of_one_name_come_in_one_way() -> None:
-    """What decides how a metric is read is its name."""
+    """A metric name determines the way in which its points are read."""
     assert all(len({each.kind for each in found}) == 1 for found in BY_METRIC.values())

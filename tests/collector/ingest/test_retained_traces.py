@@ -1,4 +1,4 @@
-"""Retained traces: put together from spans, believed or refused as a whole."""
+"""Retained traces: assembled from spans, and accepted or refused completely."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAGES = {"queue": 30_000_000, "forward": 50_000_000, "overhead": 1_234_567}
 
 
 def read(body: dict[str, Any]) -> RetainedTraceReader:
-    """Read *body* with the window the collector has by default."""
+    """Parse *body* with the default time window."""
     now = int(time.time())
     reader = RetainedTraceReader(TimeWindow(now - 86_400, now + 86_400))
     reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).kept)
@@ -30,7 +30,7 @@ def read(body: dict[str, Any]) -> RetainedTraceReader:
 
 
 def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
-    """Duration, stages, series and reason come from the root; children become intervals relative to its start."""
+    """Duration, stages, series and reason are from the root; children become intervals relative to its start."""
     trace = read(bodies.spans(*bodies.trace(STAGES))).traces[0]
 
     assert (trace.trace_id, trace.span_id, trace.duration_ns, trace.because, trace.dominant) == (
@@ -51,14 +51,14 @@ def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
 
 
 def test_the_order_of_spans_does_not_matter(bodies: Any) -> None:
-    """An exporter may send children before their root."""
+    """Children may arrive before their root."""
     spans = bodies.trace(STAGES)
 
     assert read(bodies.spans(*reversed(spans))).traces == read(bodies.spans(*spans)).traces
 
 
 def test_an_error_status_makes_an_error_of_a_trace_that_does_not_say(bodies: Any) -> None:
-    """Without inference.status the span's own status decides."""
+    """Without inference.status, the status of the span decides."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"] = [pair for pair in root["attributes"] if pair["key"] != names.STATUS]
     root["status"] = {"code": 2}
@@ -67,7 +67,7 @@ def test_an_error_status_makes_an_error_of_a_trace_that_does_not_say(bodies: Any
 
 
 def test_the_largest_stage_dominates_also_where_that_is_nobodys_time(bodies: Any) -> None:
-    """Of equal ones a stage with a name does."""
+    """The largest stage dominates, including the unattributed time; of equal ones a named stage does."""
     most = read(bodies.spans(bodies.trace({"queue": 1, "overhead": 9})[0])).traces[0]
     half = read(bodies.spans(bodies.trace({"queue": 9, "overhead": 9})[0])).traces[0]
 
@@ -75,7 +75,7 @@ def test_the_largest_stage_dominates_also_where_that_is_nobodys_time(bodies: Any
 
 
 def test_requests_of_one_distributed_trace_are_told_apart(bodies: Any) -> None:
-    """Two roots with one trace id are two kept requests, each with its own intervals."""
+    """Two roots with one trace id are two traces, each with its intervals."""
     outer = bodies.trace({"dependency": 50, "overhead": 1})
     inner = bodies.trace({"forward": 40, "overhead": 2})
     for span in inner:
@@ -104,7 +104,7 @@ def test_requests_of_one_distributed_trace_are_told_apart(bodies: Any) -> None:
     ],
 )
 def test_a_root_that_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any], reason: Reason) -> None:
-    """Each rule about the root refuses its trace and names it."""
+    """Each rule about the root refuses the trace and names it."""
     root = bodies.trace({"forward": 5})[0] | changes
     reader = read(bodies.spans(root))
 
@@ -125,7 +125,7 @@ def test_a_root_that_cannot_be_believed_is_refused(bodies: Any, changes: dict[st
     ],
 )
 def test_stages_must_add_up(bodies: Any, key: str, value: dict[str, Any], reason: Reason) -> None:
-    """Stage times that are no nanoseconds, or do not add up to the duration, refuse the trace."""
+    """A trace is refused if its stage times are not nanoseconds or do not add up to its duration."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"].append({"key": names.STAGE_SELF_PREFIX + key, "value": value})
     reader = read(bodies.spans(root))
@@ -134,7 +134,7 @@ def test_stages_must_add_up(bodies: Any, key: str, value: dict[str, Any], reason
 
 
 def test_a_bad_trace_is_refused_alone(bodies: Any) -> None:
-    """The trace beside a bad one is kept; every span of the bad one counts as refused."""
+    """A valid trace beside a refused one is stored; every span of the refused one counts."""
     bad = bodies.trace(STAGES, trace_id="cd" * 16)
     bad[0]["endTimeUnixNano"] = bodies.now_ns
     reader = read(bodies.spans(*bodies.trace(STAGES), *bad))
@@ -146,7 +146,7 @@ def test_a_bad_trace_is_refused_alone(bodies: Any) -> None:
 
 @pytest.mark.parametrize("parent", ["", "09" * 8, "0000000000000002"])
 def test_a_span_that_leads_to_no_root_refuses_its_trace(bodies: Any, parent: str) -> None:
-    """No parent, an unknown one, or a circle of parents: the trace is not whole."""
+    """A trace with a missing parent or a circle of parents is refused."""
     spans = bodies.trace({"forward": 5})
     spans[1]["parentSpanId"] = parent
 
@@ -154,7 +154,7 @@ def test_a_span_that_leads_to_no_root_refuses_its_trace(bodies: Any, parent: str
 
 
 def test_a_child_without_a_stage_is_a_request_inside_the_request(bodies: Any) -> None:
-    """It is kept under its name."""
+    """A child without a stage is stored as a nested request under its name."""
     spans = bodies.trace({"forward": 5})
     spans[1] |= {"name": "rerank", "attributes": []}
     (trace,) = read(bodies.spans(*spans)).traces
@@ -163,7 +163,7 @@ def test_a_child_without_a_stage_is_a_request_inside_the_request(bodies: Any) ->
 
 
 def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
-    """An interval of a stage that cannot be shown refuses its trace."""
+    """A trace with an invalid stage name is refused."""
     spans = bodies.trace({"forward": 5})
     spans[1]["attributes"] = [{"key": names.STAGE, "value": {"intValue": 7}}]
 
@@ -171,14 +171,14 @@ def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
 
 
 def test_a_span_id_that_comes_twice_refuses_the_trace(bodies: Any) -> None:
-    """Two spans with one id cannot be told apart."""
+    """A trace with a duplicate span id is refused."""
     spans = bodies.trace({"forward": 5})
 
     assert read(bodies.spans(*spans, spans[1])).tally.rejected == {Reason.IDS: 3}
 
 
 def test_a_chain_of_spans_is_followed_once() -> None:
-    """A chain of parents as long as a trace may be is put together in linear time; a longer one is refused."""
+    """A chain of parents of the maximum length is processed in linear time; a longer one is refused."""
 
     def chain(length: int) -> RetainedTraceReader:
         now = time.time_ns()
@@ -206,7 +206,7 @@ def test_a_chain_of_spans_is_followed_once() -> None:
 
 
 def test_a_batch_has_a_limited_number_of_traces() -> None:
-    """Past five thousand traces the rest of a batch is refused."""
+    """Traces beyond five thousand in a batch are refused."""
     now = time.time_ns()
     spans = [
         RetainedSpan(
@@ -228,14 +228,14 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
 
 
 def test_what_went_through_the_users_own_sdk_is_not_taken_again(bodies: Any) -> None:
-    """Our kept traces reach the collector a second time where the user's SDK exports to it."""
+    """Traces that arrive again through the user's SDK are not stored again."""
     body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
 
     assert (read(body).traces, read(body).tally.rejected) == ([], {})
 
 
 def test_attributes_are_safe_to_store(bodies: Any) -> None:
-    """Long texts are cut, unprintable characters replaced, infinities become text, and there are not too many."""
+    """Attributes are limited in number and length, without unprintable characters, and infinities become text."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"] += [
         {"key": "long", "value": {"stringValue": "x" * 1000}},
@@ -252,7 +252,7 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
 def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
-    """Whatever the stages are, when they add up the trace is kept as it came."""
+    """A trace whose stages add up is stored unchanged."""
     now = time.time_ns()
     attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
     attributes |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
@@ -273,7 +273,7 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
 
 
 def load(bodies: Any, **changes: Any) -> dict[str, Any]:
-    """A phase of a cold start, as an agent sends it."""
+    """Return a phase of a cold start in the format of an agent."""
     span = bodies.trace({"forward": 5_000_000_000})[0]
     said = {names.LOAD_PHASE: "read", names.LOAD_OWN: 4_000_000_000, names.MODEL: "resnet", **changes}
     span["attributes"] = [
@@ -285,7 +285,7 @@ def load(bodies: Any, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_phase_of_a_cold_start_is_no_kept_request(bodies: Any) -> None:
-    """It may stand beside one in the same export; its process may have been idle for a month since."""
+    """A phase of a cold start is not a trace; it may be a month old and in the same export as a trace."""
     found = read(bodies.spans(load(bodies), *bodies.trace(STAGES)))
     month = 30 * 86_400 * 1_000_000_000
     old = load(bodies)
@@ -309,7 +309,7 @@ def test_a_phase_of_a_cold_start_is_no_kept_request(bodies: Any) -> None:
     [{names.LOAD_PHASE: "rest"}, {names.LOAD_OWN: 5_000_000_001}, {names.LOAD_OWN: -1}, {names.LOAD_OWN: None}],
 )
 def test_a_phase_that_cannot_be_is_refused_alone(bodies: Any, wrong: dict[str, Any]) -> None:
-    """One that nobody knows, or of which more was its own than there was."""
+    """A phase with an unknown name, or with more own time than its duration, is refused."""
     found = read(bodies.spans(load(bodies, **wrong), *bodies.trace(STAGES)))
 
     assert (found.loads, len(found.traces), sum(found.tally.rejected.values())) == ([], 1, 1)

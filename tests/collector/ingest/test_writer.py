@@ -1,4 +1,4 @@
-"""A store that cannot commit, for a while or at all: what senders are told, and what is never lost."""
+"""Writer: responses while the store fails, and no loss of acknowledged batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stagelens.store import Store
 
 
 def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:
-    """When as many batches wait as may, the next is answered 429 with Retry-After; the waiting ones are not lost."""
+    """With a full queue, a batch gets 429 with Retry-After, and waiting batches are written."""
     served = serve_slow(queue_batches=2)
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -35,7 +35,7 @@ def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any,
 def test_a_transaction_is_bounded_however_small_its_batches_are(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """Signs of life carry no points and still take a row each."""
+    """The size of a transaction is limited also for batches without points, which need a row each."""
     monkeypatch.setattr(writer, "MAX_ROWS_A_COMMIT", 2)
     served = serve_slow()
     slow.open.clear()
@@ -50,7 +50,7 @@ def test_a_transaction_is_bounded_however_small_its_batches_are(
 
 
 def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """Large batches fill the queue before it is long."""
+    """The queue is limited by bytes."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     served = serve_slow(queue_bytes=int(len(body) * 1.5))
     slow.open.clear()
@@ -66,7 +66,7 @@ def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) ->
 def test_what_a_failing_store_could_not_take_is_kept_and_written_later(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While commits fail senders get 503 and the reason; afterwards the batch is written, and its retry counts nothing."""
+    """While commits fail senders get 503 with a reason; later the batch is written, and its retry does not count."""
     served = serve_slow()
     slow.failure = StoreError("cannot write to stagelens.db: the disk is full")
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -88,7 +88,7 @@ def test_what_a_failing_store_could_not_take_is_kept_and_written_later(
 def test_a_commit_that_takes_too_long_is_answered_before_the_sender_gives_up(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender gets 503 while the batch stays queued; it is counted once, whoever wins."""
+    """If a commit takes too long the sender gets 503 and the batch stays queued; with the retry it counts once."""
     served = serve_slow()
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -104,7 +104,7 @@ def test_a_commit_that_takes_too_long_is_answered_before_the_sender_gives_up(
 
 
 def test_a_buffer_that_is_full_while_the_store_fails_is_a_503(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """It is the store that is at fault then, not the sender's haste."""
+    """A full queue while the store fails is a 503 and not a 429."""
     served = serve_slow(queue_batches=1)
     slow.failure = StoreError("locked")
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -118,7 +118,7 @@ def test_a_buffer_that_is_full_while_the_store_fails_is_a_503(serve_slow: Any, s
 def test_a_batch_that_breaks_the_store_is_dropped_alone(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
-    """An unexpected error is pinned to the batch that causes it; those that shared its transaction get through."""
+    """A batch that causes an unexpected error is dropped, and others of its transaction are written."""
     served = serve_slow()
     slow.broken_by = "metrics:bad"
     slow.open.clear()
@@ -139,7 +139,7 @@ def test_a_batch_that_breaks_the_store_is_dropped_alone(
 def test_maintenance_survives_its_errors(
     serve_slow: Any, slow: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failing roll-up is logged once, shows on /healthz and /metrics, and is forgotten when it works again."""
+    """A failed rollup is logged once and shown on /healthz and /metrics until it succeeds."""
     slow.maintenance_failure = StoreError("read-only")
     served = serve_slow()
     until(lambda: served.metric("stagelens_collector_maintenance_failures_total") >= 3)
@@ -156,7 +156,7 @@ def test_maintenance_survives_its_errors(
 def test_a_database_that_is_locked_for_a_while_loses_nothing(
     store: Store, served: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
-    """Another process that holds SQLite's write lock delays the commit; nothing is lost or counted twice."""
+    """While another process holds the write lock of SQLite, commits wait, and nothing is lost or counted twice."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     other = sqlite3.connect(str(store.engine.url.database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -170,7 +170,7 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing(
 
 
 def test_a_full_disk_heals(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
-    """SQLite's own "disk is full" is answered with 503; once there is room the buffered batch is in the store."""
+    """SQLite's "disk is full" error is a 503, and after space is freed the queued batch is written."""
     many = [bodies.point(tuple(0.001 * 1.1**step for step in range(60)))] * 200
     for number, point in enumerate(many):
         many[number] = point | {"timeUnixNano": str(bodies.now_ns - number * 100 * 10**9), "startTimeUnixNano": "0"}

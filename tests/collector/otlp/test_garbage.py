@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a 2xx or a 4xx, and nothing but a 200 changes the store."""
+"""Any request is answered with 2xx or 4xx, and only a 200 changes the store."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ VALUES = st.recursive(
 
 
 def places(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The ways to every value inside *node*."""
+    """Return the paths to all values in *node*."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     return [way, *(place for key, value in items for place in places(value, (*way, key)))][0 if way else 1 :]
 
 
 @st.composite
 def broken_json(draw: st.DrawFn, signal: Signal) -> bytes:
-    """A valid request with a few values replaced, dropped or doubled."""
+    """Generate a valid request with some values replaced, removed or duplicated."""
     root = copy.deepcopy(VALID[signal])
     for _ in range(draw(st.integers(1, 3))):
         where = places(root)
@@ -135,7 +135,7 @@ def broken_json(draw: st.DrawFn, signal: Signal) -> bytes:
 
 @st.composite
 def broken_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A valid body with bytes changed, cut out or put in."""
+    """Generate a valid body with bytes changed, removed or inserted."""
     body = bytearray(whole)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(body)))
@@ -153,7 +153,7 @@ def broken_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Signal, str, bytes]:
-    """A request that may be anything from right to garbage."""
+    """Generate a request between valid and random bytes."""
     signal = draw(SIGNALS)
     match draw(st.sampled_from(["garbage", "json", "json bytes", "protobuf bytes"])):
         case "garbage":
@@ -168,10 +168,10 @@ def requests(draw: st.DrawFn) -> tuple[Signal, str, bytes]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, httpx.Client]]:
-    """A collector for all examples, its store and a client."""
+    """Collector for all examples, with its store and a client."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
     with pytest.MonkeyPatch.context() as patch:
-        # Nothing but a request changes the store: what was taken is neither folded nor rolled up meanwhile.
+        # Only requests change the store: background processing and rollups are disabled.
         patch.setattr(serve, "_FOLD_SECONDS", 3600.0)
         collector = Collector(CollectorConfig(port=0, max_inflated_bytes=100_000), store, maintenance_seconds=3600.0)
     collector.start()
@@ -183,7 +183,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, h
 
 
 def rows(store: Store) -> list[int]:
-    """How many rows the tables have that a request may write to."""
+    """Return the number of rows in the tables that a request may write to."""
     with store.engine.connect() as connection:
         tables = ("points", "traces", "batches", "series", "events")
         return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
@@ -192,7 +192,7 @@ def rows(store: Store) -> list[int]:
 @settings(max_examples=300, deadline=None)
 @given(requests())
 def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal, str, bytes]) -> None:
-    """No input makes the decoder raise anything else, and a batch it makes can be stored."""
+    """For any input the decoder returns a batch that can be stored, or raises a WireError."""
     signal, media_type, body = request
     try:
         export = read_export(signal, media_type, body, None, TimeWindow(0, 2**40), READER)
@@ -208,7 +208,7 @@ def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal,
 def test_anything_is_answered_and_only_a_200_changes_the_store(
     served: tuple[Store, httpx.Client], request: tuple[Signal, str, bytes]
 ) -> None:
-    """Over HTTP: a 2xx or a 4xx with a reason, and no row more unless it is a 200."""
+    """Over HTTP any body gets a 2xx, or a 4xx with a reason; without a 200 no row is added."""
     store, client = served
     signal, media_type, body = request
     before = rows(store)
@@ -232,7 +232,7 @@ def test_anything_is_answered_and_only_a_200_changes_the_store(
 def test_any_envelope_is_answered(
     served: tuple[Store, httpx.Client], *, path: str, body: bytes, encoding: str, media_type: str, name: str | None
 ) -> None:
-    """Whatever the headers say about a body, the answer is a 200 or a 4xx."""
+    """Any headers of a body give a 200 or a 4xx."""
     store, client = served
     before = rows(store)
     headers = {"content-type": media_type, "content-encoding": encoding}
@@ -248,7 +248,7 @@ def test_any_envelope_is_answered(
 @settings(max_examples=100, deadline=None)
 @given(broken_bytes(gzip.compress(json.dumps(METRICS).encode())))
 def test_inflating_anything_ends_in_a_body_or_a_wire_error(body: bytes) -> None:
-    """No gzip stream inflates past the limit or raises anything but a WireError."""
+    """Any gzip stream is decompressed up to the limit, or raises a WireError."""
     try:
         inflated = inflate(body, "gzip", 10_000)
     except WireError:

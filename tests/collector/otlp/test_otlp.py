@@ -1,4 +1,4 @@
-"""Reading OTLP: both encodings say the same, and what is not OTLP is refused with a reason."""
+"""OTLP parser: both encodings are equal, and invalid input is an error with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 UINT64 = st.integers(0, 2**64 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
-DOUBLE = st.floats(allow_nan=False)  # NaN is read, but equals nothing
+DOUBLE = st.floats(allow_nan=False)  # NaN is accepted, but is not equal to itself
 
 
 @st.composite
@@ -81,12 +81,12 @@ def metrics_requests(draw: st.DrawFn) -> ExportMetricsServiceRequest:
 
 
 def as_json(request: ExportMetricsServiceRequest) -> bytes:
-    """Protobuf's own JSON mapping, with what OTLP does differently."""
+    """Return protobuf's JSON mapping with the differences of OTLP."""
     return json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
 
 
 def read_whole(body: bytes) -> list[ResourceMetrics]:
-    """Read protobuf, the points as well, their counts as lists, so that they compare."""
+    """Parse protobuf including its points, with counts as lists, for comparison."""
     read = protobuf_encoding.read_metrics(body)
     for item in read:
         for metric in item.metrics:
@@ -98,14 +98,14 @@ def read_whole(body: bytes) -> list[ResourceMetrics]:
 @settings(deadline=None)
 @given(metrics_requests())
 def test_metrics_read_the_same_from_both_encodings(request: ExportMetricsServiceRequest) -> None:
-    """Whatever a metrics request says, it says in protobuf and in JSON alike."""
+    """A metrics request has the same content in protobuf and in JSON."""
     binary = read_whole(request.SerializeToString())
 
     assert json_encoding.read_metrics(as_json(request)) == binary
 
 
 def test_integers_come_as_strings_or_numbers(bodies: Any) -> None:
-    """64-bit integers are read from strings, numbers and numbers with a zero fraction."""
+    """64-bit integers are parsed from strings, numbers and numbers with a zero fraction."""
     forms = [
         bodies.point(count="1", timeUnixNano="7", positive={"offset": -1, "bucketCounts": ["1"]}),
         bodies.point(count=1, timeUnixNano=7, positive={"offset": "-1", "bucketCounts": [1]}),
@@ -117,7 +117,7 @@ def test_integers_come_as_strings_or_numbers(bodies: Any) -> None:
 
 
 def test_unknown_fields_are_passed_over(bodies: Any) -> None:
-    """A field nobody knows, at any level, changes nothing, whatever its type."""
+    """An unknown field of any type at any level changes nothing."""
     plain = bodies.metrics(bodies.point())
     strange = bodies.metrics(bodies.point(exemplars="?", novelty=[{}], min=None))
     strange["resourceMetrics"][0]["schemaUrl"] = strange["extra"] = 7
@@ -129,7 +129,7 @@ def test_unknown_fields_are_passed_over(bodies: Any) -> None:
 
 @pytest.mark.parametrize("empty", ["{}", '{"resourceMetrics": null}', '{"resourceMetrics": []}'])
 def test_an_empty_request_is_valid(empty: str) -> None:
-    """A request without metrics says nothing, and nothing is wrong with that."""
+    """A request without metrics is valid."""
     assert json_encoding.read_metrics(empty.encode()) == []
 
 
@@ -155,7 +155,7 @@ def test_an_empty_request_is_valid(empty: str) -> None:
     ],
 )
 def test_what_is_not_otlp_json_is_refused_with_a_reason(body: bytes, reason: str) -> None:
-    """Malformed JSON and fields of the wrong type raise a WireError that says what is wrong."""
+    """Malformed JSON and fields of the wrong type raise a WireError with a reason."""
     with pytest.raises(WireError, match=reason):
         json_encoding.read_metrics(body)
 
@@ -186,7 +186,7 @@ def test_what_is_not_otlp_json_is_refused_with_a_reason(body: bytes, reason: str
     ],
 )
 def test_a_field_of_the_wrong_type_is_named(bodies: Any, field: str, value: object) -> None:
-    """A point with a field of the wrong type is malformed, whatever the field."""
+    """A point with a field of the wrong type is malformed, and the field is named."""
     body = json.dumps(bodies.metrics(bodies.point(**{field: value}))).encode()
     with pytest.raises(WireError, match="must be"):
         json_encoding.read_metrics(body)
@@ -194,19 +194,19 @@ def test_a_field_of_the_wrong_type_is_named(bodies: Any, field: str, value: obje
 
 @pytest.mark.parametrize("element", [b"{}", b"[]", b"1"])
 def test_json_of_countless_elements_is_too_large(element: bytes) -> None:
-    """A small body that would fill the memory once parsed is refused before it is."""
+    """A small body with many JSON elements is refused before parsing, which would exhaust the memory."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         json_encoding.read_metrics(b'{"resourceMetrics":[' + (element + b",") * 2_100_000 + b"{}]}")
 
 
 def test_protobuf_of_countless_messages_is_too_large() -> None:
-    """A request of empty messages, two bytes each, is refused before it becomes objects of ours."""
+    """A request of many empty messages, two bytes each, is refused before objects are created."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(b"\x0a\x00" * 250_001)
 
 
 def test_protobuf_of_countless_points_is_too_large() -> None:
-    """Nor need points that are left as bytes be built to be counted."""
+    """Points are counted without parsing them."""
     metric = _field(10, b"\x0a\x00" * 600_000)
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(_field(1, _field(2, _field(2, metric))))
@@ -214,7 +214,7 @@ def test_protobuf_of_countless_points_is_too_large() -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_protobuf_of_countless_numbers_is_too_large(packed: bool) -> None:
-    """So is one of bucket counts without end, packed or each as a field of its own."""
+    """A request of many bucket counts, packed or separate, is refused."""
     counts = _field(2, bytes(2_100_000)) if packed else b"\x10\x00" * 2_100_000
     metric = _field(10, _field(1, _field(8, counts)))
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
@@ -222,7 +222,7 @@ def test_protobuf_of_countless_numbers_is_too_large(packed: bool) -> None:
 
 
 def test_a_large_protobuf_body_is_read_whole() -> None:
-    """Size alone is no fault: a large body within the limits reads like a small one."""
+    """A large body within the limits is parsed like a small one."""
     request = ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=names.STAGE_TIME)
     for _ in range(5000):
@@ -239,7 +239,7 @@ def test_a_large_protobuf_body_is_read_whole() -> None:
 @settings(deadline=None, max_examples=25)
 @given(st.binary(max_size=200))
 def test_the_walk_over_a_large_body_ends(garbage: bytes) -> None:
-    """Whatever a large body holds, it is read or refused."""
+    """Any large body is parsed or refused."""
     try:
         protobuf_encoding.read_metrics(garbage * (WALKED_BYTES // max(len(garbage), 1) + 1))
     except WireError:
@@ -262,7 +262,7 @@ def test_protobuf_text_that_is_no_utf8_is_refused() -> None:
 
 
 def test_protobuf_nested_without_end_is_refused() -> None:
-    """An attribute of lists of lists, ten thousand deep, is refused instead of followed."""
+    """An attribute of lists nested ten thousand deep is refused."""
     value = b""
     for _ in range(10_000):
         value = _field(5, _field(1, value))

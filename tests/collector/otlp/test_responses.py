@@ -1,4 +1,4 @@
-"""Failures as google.rpc.Status."""
+"""Error responses as google.rpc.Status."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stagelens.collector.otlp.responses import Failure
     ],
 )
 def test_a_failure_is_encoded_as_a_status(failure: Failure, encoded: bytes) -> None:
-    """The retry delay is in its details."""
+    """The details of a status contain the retry delay."""
     assert failure.status() == encoded
 
 
 def test_a_lone_surrogate_in_a_message_is_replaced() -> None:
-    """Protobuf accepts valid Unicode only, and the message may quote a request."""
+    """An unpaired surrogate in a message, which may quote a request, is replaced, because protobuf needs valid Unicode."""
     assert Failure(3, "\ud800", None).status() == b"\x08\x03\x12\x01?"

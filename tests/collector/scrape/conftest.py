@@ -1,4 +1,4 @@
-"""Test modules are not a package: without it they could not import what they share."""
+"""Fixtures for scraping; without this file the test modules could not import shared modules."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from stagelens.collector.scrape import scraper
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that answers late on a busy machine is not down."""
+    """Use long timeouts, so that a slow response on a busy machine is not an error."""
     monkeypatch.setattr(scraper, "TIMEOUT_SECONDS", 60.0)

@@ -1,4 +1,4 @@
-"""A real model server that `make` has put beside what the tests have installed."""
+"""Real model servers, which `make` installs beside the packages for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generator[str]:
-    """Give the address of what `python *arguments* PORT` runs with *part*; skipped where *part* is not, never in CI."""
+    """Start `python *arguments* PORT` and yield its URL; skipped if *part* is not installed, except in CI."""
     installed = HERE.parents[2] / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
         pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
@@ -44,12 +44,12 @@ def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generat
 
 
 def is_up(url: str) -> bool:
-    """Say whether anybody answers there."""
+    """Return whether a server responds at *url*."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status == 200
     except urllib.error.HTTPError as error:
-        # It is an answer, with a connection.
+        # An HTTP error is a response from a running server.
         error.close()
         return False
     except OSError:
@@ -57,7 +57,7 @@ def is_up(url: str) -> bool:
 
 
 def post(url: str, body: Any) -> Any:
-    """Return the answer to *body*, both as JSON."""
+    """Post *body* and return the response, both as JSON."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)

@@ -1,4 +1,4 @@
-"""A BentoML service that calls another one, for tests: served by a Python that has BentoML."""
+"""BentoML service that calls another one, for tests; run by a Python with BentoML."""
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
 # pyright: reportUnknownVariableType=false, reportUntypedClassDecorator=false
@@ -11,24 +11,24 @@ import bentoml
 
 @bentoml.service
 class Model:
-    """Adds one to each row of a batch."""
+    """Model that adds one to each row of a batch."""
 
     @bentoml.api(batchable=True, max_batch_size=8, max_latency_ms=1000)
     def add(self, rows: list[int]) -> list[int]:
-        """Add one, in 20 ms."""
+        """Add one after 20 ms."""
         time.sleep(0.020)
         return [row + 1 for row in rows]
 
 
 @bentoml.service
 class Front:
-    """Asks the model."""
+    """Service that calls the model."""
 
     model = bentoml.depends(Model)
 
     @bentoml.api
     async def predict(self, row: int) -> int:
-        """Ask for one row; a negative one is a mistake."""
+        """Predict one row; a negative value raises an error."""
         if row < 0:
             raise ValueError
         return (await self.model.to_async.add([row]))[0]

@@ -1,4 +1,4 @@
-"""A KServe model server with one model, for tests: started with a port, by a Python that has KServe."""
+"""KServe model server with one model, for tests; run with a port by a Python with KServe."""
 
 # ruff: noqa: ARG002 - KServe looks at the names of arguments
 
@@ -12,7 +12,7 @@ from kserve import Model, ModelServer  # pyright: ignore[reportMissingImports] -
 
 
 class Iris(Model):  # pyright: ignore[reportUntypedBaseClass]
-    """Adds up what it is given."""
+    """Model that adds up its inputs."""
 
     def __init__(self) -> None:
         super().__init__("iris")
@@ -24,7 +24,7 @@ class Iris(Model):  # pyright: ignore[reportUntypedBaseClass]
         return payload
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Add up, in 20 ms."""
+        """Add up after 20 ms."""
         time.sleep(0.020)
         return {"predictions": [sum(each) for each in payload["instances"]]}
 

@@ -1,4 +1,4 @@
-"""The whole collector: targets of its file are read, told of, and counted beside everything else."""
+"""Collector with scrape targets in its file: targets are read, shown on /metrics and counted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILE = """scrape:
 
 
 class Site:
-    """A collector that scrapes a vLLM server and itself."""
+    """Collector that scrapes a vLLM server and its own metrics."""
 
     def __init__(self, collector: Collector, store: Store, engine: Served) -> None:
         self.collector, self.store, self.engine = collector, store, engine
@@ -38,16 +38,16 @@ class Site:
         self.metrics_url = f"http://{host}:{port}/metrics"
 
     def metrics(self) -> str:
-        """What it tells Prometheus."""
+        """Return the metrics of the collector."""
         return httpx.get(self.metrics_url, trust_env=False, timeout=60).text
 
     def commit(self, body: object) -> None:
-        """Send it an export, which it commits."""
+        """Send an export, which the collector commits."""
         url = self.metrics_url.replace("/metrics", "/v1/metrics")
         httpx.post(url, json=body, trust_env=False, timeout=60).raise_for_status()
 
     def counted(self, service: str) -> int:
-        """How many requests the engines of *service* say they had."""
+        """Return the number of scraped requests of *service*."""
         now = datetime.now(UTC)
         window = Selection(now - timedelta(hours=1), now + timedelta(hours=1), service=service)
         return sum(each.count for each in self.store.read.engines(window))
@@ -55,7 +55,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Generator[Site]:
-    """Started, and stopped at the end."""
+    """Running site, stopped at the end."""
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     file = tmp_path / "collector.yaml"
     with serving() as engine:
@@ -73,14 +73,14 @@ def site(tmp_path: Path) -> Generator[Site]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until it *holds*; the limit is the test's own."""
+    """Wait until *holds* returns true; the timeout is that of the test."""
     while not holds():
         threading.Event().wait(0.05)
 
 
 @pytest.mark.timeout(60)
 def test_targets_of_the_file_are_read_and_told_of(site: Site, bodies: Any) -> None:
-    """An engine, and our own histogram of commits by a rule: both are counted, and /metrics says how they are."""
+    """An engine, and a commit histogram by a custom rule, are counted, and /metrics shows the state of both targets."""
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.engine.url)}"}} 1\.0', site.metrics())))
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.metrics_url)}"}} 1\.0', site.metrics())))
     site.engine.counts(0.3, 0.7, 1.5)

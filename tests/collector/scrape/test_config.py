@@ -1,4 +1,4 @@
-"""The section `scrape:` is read as it is meant, and what is wrong with it is said where it stands."""
+"""Section `scrape:` of the collector's file: parsing, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stagelens.core.settings import yaml_config
 
 
 def read(text: str) -> tuple[tuple[ScrapeTarget, ...], list[str]]:
-    """The targets of *text*, and its problems as line and text."""
+    """Return the targets of *text*, and its problems as line and text."""
     document = yaml_config.parse(text)
     targets = config.read_targets(document, ("scrape",), document.value["scrape"], EgressPolicy())
     return targets, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
 def test_a_target_needs_an_address_and_a_service() -> None:
-    """All else is found out, or has a default."""
+    """A target needs a URL and a service; other settings are detected or have defaults."""
     targets, problems = read("scrape:\n  targets:\n  - {url: 'http://llm:8000/metrics', service: chat}\n")
 
     assert problems == []
@@ -28,7 +28,7 @@ def test_a_target_needs_an_address_and_a_service() -> None:
 
 
 def test_everything_can_be_said(tmp_path: Path) -> None:
-    """Engine, version, environment, pace, headers, token, TLS and Triton's statistics."""
+    """Engine, version, environment, interval, headers, token, TLS and Triton's statistics are parsed."""
     files = [tmp_path / name for name in ("token", "ca.pem", "cert.pem", "key.pem")]
     for file in files:
         file.touch()
@@ -59,7 +59,7 @@ scrape:
 
 
 def test_rules_of_ones_own_read_any_metric() -> None:
-    """A histogram of the user's, a sum with a count, and the labels that name the model."""
+    """Custom rules read a histogram, a sum with a count, and the labels for the model."""
     targets, problems = read(
         """\
 scrape:
@@ -124,7 +124,7 @@ scrape:
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_a_cure(line: str, at: int, problem: str) -> None:
-    """One pass finds the mistake, on the line it is on."""
+    """Each error has its line and a fix."""
     url = "" if line.startswith("url") else "    url: http://llm/metrics\n"
     _, problems = read(f"scrape:\n  targets:\n  - service: chat\n{url}    {line}\n")
 
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said_with_its_line_and_a_cure(line: str, at: int, prob
 
 
 def test_an_address_is_a_target_once() -> None:
-    """Two entries would count everything twice."""
+    """A duplicate URL is an error, because its requests would count twice."""
     target = "  - {url: http://llm/metrics, service: chat}\n"
     targets, problems = read(f"scrape:\n  targets:\n{target}{target}")
 
@@ -146,7 +146,7 @@ def test_an_address_is_a_target_once() -> None:
     "host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal", "[::ffff:169.254.169.254]", "[fe80::1]"]
 )
 def test_where_clouds_hand_out_credentials_is_not_asked(host: str) -> None:
-    """Unless the file says that it is meant."""
+    """A metadata address is refused unless a setting permits it."""
     line = "{url: 'http://HOST/metrics', service: chat}".replace("HOST", host)
     allowed = line.replace("service", "allow_link_local: true, service")
 

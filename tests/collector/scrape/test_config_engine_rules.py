@@ -1,4 +1,4 @@
-"""Every engine's exposition, as its documentation names the metrics, comes out as the request and the stages it is about."""
+"""Rules of the known engines: documented metrics become requests, stages and tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET = ScrapeTarget("http://engine/metrics", "llm")
 
 
 class Expected(NamedTuple):
-    """What an exposition says: the engine; by what is told apart, how many, and their sum in seconds (0 of tokens)."""
+    """Expected content of an exposition: the engine, and by series the count and the sum (seconds, or 0 for tokens)."""
 
     engine: str
     counted: dict[tuple[str, str], tuple[int, float]]
@@ -114,7 +114,7 @@ EXPECTED = {
 
 
 def read(name: str) -> Snapshot:
-    """The reading of the exposition *name*, by the engine it is found to be."""
+    """Return the reading of the exposition *name* by its detected engine."""
     text = (EXPOSITIONS / f"{name}.prom").read_text()
     every = {wanted for engine in config.engines().values() for wanted in engine.wanted()}
     samples = exposition.parse_exposition(text, "text/plain", every)
@@ -126,14 +126,14 @@ def read(name: str) -> Snapshot:
 
 
 def test_every_engine_has_an_exposition_and_every_exposition_is_expected() -> None:
-    """An engine is one file of rules and one exposition that shows them to hold."""
+    """Every engine has one file of rules and one exposition for tests."""
     assert {expected.engine for expected in EXPECTED.values()} == set(config.engines())
     assert {file.stem for file in EXPOSITIONS.iterdir()} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_exposition_is_read_as_what_it_means(name: str) -> None:
-    """Each engine is recognised, and its numbers arrive in seconds, as the request, stages and tokens they are about."""
+    """Each engine is detected, and its values in seconds belong to the right request, stage or token metric."""
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for stream, counted in read(name).streams.items():
         count, total = found.get((stream.kind, stream.key), (0, 0.0))
@@ -144,7 +144,7 @@ def test_an_exposition_is_read_as_what_it_means(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None:
-    """Names change between versions: each file says where they were found."""
+    """Every file of rules names the documentation of its metrics, because names change between versions."""
     engine = config.engines()[EXPECTED[name].engine]
 
     assert engine.sources
@@ -152,7 +152,7 @@ def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None
 
 
 def test_labels_become_dimensions() -> None:
-    """Model, version, route and status are where the engine writes them; what the target says goes first."""
+    """Model, version, route and status are from the engine's labels; settings of the target have priority."""
     target = ScrapeTarget("http://engine/metrics", "shop", environment="prod")
     engine = config.engines()["bentoml"]
     before = Snapshot(90.0, "rules")
@@ -168,7 +168,7 @@ def test_labels_become_dimensions() -> None:
 
 
 def test_a_label_with_nothing_to_say_says_nothing() -> None:
-    """BentoML has no version of a service that was not built; nor a model where nothing is in the first label."""
+    """A label with a placeholder value is ignored, such as BentoML's version of a service that was not built."""
     labels = (("runner_name", ""), ("service_name", "Summarization"), ("service_version", "not available"))
     added = {MetricStream("request", "engine", labels): StreamCounts({snapshot.ONE_BUCKET: 1}, 1.0)}
     made = list(points_of(added, TARGET, config.engines()["bentoml"], 95))
@@ -177,7 +177,7 @@ def test_a_label_with_nothing_to_say_says_nothing() -> None:
 
 
 def test_triton_tells_models_and_versions_apart() -> None:
-    """Two models of one server are two series, each with its own sums."""
+    """Two models of one Triton server are two series with separate sums."""
     found = {
         stream.labels: counted.sum for stream, counted in read("triton").streams.items() if stream.kind == "request"
     }
@@ -189,7 +189,7 @@ def test_triton_tells_models_and_versions_apart() -> None:
 
 
 def test_sums_without_a_distribution_are_one_bucket_without_end() -> None:
-    """Where an engine keeps no distribution, nothing is made up: the value is somewhere above nothing."""
+    """A sum without buckets becomes one bucket from zero to infinity."""
     streams = read("triton").streams
     counted = streams[MetricStream("stage", "queue", (("model", "resnet"), ("version", "1")))]
 

@@ -43,5 +43,5 @@ def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, m
     assert (hostile.state, honest.state) == ("down", "up")
     assert hostile.error.isprintable()
     assert 0 < len(hostile.error) < 300
-    # The message of an unexpected exception begins with its type.
+    # The text of an unexpected exception starts with its type.
     assert "Error:" not in hostile.error

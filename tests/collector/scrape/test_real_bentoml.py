@@ -1,4 +1,4 @@
-"""A real BentoML deployment, its metrics scraped as they are."""
+"""Scraping of a real BentoML deployment."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SERVE = ("-m", "bentoml", "serve", "served_by_bentoml:Front", "--host", "127.0.0
 
 @pytest.fixture(scope="module")
 def bentoml(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """The address of a running deployment of two services."""
+    """URL of a running deployment of two services."""
     home = str(tmp_path_factory.mktemp("bentoml"))
     with running("bentoml", *SERVE, ready="/readyz", BENTOML_HOME=home, BENTOML_DO_NOT_TRACK="True") as url:
         yield url
 
 
 def predict(bentoml: str, row: int) -> None:
-    """Have the model answer once, or fail where *row* is negative."""
+    """Send one request to the model, which fails if *row* is negative."""
     if row < 0:
         with pytest.raises(urllib.error.HTTPError, match="500"):
             post(f"{bentoml}/predict", {"row": row})
@@ -41,7 +41,7 @@ def predict(bentoml: str, row: int) -> None:
 
 
 def test_requests_of_each_service_are_what_was_sent(bentoml: str, tmp_path: Path) -> None:
-    """Those of the front and those it made of the model, failures apart, though batched; health checks are none."""
+    """Requests of the front service and its batched requests to the model are counted by status, without health checks."""
     target = ScrapeTarget(f"{bentoml}/metrics", "sums", every=1.0)
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
@@ -64,6 +64,6 @@ def test_requests_of_each_service_are_what_was_sent(bentoml: str, tmp_path: Path
     assert {model: engine.count for model, engine in found.items()} == {"Front": CALLS + FAILURES, "Model": CALLS}
     assert [(engine.model, engine.count) for engine in failed] == [("Front", FAILURES)]
     assert low is not None
-    # The model sleeps 20 ms, and buckets end at 10, 25, 50, ... ms.
+    # The model takes 20 ms, and buckets end at 10, 25, 50, ... ms.
     assert low.low > 0.0097
     assert (found["Model"].requests.mean or 0) >= 0.020

@@ -1,4 +1,4 @@
-"""A real KServe model server, its metrics scraped as they are."""
+"""Scraping of a real KServe model server."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ CALLS = 5
 
 @pytest.fixture(scope="module")
 def kserve() -> Generator[str]:
-    """The address of a running server."""
+    """URL of a running server."""
     with running("kserve", str(HERE / "served_by_kserve.py")) as url:
         yield url
 
 
 def predict(kserve: str) -> None:
-    """Have the model answer once."""
+    """Send one request to the model."""
     assert post(f"{kserve}/v1/models/iris:predict", {"instances": [[1, 2]]}) == {"predictions": [3]}
 
 
 def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:
-    """Every prediction since the first reading, in the stages it went through; not as whole requests, which it does not time."""
+    """Every prediction since the first scrape is counted by stage, and not as a request, which KServe does not measure."""
     target = ScrapeTarget(f"{kserve}/metrics", "iris", every=1.0)
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
@@ -51,7 +51,7 @@ def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:
     )
     assert iris.requests.count == 0
     assert forward is not None
-    # It sleeps 20 ms, and buckets end at 10, 25, 50, ... ms.
+    # The model takes 20 ms, and buckets end at 10, 25, 50, ... ms.
     assert forward.low > 0.0097
     assert (iris.stages["forward"].mean or 0) >= 0.020
     assert (iris.stages["preprocess"].mean or 0) >= 0.002

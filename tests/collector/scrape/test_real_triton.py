@@ -1,4 +1,4 @@
-"""A real Triton server, its metrics and its statistics, scraped as they are."""
+"""Scraping of metrics and statistics of a real Triton server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS = 24
 
 @pytest.fixture(scope="module")
 def triton() -> Generator[TritonServer]:
-    """A server with metrics; where it is not installed its tests are skipped, never in CI."""
+    """Server with metrics; skipped if Triton is not installed, except in CI."""
     if not is_installed() and not os.environ.get("CI"):
         pytest.skip("no Triton server; `make triton` installs one, and `make test-stacks` does")
     with TritonServer(tells_metrics=True) as server:
@@ -36,7 +36,7 @@ def triton() -> Generator[TritonServer]:
 
 
 def call(triton: TritonServer, model: str) -> None:
-    """Have *model* answer one request."""
+    """Send one request to *model*."""
     shape = [1, 2] if model == "batched" else [2]
     body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": shape, "data": [1.0, 2.0]}]}
     request = urllib.request.Request(
@@ -47,16 +47,16 @@ def call(triton: TritonServer, model: str) -> None:
 
 
 def statistics(triton: TritonServer, model: str) -> dict[str, Any]:
-    """What the server itself says of *model*."""
+    """Return the server's statistics of *model*."""
     with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=30) as answer:
         return json.load(answer)["model_stats"][0]
 
 
 def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
-    """Return what the server says of *model* once it has counted so many calls, which it does after it has answered."""
+    """Return the server's statistics of *model* after *calls* calls, which are counted after their responses."""
     while True:
         found = statistics(triton, model)
-        # The run they were in is counted when all of them are.
+        # A batch is counted after all of its requests.
         runs = sum(each["batch_size"] * each["compute_infer"]["count"] for each in found["batch_stats"])
         if min(found["inference_stats"]["success"]["count"], runs) >= count:
             return found
@@ -64,7 +64,7 @@ def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
 
 
 def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path) -> None:
-    """Requests, the means of all stages, and the runs by batch size are what the server's own statistics say."""
+    """Requests, means of all stages, and runs by batch size equal the server's statistics."""
     target = ScrapeTarget(
         triton.metrics_url, "vision", every=1.0, statistics_url=f"http://{triton.http}/v2/models/stats"
     )
@@ -88,7 +88,7 @@ def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path
     batched = found["batched"]
 
     def added(what: str) -> float:
-        """The seconds the server's statistics say were spent in *what*."""
+        """Return the seconds in *what* since the statistics *before*."""
         first, last = (each["inference_stats"][what]["ns"] for each in (before, after))
         return (last - first) / 1e9
 
@@ -96,7 +96,7 @@ def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path
     assert scraper.states.all()[0].engine == "Triton"
     assert batched.requests.count == CALLS
     assert "plain" not in found
-    # Its metrics count whole microseconds.
+    # Triton's metrics count whole microseconds.
     microseconds = CALLS * 1e-6
     assert math.isclose(batched.requests.lows.sum, added("success"), abs_tol=microseconds)
     for stage, name in (
@@ -109,7 +109,7 @@ def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path
     runs = sum(each["compute_infer"]["count"] for each in after["batch_stats"])
     runs -= sum(each["compute_infer"]["count"] for each in before["batch_stats"])
     assert sum(band.count for band in batched.batches.values()) == runs
-    # Two dozen calls at once do not run one by one.
+    # Two dozen concurrent calls form batches.
     assert set(batched.batches) - {"1"}
     for band in batched.batches.values():
         assert band.sum / band.count >= 0.030

@@ -1,4 +1,4 @@
-"""A target's counts reach the store once, whatever it answers, and whoever reads it."""
+"""Scraper: counts of a target reach the store once, with errors, restarts and several collectors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NOW = 1_800_000_000.0
 
 
 class Clock:
-    """A clock that stands still."""
+    """Clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = NOW
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now
 
 
 class Rig:
-    """A store, a target, and scrapers that read it when told to."""
+    """Store, target, and scrapers that read on request."""
 
     def __init__(self, store: Store, served: Served, clock: Clock) -> None:
         self.store, self.served, self.clock = store, served, clock
@@ -45,18 +45,18 @@ class Rig:
         self.scraper = self.another()
 
     def another(self) -> Scraper:
-        """Another collector's scraper."""
+        """Return the scraper of another collector."""
         return Scraper(self.store, lambda: (self.target,), dict(os.environ), clock=self.clock)
 
     def read(self, scraper: Scraper | None = None, *, seconds: float = 10) -> TargetState:
-        """Let time pass, read the target, and return its state."""
+        """Advance the clock, read the target, and return its state."""
         self.clock.now += seconds
         scraper = scraper or self.scraper
         asyncio.run(scraper.scrape(self.target))
         return scraper.states.all()[0]
 
     def counted(self) -> int:
-        """How many requests the store has of the target."""
+        """Return the number of requests of the target in the store."""
         ever = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 86_400, UTC))
         found = self.store.read.engines(ever)
 
@@ -66,14 +66,14 @@ class Rig:
 
 
 def read_by(scraper: Scraper, url: str) -> None:
-    """Wait until *scraper* has read *url*, and nothing else is on its list."""
+    """Wait until *scraper* has read *url* and has no other work."""
     while [state.url for state in scraper.states.all() if state.last_success] != [url]:
         threading.Event().wait(0.01)
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Generator[Rig]:
-    """A store in SQLite and a vLLM target that has counted nothing."""
+    """Store in SQLite, and a vLLM target without requests."""
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=clock)
     with serving() as served:
@@ -83,7 +83,7 @@ def rig(tmp_path: Path) -> Generator[Rig]:
 
 
 def test_the_first_reading_counts_nothing_and_the_next_what_came_since(rig: Rig) -> None:
-    """What a server had counted before we came is nobody's to date."""
+    """The first reading counts nothing, because the time of earlier requests is unknown; the next one counts the difference."""
     rig.served.counts(0.3, 0.7)
     first = rig.read()
     rig.served.counts(0.3, 0.7, 0.8, 5.0)
@@ -97,7 +97,7 @@ def test_the_first_reading_counts_nothing_and_the_next_what_came_since(rig: Rig)
 
 
 def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
-    """Garbage, an error, a redirect or nothing: the last good reading stands, and the next counts for the whole time."""
+    """After invalid data, an error, a redirect or no response, the next reading counts the difference to the last valid one."""
     rig.read()
     rig.served.counts(0.3)
     good = rig.served.bodies["/metrics"]
@@ -123,7 +123,7 @@ def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
 
 
 def test_a_restart_of_the_server_loses_nothing_that_was_exposed(rig: Rig) -> None:
-    """Its counters begin anew; what they have is added to what was counted, and nothing taken away."""
+    """After a restart of the server, its counters are added to the earlier counts."""
     rig.served.counts(start=NOW - 50)
     rig.read()
     rig.served.counts(0.3, 0.3, 0.3, start=NOW - 50)
@@ -135,7 +135,7 @@ def test_a_restart_of_the_server_loses_nothing_that_was_exposed(rig: Rig) -> Non
 
 
 def test_two_collectors_that_read_one_target_count_it_once(rig: Rig) -> None:
-    """One of them holds it; when that one falls silent, the other goes on from what was read last, to the request."""
+    """One collector holds a target; when it stops, the other continues exactly from the last reading."""
     other = rig.another()
     rig.read()
     rig.served.counts(0.3, 0.3)
@@ -150,7 +150,7 @@ def test_two_collectors_that_read_one_target_count_it_once(rig: Rig) -> None:
 
 
 def test_a_collector_that_was_overtaken_counts_nothing(rig: Rig) -> None:
-    """It slept between asking and counting; meanwhile another counted the same."""
+    """A collector that was paused between reading and counting counts nothing after another took over."""
     other = rig.another()
     rig.read()
     rig.served.counts(0.3, 0.3)
@@ -171,7 +171,7 @@ def test_a_collector_that_was_overtaken_counts_nothing(rig: Rig) -> None:
 
 
 def test_a_new_process_goes_on_where_the_last_one_was_killed(rig: Rig) -> None:
-    """What was read last is in the database, with what was counted from it."""
+    """After a kill, a new process continues from the reading in the database."""
     rig.read()
     rig.served.counts(0.3, 0.3)
     rig.read()
@@ -185,7 +185,7 @@ def test_a_new_process_goes_on_where_the_last_one_was_killed(rig: Rig) -> None:
 
 
 def test_a_collector_that_ends_hands_its_targets_back(rig: Rig) -> None:
-    """The next one need not wait until they are given up."""
+    """A collector that stops releases its targets."""
     rig.scraper.start()
     read_by(rig.scraper, rig.target.url)
     rig.scraper.stop()
@@ -196,7 +196,7 @@ def test_a_collector_that_ends_hands_its_targets_back(rig: Rig) -> None:
 
 
 def test_a_commit_nobody_knows_of_is_not_made_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection broke while it committed: what the database says goes, not what we remember."""
+    """After a lost connection during a commit, the database decides whether it succeeded."""
     rig.read()
     rig.served.counts(0.3, 0.3)
     write = rig.store.write_reading
@@ -218,7 +218,7 @@ def test_a_commit_nobody_knows_of_is_not_made_twice(rig: Rig, monkeypatch: pytes
 def test_a_slow_target_costs_the_others_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """It is dropped after its time; the other was read long before."""
+    """A slow target is stopped by its timeout, and does not delay the others."""
     with serving() as quick:
         quick.counts(0.3)
         slow, fast = rig.target, replace(rig.target, url=quick.url)
@@ -228,7 +228,7 @@ def test_a_slow_target_costs_the_others_nothing(
             with monkeypatch.context() as patch:
                 patch.setattr(scraper, "TIMEOUT_SECONDS", 0.5)
                 waiting = asyncio.create_task(rig.scraper.scrape(slow))
-                # On a busy machine it may be given up before it is reached.
+                # On a busy machine the timeout may pass before the connection.
                 await asyncio.to_thread(until, lambda: rig.served.asked or waiting.done())
             await rig.scraper.scrape(fast)
             await waiting
@@ -242,7 +242,7 @@ def test_a_slow_target_costs_the_others_nothing(
 
 
 def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a large body nor a small one that inflates to a large one takes more than its room."""
+    """The size of responses is limited before and after decompression."""
     monkeypatch.setattr(scraper, "MAX_BYTES", 1024**2)
     rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
     large = rig.read()
@@ -254,7 +254,7 @@ def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gzip_is_read(rig: Rig) -> None:
-    """Servers that compress are asked to, and understood."""
+    """A gzip response is requested and decompressed."""
     rig.served.headers["Content-Encoding"] = "gzip"
     rig.served.bodies["/metrics"] = gzip.compress(rig.served.bodies["/metrics"])
 
@@ -263,7 +263,7 @@ def test_gzip_is_read(rig: Rig) -> None:
 
 
 def test_what_the_target_asks_for_is_sent_and_nothing_else(rig: Rig, tmp_path: Path) -> None:
-    """Its own headers, and a token that is read anew each time."""
+    """The request has the target's headers, and a token that is read again each time."""
     token = tmp_path / "token"
     token.write_text("old\n")
     rig.target = replace(rig.target, headers={"X-Scope": "team"}, token_file=token)
@@ -277,7 +277,7 @@ def test_what_the_target_asks_for_is_sent_and_nothing_else(rig: Rig, tmp_path: P
 
 
 def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address is judged after it was looked up, and it is that one which is asked."""
+    """A host name with a metadata address is refused, and the connection uses the checked address."""
     looked_up = [(2, 1, 6, "", ("169.254.169.254", 80))]
 
     async def getaddrinfo(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
@@ -290,21 +290,21 @@ def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypa
 
 
 def test_an_exposition_of_several_engines_asks_which_is_meant(rig: Rig) -> None:
-    """KServe in front of vLLM has both; which of them counts requests here is not ours to guess."""
+    """An exposition of several engines, such as KServe in front of vLLM, is an error that asks for the engine."""
     rig.served.bodies["/metrics"] += b'request_predict_seconds_count{model_name="m"} 1\n'
 
     assert "write `engine: kserve` or `engine: vllm`" in rig.read().error
 
 
 def test_a_target_without_known_metrics_says_so(rig: Rig) -> None:
-    """The page of something else is no engine."""
+    """A target without known metrics is an error."""
     rig.served.bodies["/metrics"] = b"<html>hello</html>"
 
     assert "no metrics of a known engine" in rig.read().error
 
 
 def test_targets_follow_the_file(rig: Rig) -> None:
-    """A target that is named no more is forgotten, and a new one read."""
+    """After a change of the file, a removed target is deleted and a new one is read."""
     named: list[ScrapeTarget] = [rig.target]
     scraper = Scraper(rig.store, lambda: named, {}, clock=rig.clock)
     scraper.start()
@@ -319,7 +319,7 @@ def test_targets_follow_the_file(rig: Rig) -> None:
 
 
 def test_a_lost_target_is_an_error_of_its_own(rig: Rig) -> None:
-    """The store refuses what is counted by somebody who does not hold the target."""
+    """The store refuses counts of a collector that no longer holds the target."""
     rig.store.take_target(rig.target.url, "a", NOW, 60)
 
     with pytest.raises(TargetLostError):
@@ -327,7 +327,7 @@ def test_a_lost_target_is_an_error_of_its_own(rig: Rig) -> None:
 
 
 def test_states_are_told_to_prometheus(rig: Rig) -> None:
-    """Up or down, how long it took, what was read and what was not."""
+    """The metrics of a target show its state, duration, accepted and refused values."""
     rig.read()
     samples = {
         (sample.name, sample.labels["target"]): sample.value
@@ -341,7 +341,7 @@ def test_states_are_told_to_prometheus(rig: Rig) -> None:
 
 
 def test_statistics_that_fail_do_not_take_the_metrics_with_them(rig: Rig) -> None:
-    """The target says what is wrong; its requests are counted, and runs from when the statistics could be read."""
+    """If Triton's statistics fail, requests are still counted, and batch runs from the next valid statistics."""
     path = "/v2/models/stats"
     rig.target = replace(rig.target, statistics_url=rig.served.url.replace("/metrics", path))
     missing = rig.read()

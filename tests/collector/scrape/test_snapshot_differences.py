@@ -1,4 +1,4 @@
-"""What two readings differ by adds up to what was observed, and to nothing else."""
+"""Differences between readings add up to the observations."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ OTHER = MetricStream("request", "engine", (("model", "other"),))
 
 
 def bucket_of(value: float) -> tuple[float, float]:
-    """The bucket *value* is in."""
+    """Return the bucket of *value*."""
     return next((low, high) for low, high in BUCKETS if low < value <= high)
 
 
 def counted(values: list[float], created: float = 0.0) -> StreamCounts:
-    """What a process that has seen *values* exposes."""
+    """Return the exposition of a process that observed *values*."""
     return StreamCounts(dict(Counter(map(bucket_of, values))), math.fsum(values), created)
 
 
 def reading(at: float, streams: dict[MetricStream, StreamCounts], started: float = 0.0, beyond: int = 0) -> Snapshot:
-    """A reading by always the same rules."""
+    """Return a reading by fixed rules."""
     return Snapshot(at, "rules", started, streams, beyond)
 
 
 VALUES = st.lists(st.floats(0.001, 20), max_size=5)
-# What a process does until it is read: what it sees by label; whether the reading fails; whether it restarts before or after.
+# Events between readings: observations by label, a failed reading, a restart before or after.
 ACTIONS = st.lists(
     st.tuples(st.dictionaries(st.sampled_from(["m", "n", "o"]), VALUES, max_size=3), st.booleans(), st.booleans()),
     max_size=12,
@@ -51,9 +51,9 @@ ACTIONS = st.lists(
 def test_differences_add_up_to_what_was_observed(
     actions: list[tuple[dict[str, list[float]], bool, bool]], told: str
 ) -> None:
-    """Over restarts, failed readings and labels that come and go, nothing is missing and nothing twice.
+    """Over restarts, failed readings and changing labels, differences add up without loss or duplicates.
 
-    A restart loses what was seen since the last reading: the process took it along.
+    A restart loses observations since the last reading, because the process no longer has them.
     """
     now, started = 1000.0, 900.0
     seen: dict[str, list[float]] = {}
@@ -86,7 +86,7 @@ def test_differences_add_up_to_what_was_observed(
             expected_sum += math.fsum(values)
         unread = {}
         difference = difference_between(base, read())
-        # What is kept in the database comes back the same.
+        # A reading from the database equals the stored one.
         restored = snapshot.load_snapshot(snapshot.dump_snapshot(difference.base))
         assert restored == difference.base
         base = restored
@@ -101,7 +101,7 @@ def test_differences_add_up_to_what_was_observed(
 
 @given(VALUES, VALUES)
 def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: list[float], after: list[float]) -> None:
-    """Without the time of a start a restart may be overlooked; then less is counted, never more."""
+    """Without a start time a restart may remain undetected; then too little is counted, never too much."""
     difference = difference_between(reading(0, {STREAM: counted(before)}), reading(10, {STREAM: counted(after)}))
     count = sum(more.count for more in difference.added.values())
 
@@ -109,7 +109,7 @@ def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: li
 
 
 def test_the_first_reading_is_where_counting_begins() -> None:
-    """What a target counted before anybody looked cannot be dated."""
+    """The first reading counts nothing, because the time of earlier requests is unknown."""
     difference = difference_between(None, reading(0, {STREAM: counted([0.2] * 1000)}))
 
     assert difference.added == {}
@@ -117,7 +117,7 @@ def test_the_first_reading_is_where_counting_begins() -> None:
 
 
 def test_labels_that_appear_later_are_counted_from_their_first_request() -> None:
-    """A model that is asked for the first time had no row before."""
+    """A label that appears later is counted from its first request."""
     first = reading(0, {STREAM: counted([0.2])})
 
     added = difference_between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
@@ -126,7 +126,7 @@ def test_labels_that_appear_later_are_counted_from_their_first_request() -> None
 
 
 def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> None:
-    """Past the bound on streams, a new one may be an old one."""
+    """Beyond the limit of series, a new label may have existed before, so it counts from its second reading."""
     first = reading(0, {STREAM: counted([0.2])}, beyond=1)
 
     difference = difference_between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
@@ -137,7 +137,7 @@ def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> 
 
 
 def test_labels_that_were_away_go_on_from_where_they_were() -> None:
-    """A row that is missing from one answer and back in the next is not a new one."""
+    """A label that is missing in one reading continues from its last value."""
     first = reading(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
     without = difference_between(first, reading(10, {OTHER: counted([0.2])})).base
 
@@ -147,7 +147,7 @@ def test_labels_that_were_away_go_on_from_where_they_were() -> None:
 
 
 def test_other_rules_begin_anew() -> None:
-    """A rule that was added would find counters as old as the process."""
+    """After a change of rules counting starts again, because new rules find old counters."""
     first = reading(0, {STREAM: counted([0.2])})
     other = Snapshot(10, "changed rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
 
@@ -158,7 +158,7 @@ def test_other_rules_begin_anew() -> None:
 
 
 def test_a_long_silence_is_lost_and_said_to_be() -> None:
-    """An hour's requests in one point would look like a moment's rush."""
+    """After a long gap the difference is dropped and reported, because its time is unknown."""
     first = reading(0, {STREAM: counted([0.2])})
 
     difference = difference_between(first, reading(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
@@ -168,7 +168,7 @@ def test_a_long_silence_is_lost_and_said_to_be() -> None:
 
 
 def test_two_processes_behind_one_address_are_not_counted_in_turn() -> None:
-    """A process that was alive all along has not restarted: its counters are another's."""
+    """Two processes behind one URL are not counted alternately as restarts."""
     one = reading(1000, {STREAM: counted([0.2] * 50)}, started=100)
     two = reading(1010, {STREAM: counted([0.2] * 70)}, started=101.5)
 

@@ -1,4 +1,4 @@
-"""Text that is not what it should be says where, and costs nothing that is right."""
+"""Parser of expositions: errors have their line and do not affect other values."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ ENGINE = Engine("mine", "mine", request=SourceMetric(("a_seconds",)))
 
 
 def parse(text: str, media_type: str = "text/plain; version=0.0.4", limit: int = 100) -> exposition.Samples:
-    """The samples of *text* that ENGINE asks for."""
+    """Return the samples of *text* that ENGINE needs."""
     return exposition.parse_exposition(text, media_type, ENGINE.wanted(), limit)
 
 
 def read(text: str, media_type: str = "text/plain") -> snapshot.Snapshot:
-    """The reading of *text* by ENGINE."""
+    """Return the reading of *text* by ENGINE."""
     return snapshot.read_snapshot(parse(text, media_type), ENGINE, 0.0, "")
 
 
 def test_a_bad_line_is_named() -> None:
-    """The message has the number of the line, what it says, and why it is wrong."""
+    """An invalid line is an error with line number, text and reason."""
     with pytest.raises(ExpositionError, match=r"line 3 .*'a_seconds_count\{b=\"\} 7' \(could not"):
         parse('# TYPE a_seconds histogram\na_seconds_sum{b="c"} 1\na_seconds_count{b="} 7\n')
 
 
 def test_a_bad_line_of_what_nobody_asks_for_is_passed_over() -> None:
-    """Another metric's mistake is not ours."""
+    """An invalid line of an unused metric is ignored."""
     found = parse("b_seconds_count{b=} 7\n<html>\na_seconds_count 2\na_seconds_sum 3\n")
 
     assert set(found) == {"a_seconds_count", "a_seconds_sum"}
 
 
 def test_more_samples_than_there_is_room_for_are_refused() -> None:
-    """A target with endless labels is down, and takes no memory."""
+    """Samples beyond the limit are an error of the target and use no memory."""
     lines = "".join(f'a_seconds_sum{{b="{number}"}} 1\n' for number in range(101))
 
     with pytest.raises(ExpositionError, match="more than 100 samples"):
@@ -60,7 +60,7 @@ def test_more_samples_than_there_is_room_for_are_refused() -> None:
     ],
 )
 def test_numbers_that_make_no_sense_are_counted_and_nothing_else_is_lost(lines: str) -> None:
-    """One histogram that cannot be does not take the one beside it."""
+    """An inconsistent histogram is counted as refused, and others are read."""
     good = 'a_seconds_bucket{m="x",le="+Inf"} 3\na_seconds_sum{m="x"} 2\n'
 
     found = read(lines + good)
@@ -70,7 +70,7 @@ def test_numbers_that_make_no_sense_are_counted_and_nothing_else_is_lost(lines: 
 
 
 def test_openmetrics_is_read_too() -> None:
-    """Some servers speak nothing else."""
+    """The OpenMetrics format is supported, which some servers require."""
     text = (
         "# TYPE a_seconds histogram\n"
         'a_seconds_bucket{le="1.0"} 2\na_seconds_bucket{le="+Inf"} 3\na_seconds_count 3\na_seconds_sum 4.5\n'
@@ -87,7 +87,7 @@ def test_openmetrics_is_read_too() -> None:
 
 
 def test_native_histograms_are_read_with_their_own_narrow_buckets() -> None:
-    """Their buckets grow by a factor, and so the interval is as narrow as they are."""
+    """Native histograms are read with error bounds as narrow as their buckets."""
     text = (
         "# TYPE a_seconds histogram\n"
         "a_seconds {count:6,sum:9.5,schema:0,zero_threshold:0.001,zero_count:1,"
@@ -102,7 +102,7 @@ def test_native_histograms_are_read_with_their_own_narrow_buckets() -> None:
 
 @given(st.text(alphabet=st.sampled_from('a_secondsbuct{}",=+Inf# \n0123456789.eTYPhilgrm\\\x00é')))
 def test_no_text_does_worse_than_being_refused(text: str) -> None:
-    """Whatever a target answers, it is read or refused."""
+    """Any text is read or refused."""
     for media_type in ("text/plain", "application/openmetrics-text"):
         try:
             found = parse(f"a_seconds_sum 1\n{text}", media_type)

@@ -1,4 +1,4 @@
-"""Where the true quantile is, nobody knows; that it is inside the interval is certain."""
+"""Error bounds of quantiles from scraped buckets contain the exact quantile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EDGES = st.lists(st.floats(1e-6, 1e4), unique=True, max_size=8).map(sorted)
 
 
 def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
-    """What becomes of *values* that a server counted in buckets up to *edges*, scraped in two halves and added up."""
+    """Return the merged result of *values* counted in buckets up to *edges* and scraped in two halves."""
     engine = config.engines()["vllm"]
     total: dict[str, Histogram] = {}
     base = Snapshot(0.0, "")
@@ -40,7 +40,7 @@ def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
 
 @given(VALUES, EDGES, st.floats(0, 1))
 def test_the_true_quantile_lies_in_the_interval(values: list[float], edges: list[float], quantile: float) -> None:
-    """Whatever the buckets are, the interval is never wrong, and the mean is exact."""
+    """For any buckets the bounds contain the exact quantile, and the mean is exact."""
     found = Distribution(*(merged(values, edges)[metric] for metric in names.ENGINE_REQUEST))
     interval = found.quantile(quantile)
     true = sorted(values)[rank_of(quantile, len(values)) - 1]
@@ -55,7 +55,7 @@ def test_the_true_quantile_lies_in_the_interval(values: list[float], edges: list
 
 @given(VALUES, EDGES, st.floats(0, 1))
 def test_the_interval_is_no_wider_than_the_bucket(values: list[float], edges: list[float], quantile: float) -> None:
-    """It is the bucket the server counted in, to within the 2.2 % that edges are kept at."""
+    """The bounds are at most 2.2 % wider than the bucket of the server."""
     found = Distribution(*(merged(values, edges)[metric] for metric in names.ENGINE_REQUEST))
     interval = found.quantile(quantile)
     true = sorted(values)[rank_of(quantile, len(values)) - 1]

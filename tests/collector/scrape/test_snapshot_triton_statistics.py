@@ -1,4 +1,4 @@
-"""Triton's statistics: what is no number of it is refused, and nothing else is raised."""
+"""Triton's statistics: invalid numbers are refused without other exceptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stagelens.collector.scrape import snapshot
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", "-1", '"x"', "null", "[]"])
 def test_a_number_that_is_none_is_refused(number: str) -> None:
-    """JSON as Python reads it knows infinity: found by `make fuzz`."""
+    """Infinity, which Python's JSON parser accepts, is refused; found by `make fuzz`."""
     run = f'{{"count": 1, "ns": {number}}}'
     text = json.dumps({"model_stats": [{"name": "m", "batch_stats": [{"batch_size": 1, "compute_infer": "RUN"}]}]})
 

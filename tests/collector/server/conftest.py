@@ -1,4 +1,4 @@
-"""A server's files for TLS."""
+"""TLS files of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def files(authority: Authorities, tmp_path: Path) -> ServerTlsFiles:
-    """The files of a server that asks clients for certificates of `clients`, where a test may replace them."""
+    """Files of a server that requires client certificates of `clients`; tests may replace them."""
     server = authority("servers").sign("first")
     pairs = {"tls.crt": server.certificate, "tls.key": server.key, "ca.crt": authority("clients").file}
     for name, source in pairs.items():

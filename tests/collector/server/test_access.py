@@ -1,4 +1,4 @@
-"""Who gets in: attacks and honest clients at a collector that runs, over HTTP and gRPC."""
+"""Access control of a running collector over HTTP and gRPC: permitted and refused clients."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ access:
 """
 
 
-# What a resource says of its environment, by its name and by the one it had before.
+# Resource attributes of the environment: the current name and the former one.
 CLAIMED: dict[str, str] = {"deployment.environment.name": "staging", "deployment.environment": "staging"}
 
 
 @dataclass
 class Site:
-    """A collector, and how to reach it."""
+    """Collector with helper functions for requests."""
 
     collector: Collector
     verify: ssl.SSLContext | bool = True
     scheme: str = "http"
 
     def client(self) -> httpx.Client:
-        """Return a client of HTTP."""
+        """Return an HTTP client."""
         base = f"{self.scheme}://localhost:{self.collector.address[1]}"
         return httpx.Client(base_url=base, verify=self.verify, timeout=60)
 
@@ -93,7 +93,7 @@ class Site:
 
 @pytest.fixture
 def site(store: Store, tmp_path: Path) -> Generator[Callable[..., Site]]:
-    """Starts a collector with a file of its own."""
+    """Function that starts a collector with its own configuration file."""
     running: list[Collector] = []
 
     def start(text: str, host: str = "127.0.0.1") -> Site:
@@ -112,20 +112,20 @@ def site(store: Store, tmp_path: Path) -> Generator[Callable[..., Site]]:
 
 @pytest.fixture
 def guarded(site: Callable[..., Site]) -> Site:
-    """A collector that asks for tokens."""
+    """Collector that requires tokens."""
     return site(TOKENS)
 
 
 @pytest.fixture
 def sealed(site: Callable[..., Site], authority: Authorities) -> Site:
-    """A collector that speaks TLS and asks for certificates of `clients`."""
+    """Collector with TLS that requires client certificates of `clients`."""
     own = authority("servers").sign("collector")
     tls = f"{{certificate: {own.certificate}, key: {own.key}, client_ca: {authority('clients').file}}}"
     return site(f"access:\n  tls: {tls}\n  certificates: [{{common_name: checkout, environment: prod}}]\n")
 
 
 def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
-    """Texts as attributes of OTLP/JSON."""
+    """Return texts as OTLP/JSON attributes."""
     return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
 
 
@@ -136,18 +136,18 @@ def environments(store: Store) -> Iterator[str]:
 
 
 def server_of(site: Site) -> Any:
-    """Return its HTTP server."""
+    """Return the HTTP server of the collector."""
     collector: Any = site.collector
     return collector._server
 
 
 def limits_of(site: Site) -> Any:
-    """Return the limits of its connections over HTTP."""
+    """Return the connection limits of the HTTP server."""
     return server_of(site).limits
 
 
 def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, store: Store) -> None:
-    """Over both protocols; what was refused is not in the store, and the answer says how to be let in."""
+    """Only a valid token permits exports over both protocols; a refused one is not stored and explains the fix."""
     body = bodies.metrics(bodies.point())
     answers = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
 
@@ -165,7 +165,7 @@ def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, stor
 def test_the_token_says_which_environment_and_a_resource_cannot_lie(
     guarded: Site, bodies: Bodies, store: Store
 ) -> None:
-    """Whoever holds the token of staging cannot write into prod."""
+    """The environment of points is that of the token, and not that of the resource."""
     body = bodies.metrics(bodies.point())
     body["resourceMetrics"][0]["resource"]["attributes"] += attributes(CLAIMED)
 
@@ -174,7 +174,7 @@ def test_the_token_says_which_environment_and_a_resource_cannot_lie(
 
 
 def test_the_token_says_which_environment_kept_traces_are_of(guarded: Site, bodies: Bodies, store: Store) -> None:
-    """Those that an agent has kept, whatever environment it claims."""
+    """The environment of retained traces is that of the token."""
     body = bodies.spans(*bodies.trace({"forward": 10**7}))
     body["resourceSpans"][0]["resource"]["attributes"] += attributes(CLAIMED)
 
@@ -184,7 +184,7 @@ def test_the_token_says_which_environment_kept_traces_are_of(guarded: Site, bodi
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_token_says_which_environment_spans_are_of(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
-    """Those of any program, which become requests: what its resource claims is not believed."""
+    """The environment of requests from spans is that of the token."""
     headers = {"authorization": f"Bearer {A}"}
     exporter = (
         HttpSpans(f"http://localhost:{guarded.collector.address[1]}/v1/traces", headers=headers)
@@ -197,14 +197,14 @@ def test_the_token_says_which_environment_spans_are_of(guarded: Site, store: Sto
         pass
     provider.shutdown()
     ahead.seconds = 60
-    guarded.collector.stop()  # which folds what waits
+    guarded.collector.stop()  # Processes the waiting spans.
 
     assert list(environments(store)) == ["prod"]
 
 
 @pytest.mark.parametrize(("path", "status"), [("/metrics", 401), ("/livez", 200), ("/readyz", 200), ("/", 200)])
 def test_probes_need_no_token_and_numbers_do(guarded: Site, path: str, status: int) -> None:
-    """A scheduler has no token; Prometheus can have one."""
+    """Probes need no token, /metrics does."""
     with guarded.client() as client:
         without, named = client.get(path), client.get(path, headers={"authorization": f"Bearer {A}"})
 
@@ -212,7 +212,7 @@ def test_probes_need_no_token_and_numbers_do(guarded: Site, path: str, status: i
 
 
 def test_events_need_a_token(guarded: Site) -> None:
-    """They are shown to everybody."""
+    """Events need a token, because every dashboard user sees them."""
     event = {"text": "v2 is out"}
 
     assert guarded.post(event, path="/v1/events").status_code == 401
@@ -222,8 +222,8 @@ def test_events_need_a_token(guarded: Site) -> None:
 def test_a_rate_is_the_tokens_and_no_header_evades_it(
     guarded: Site, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not another claimed address, not another connection; others are served meanwhile, and gRPC counts, too."""
-    # Two requests; the third may come in eight minutes, by when this is over on any machine.
+    """The rate limit applies to a token over both protocols, whatever headers and connections it uses; others are served."""
+    # Two requests; the third is permitted after eight minutes, which is longer than the test.
     monkeypatch.setattr(auth, "BURST_SECONDS", 1000.0)
     body = bodies.metrics()
     statuses = [
@@ -238,7 +238,7 @@ def test_a_rate_is_the_tokens_and_no_header_evades_it(
 
 
 def test_an_address_that_shows_nothing_has_a_rate_of_its_own(site: Callable[..., Site], bodies: Bodies) -> None:
-    """And a header does not make it another."""
+    """Clients without a token have a rate limit by address, which headers do not change."""
     limited = site("access: {anonymous: {requests_per_second: 0.002}}\n")
     answers = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
 
@@ -248,7 +248,7 @@ def test_an_address_that_shows_nothing_has_a_rate_of_its_own(site: Callable[...,
 def test_a_certificate_opens_and_no_other_does(
     sealed: Site, authority: Authorities, bodies: Bodies, store: Store
 ) -> None:
-    """One of the list, signed by the right authority; TLS without one reaches the probes alone."""
+    """Only a listed certificate of the right authority permits exports; without one only probes are reachable."""
     trusted = authority("servers").file
 
     def as_(client: Pem | None) -> Site:
@@ -271,7 +271,7 @@ def test_a_certificate_opens_and_no_other_does(
 
 
 def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -> None:
-    """By the settings every OpenTelemetry program has; a body of it is taken."""
+    """The agent sends its certificate by the standard OpenTelemetry settings."""
     own = authority("clients").sign("checkout")
     lost: list[tuple[str, int]] = []
     agent = Exporter(
@@ -290,7 +290,7 @@ def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -
 
 
 def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities) -> None:
-    """And takes no connection without one."""
+    """gRPC requires the same certificate for every connection."""
     root = authority("servers").file.read_bytes()
 
     def code(client: Pem | None) -> grpc.StatusCode:
@@ -337,7 +337,7 @@ def test_a_tls_handshake_has_a_deadline(
 
 
 def test_plain_text_gets_nothing_from_a_tls_port(sealed: Site) -> None:
-    """Not even an answer that could be changed on its way."""
+    """A plain-text request to a TLS port gets no response."""
     with socket.create_connection(sealed.collector.address, timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
@@ -349,13 +349,13 @@ def test_plain_text_gets_nothing_from_a_tls_port(sealed: Site) -> None:
 
 
 def test_a_collector_that_would_be_open_does_not_start(store: Store) -> None:
-    """Nothing listens, not even for a moment."""
+    """A collector that would be open to other machines does not start to listen."""
     with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
         Collector(CollectorConfig(host="0.0.0.0", port=0), store)
 
 
 def test_a_collector_that_asks_listens_everywhere(site: Callable[..., Site], bodies: Bodies) -> None:
-    """And asks there as well."""
+    """A collector with access control listens on all interfaces and requires a token there."""
     everywhere = site(TOKENS, host="0.0.0.0")
 
     assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
@@ -364,7 +364,7 @@ def test_a_collector_that_asks_listens_everywhere(site: Callable[..., Site], bod
 def test_a_connection_that_was_replaced_is_closed_at_once(
     sealed: Site, authority: Authorities, until: Callable[..., None]
 ) -> None:
-    """Whether or not its client reads or closes: the limits would not hold what stays open."""
+    """A replaced connection is closed immediately, whether or not its client reads, because otherwise it would exceed the limit."""
     limits, server = limits_of(sealed), server_of(sealed)
     limits.most_of_one, limits.surplus = 3, 0
     context = ssl.create_default_context(cafile=authority("servers").file)

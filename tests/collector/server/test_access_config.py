@@ -1,4 +1,4 @@
-"""The section `access:`: what it may say, and what it is told where it is wrong, without a secret in it."""
+"""Section `access:` of the collector's file: parsing, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def sha256(secret: str) -> bytes:
 
 
 def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.AccessSection, list[str]]:
-    """Return what the section says, and each problem with its line."""
+    """Parse the section, and return it with each problem and its line."""
     document = parse(text)
     found = access_config.read_access(document, (), document.value, ENV, {} if held is None else held)
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
 def test_all_that_the_section_may_say_is_read(files: ServerTlsFiles, tmp_path: Path) -> None:
-    """Tokens from files, from the environment and as hashes; certificates; limits; TLS."""
+    """Tokens from files, from the environment and as hashes, certificates, limits and TLS are parsed."""
     (tmp_path / "team-c").write_text("5e5e" * 16 + "\n")
     found, problems = read(f"""\
 tls: {{certificate: {files.certificate}, key: {files.key}, client_ca: {files.client_ca}}}
@@ -100,7 +100,7 @@ anonymous: {{requests_per_second: 0.5}}
     ],
 )
 def test_what_is_wrong_has_a_line_and_a_cure(text: str, problem: str) -> None:
-    """And no secret: the message ends in logs."""
+    """Each error has line and fix, and no secret, because it is logged."""
     import re  # noqa: PLC0415 - used here only
 
     _, problems = read(text)
@@ -112,7 +112,7 @@ def test_what_is_wrong_has_a_line_and_a_cure(text: str, problem: str) -> None:
 
 
 def test_no_token_is_kept_or_shown() -> None:
-    """Only its hash is in memory, and not even that in what is logged."""
+    """Only the hash of a token is in memory, and it is not part of the repr."""
     found, _ = read("tokens: [{name: team-a, token_env: TEAM_A}]")
 
     assert SECRET not in repr(found)
@@ -120,7 +120,7 @@ def test_no_token_is_kept_or_shown() -> None:
 
 
 def test_a_secret_that_is_gone_for_a_moment_counts_on(tmp_path: Path) -> None:
-    """While somebody rotates it, agents are not turned away."""
+    """While the file of a secret is missing during a rotation, the previous secret stays valid."""
     file, held = tmp_path / "token", dict[str, str]()
     file.write_text(SECRET)
     text = f"tokens: [{{name: team-a, token_file: {file}}}]"
@@ -135,7 +135,7 @@ def test_a_secret_that_is_gone_for_a_moment_counts_on(tmp_path: Path) -> None:
 
 
 def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
-    """For those who need no file."""
+    """A single token can be set in the environment."""
     (tmp_path / "token").write_text(f"{OTHER}\n")
 
     assert access_config.tokens_from_env({}) == ()
@@ -158,7 +158,7 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_a_token_of_the_environment_that_is_none_stops_the_start(key: str, value: str, problem: str) -> None:
-    """A collector that should ask and cannot must not run open."""
+    """An invalid token in the environment prevents the start, so that the collector is not open."""
     with pytest.raises(ConfigError, match=problem):
         access_config.tokens_from_env({key: value})
 
@@ -173,7 +173,7 @@ ENCRYPTED = Access(tls=ServerTlsFiles(Path("crt"), Path("key")))
 )
 @pytest.mark.parametrize("access", [Access(), ENCRYPTED])
 def test_a_collector_that_asks_nobody_does_not_listen_where_others_reach_it(host: str, access: Access) -> None:
-    """Encryption alone says nothing of who sends; every way out is named."""
+    """Without authentication, a listen address for other machines is an error that lists the fixes; TLS alone is not enough."""
     with pytest.raises(ConfigError) as caught:
         check_exposure(host, access, is_open=False)
 
@@ -194,5 +194,5 @@ def test_a_collector_that_asks_nobody_does_not_listen_where_others_reach_it(host
     ],
 )
 def test_it_listens_where_it_is_safe_or_was_told_so(host: str, access: Access, is_open: bool) -> None:
-    """On this machine, with tokens or certificates, or by somebody's word."""
+    """A collector may listen on the loopback interface, with tokens or certificates, or by explicit permission."""
     check_exposure(host, access, is_open=is_open)

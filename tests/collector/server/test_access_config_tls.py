@@ -1,4 +1,4 @@
-"""TLS: who is verified, and what replaced files do, for HTTP and gRPC alike."""
+"""TLS of HTTP and gRPC servers: client verification and replaced files."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 def put(source: Pem, files: ServerTlsFiles) -> None:
-    """Replace the server's certificate and key."""
+    """Replace the certificate and key of the server."""
     for new, place in ((source.certificate, files.certificate), (source.key, files.key)):
         shutil.copyfile(new, place)
-        # Two changes within one tick of the file system's clock look like one, and no operator is that fast.
+        # Wait for the next tick of the file system's clock, because two changes within one look like one.
         os.utime(place, ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns + 1))
 
 
 def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tuple[str, str]:
-    """Return what the server's certificate is called and what the server calls the client; ssl.SSLError where one refuses."""
+    """Return the server's certificate name and the client's name seen by the server; ssl.SSLError if one refuses."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -53,7 +53,7 @@ def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tup
             port: int = server.sockets[0].getsockname()[1]
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             writer.write(b"who am I?\n")
-            # With TLS 1.3 a client hears only then that it was refused.
+            # With TLS 1.3 a client learns only at the first read that it was refused.
             heard = (await reader.readline()).decode()
             if not heard:
                 raise ConnectionResetError
@@ -66,7 +66,7 @@ def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tup
 
 @pytest.fixture
 def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
-    """Ask a gRPC server what it calls the client; grpc.RpcError where it refuses."""
+    """Return the name of the client as seen by a gRPC server; grpc.RpcError if refused."""
 
     def say(_request: bytes, context: grpc.ServicerContext) -> bytes:
         names: Any = context.auth_context().get("x509_common_name", [])
@@ -84,7 +84,7 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
             servers[id(tls)] = server, port
         own = (client.key.read_bytes(), client.certificate.read_bytes()) if client else (None, None)
         credentials = grpc.ssl_channel_credentials(trusted.read_bytes(), *own)
-        # A channel of its own: gRPC shares connections between those that are alike.
+        # A separate channel, because gRPC shares connections between equal ones.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.secure_channel(f"127.0.0.1:{servers[id(tls)][1]}", credentials, options) as channel:
             answer: bytes = channel.unary_unary("/test/Say")(b"", timeout=60)
@@ -98,7 +98,7 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
 def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_rest(
     authority: Authorities, files: ServerTlsFiles
 ) -> None:
-    """A probe without a certificate must reach /livez; one of another authority ends the handshake."""
+    """HTTPS permits connections without a certificate, for probes; one of another authority fails in the handshake."""
     tls, trusted = HttpTls(files), authority("servers").file
     known, forged = authority("clients").sign("checkout"), authority("strangers").sign("checkout")
 
@@ -110,7 +110,7 @@ def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_res
 
 
 def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
-    """One that was not verified says nothing."""
+    """Without a client CA no client name is known, because certificates are not verified."""
     tls = HttpTls(replace(files, client_ca=None))
 
     assert connect_https(tls, authority("servers").file, authority("strangers").sign("checkout")) == ("first", "")
@@ -119,7 +119,7 @@ def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authori
 def test_grpc_requires_the_certificate_that_it_asks_for(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
-    """It cannot do one without the other."""
+    """gRPC requires a client certificate if a client CA is set."""
     tls, trusted = GrpcTls(files), authority("servers").file
 
     assert connect_grpc(tls, trusted, authority("clients").sign("checkout")) == "checkout"
@@ -132,7 +132,7 @@ def test_grpc_requires_the_certificate_that_it_asks_for(
 def test_replaced_files_count_from_the_next_connection_on(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
-    """Certificate, key and the clients' authority, without a restart."""
+    """Replaced certificate, key and client CA apply to new connections without a restart."""
     https, overgrpc = HttpTls(files), GrpcTls(files)
     old, new = (authority(name).sign("checkout") for name in ("clients", "strangers"))
     trusted = authority("servers").file
@@ -155,7 +155,7 @@ def test_replaced_files_count_from_the_next_connection_on(
 def test_a_broken_file_leaves_the_last_good_certificate_in_use(
     authority: Authorities, files: ServerTlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As while somebody copies one file after the other."""
+    """While the files do not match, the last valid certificate stays in use."""
     tls, trusted = HttpTls(files), authority("servers").file
     files.key.write_text("half a k")
     connected = connect_https(tls, trusted)
@@ -176,7 +176,7 @@ def test_a_broken_file_leaves_the_last_good_certificate_in_use(
 def test_files_that_cannot_be_used_stop_the_start(
     files: ServerTlsFiles, make: Callable[[ServerTlsFiles], object], name: str, cure: str
 ) -> None:
-    """Named, with what to give instead; gRPC by itself would take them and refuse every connection."""
+    """Unusable files prevent the start with a fix; gRPC would accept them and refuse every connection."""
     broken: Path = getattr(files, name)
     broken.write_text("no certificate")
 
@@ -187,7 +187,7 @@ def test_files_that_cannot_be_used_stop_the_start(
 def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
     authority: Authorities, files: ServerTlsFiles, tmp_path: Path
 ) -> None:
-    """A server that waits at a terminal is not up."""
+    """An encrypted key prevents the start, instead of a prompt for its password."""
     import subprocess  # noqa: PLC0415 - used here only
 
     key = authority("servers").sign("locked").key
@@ -199,12 +199,12 @@ def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
 
 
 def test_tls_1_1_is_refused(files: ServerTlsFiles) -> None:
-    """What is broken by now is not spoken."""
+    """TLS 1.1 is refused."""
     assert HttpTls(files).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_an_application_is_told_who_was_verified() -> None:
-    """In the scope of each request, and nothing where there was no certificate."""
+    """The scope of a request contains the verified client name, or none without a certificate."""
     seen: list[Any] = []
 
     async def application(scope: Any, _receive: Any, _send: Any) -> None:

@@ -1,4 +1,4 @@
-"""The gate: a caller gets in with what it was given, and with nothing else."""
+"""Authentication and rate limits: valid and invalid tokens and certificates."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ASKING = Access(tokens=(token(SECRET), token(OTHER, "team-b", None)))
 
 
 def test_a_token_gives_its_name_and_environment() -> None:
-    """The second one, too; the word Bearer is read as HTTP has it, in any case."""
+    """The first or second token of a client gives its name and environment; "Bearer" is not case-sensitive."""
     asking = gate(ASKING)
 
     assert asking.admit(bearer(SECRET)) == AdmittedClient("team-a", "prod")
@@ -55,7 +55,7 @@ def test_a_token_gives_its_name_and_environment() -> None:
 
 
 def test_past_its_share_what_a_sender_names_is_one_service() -> None:
-    """By token as by address; its environment is put in all the same, and another sender is not touched."""
+    """Services of a sender beyond its share are aggregated into one with its environment; other senders are unaffected."""
     asking = gate(Access(tokens=ASKING.tokens), is_open=True)
     greedy, honest = asking.admit(bearer(SECRET)), asking.admit(Caller("10.0.0.9"))
     resources: list[Attributes] = [{"service.name": f"invented-{number}"} for number in range(MAX_SERVICES + 1)]
@@ -84,7 +84,7 @@ def test_past_its_share_what_a_sender_names_is_one_service() -> None:
     ],
 )
 def test_whoever_shows_no_good_token_is_told_what_to_do(authorization: str) -> None:
-    """Nothing of what was shown comes back: it may have been a secret for somewhere else."""
+    """An error for a missing or invalid token has a fix and does not repeat the token."""
     with pytest.raises(RefusedError) as caught:
         gate(ASKING).admit(Caller("10.0.0.1", authorization))
 
@@ -96,12 +96,12 @@ def test_whoever_shows_no_good_token_is_told_what_to_do(authorization: str) -> N
 
 @given(st.text())
 def test_no_text_gets_in_or_breaks_the_gate(text: str) -> None:
-    """Whatever is sent is refused in order."""
+    """Any text as a token is refused without an exception."""
     assert status_of(gate(ASKING), Caller("10.0.0.1", text or "x")) == HTTPStatus.UNAUTHORIZED
 
 
 def test_all_tokens_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the place of a token in the list nor how much of one was right can be measured."""
+    """Every token is compared in constant time with all valid ones."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(left: bytes, right: bytes) -> bool:
@@ -119,7 +119,7 @@ def test_all_tokens_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_certificate_does_instead_of_a_token() -> None:
-    """Without a list every verified one does; with one, those on it, by their common names."""
+    """A verified certificate replaces a token; with a list, only the listed common names do."""
     everybody = gate(Access(tls=TLS))
     listed = gate(Access(tls=TLS, certificates=(Certificate("checkout", "prod"),)))
     checkout, stranger = Caller("10.0.0.1", certificate="checkout"), Caller("10.0.0.1", certificate="stranger")
@@ -131,7 +131,7 @@ def test_a_certificate_does_instead_of_a_token() -> None:
 
 
 def test_a_wrong_token_is_wrong_beside_a_good_certificate_too() -> None:
-    """Who shows a token means to be known by it."""
+    """An invalid token is refused even with a valid certificate."""
     both = gate(replace(ASKING, tls=TLS))
 
     assert both.admit(replace(bearer(SECRET), certificate="checkout")) == AdmittedClient("team-a", "prod")
@@ -139,12 +139,12 @@ def test_a_wrong_token_is_wrong_beside_a_good_certificate_too() -> None:
 
 
 def test_nobody_is_asked_where_nothing_is_configured() -> None:
-    """As on loopback: the client is then called by its address."""
+    """Without configured tokens, as on loopback, a client is identified by its address."""
     assert gate(Access()).admit(Caller("127.0.0.1", "Bearer for somebody else")) == AdmittedClient("127.0.0.1")
 
 
 def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_one() -> None:
-    """While tokens are being handed out, an agent with a mistyped one should hear of it."""
+    """A collector that permits clients without a token still refuses an invalid one."""
     is_open = gate(ASKING, is_open=True)
 
     assert is_open.admit(Caller("10.0.0.9")) == AdmittedClient("10.0.0.9")
@@ -153,7 +153,7 @@ def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_on
 
 
 def test_a_token_that_is_taken_out_no_longer_counts() -> None:
-    """From the next call on."""
+    """A removed token is refused from the next call on."""
     current = [ASKING]
     asking = AccessControl(lambda: current[0])
     asking.admit(bearer(OTHER))
@@ -163,11 +163,11 @@ def test_a_token_that_is_taken_out_no_longer_counts() -> None:
 
 
 def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
-    """One client's rate is nothing to the others; what is refused costs nothing."""
+    """The rate limit of one client does not affect others, and a refusal has a delay and costs nothing."""
     now = [0.0]
     limited = Access(tokens=(token(SECRET, limits=RateLimits(requests_per_second=0.5)), token(OTHER, "team-b")))
     asking = gate(limited, clock=lambda: now[0])
-    for _ in range(5):  # 10 s of its rate
+    for _ in range(5):  # 10 s of the rate
         asking.admit(bearer(SECRET))
     for _ in range(100):
         status_of(asking, bearer(SECRET))
@@ -184,7 +184,7 @@ def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
 
 
 def test_bytes_are_paid_back_before_the_next_request() -> None:
-    """How large a body is shows when it is here; 10 s of the rate are free."""
+    """The size of a body is charged after its arrival and delays the next request; 10 s of the rate are free."""
     now = [0.0]
     limited = Access(anonymous=RateLimits(bytes_per_second=100))
     asking = gate(limited, clock=lambda: now[0])
@@ -210,7 +210,7 @@ def test_bytes_are_paid_back_before_the_next_request() -> None:
     ],
 )
 def test_an_address_is_what_its_owner_cannot_change_at_will(addresses: tuple[str, str], same: bool) -> None:
-    """Whoever has one IPv6 address has 2^64 of them."""
+    """IPv6 addresses are limited by network, because a client can use 2^64 of them."""
     asking = gate(Access(anonymous=RateLimits(requests_per_second=0.1)))
     asking.admit(Caller(addresses[0]))
 
@@ -226,7 +226,7 @@ def _is_refused(asking: AccessControl, caller: Caller) -> bool:
 
 
 def test_a_client_may_not_spend_what_another_of_its_name_has() -> None:
-    """A token that is called like an address is not that address."""
+    """A token whose name looks like an address does not share the limit of that address."""
     limits = RateLimits(requests_per_second=0.1)
     access = Access(tokens=(token(SECRET, "10.0.0.1", limits=limits),), anonymous=limits)
     both = gate(access, is_open=True)
