@@ -290,7 +290,7 @@ def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -
 
 
 def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities) -> None:
-    """gRPC requires the same certificate for every connection."""
+    """The gRPC server requires the same certificate for every connection."""
     root = authority("servers").file.read_bytes()
 
     def code(client: Pem | None) -> grpc.StatusCode:

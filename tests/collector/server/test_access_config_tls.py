@@ -119,7 +119,7 @@ def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authori
 def test_grpc_requires_the_certificate_that_it_asks_for(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
-    """gRPC requires a client certificate if a client CA is set."""
+    """The gRPC server requires a client certificate if a client CA is set."""
     tls, trusted = GrpcTls(files), authority("servers").file
 
     assert connect_grpc(tls, trusted, authority("clients").sign("checkout")) == "checkout"
