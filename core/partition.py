@@ -80,7 +80,7 @@ def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tup
     # custom stages the later name, so that the order of recording has no influence.
     # Plain tuples are sorted, because a key function would take as long as the rest of the sweep.
     return sorted(
-        (start if start > t0 else t0, -(end if end < t1 else t1), -ORDER.get(stage, len(ORDER)), stage)  # noqa: FURB136 - calls are slower
+        (start if start > t0 else t0, -(end if end < t1 else t1), -ORDER.get(stage, len(ORDER)), stage)  # noqa: FURB136 - calls cost more
         for stage, start, end in intervals
         if start <= end and start <= t1 and end >= t0
     )

@@ -1,13 +1,14 @@
-"""Comparison of two selections, and prediction of the latency if one stage were faster.
+"""Queries for the comparison of two selections, and prediction of the latency if one stage were faster.
 
-Subtracting a stage's time from a percentile predicts too much, because other requests move up to be the new percentile. So
-`whatif` reduces all requests by what they spend in the stage beyond the remaining time, sorts them again, and reads
-the percentiles.
+Subtracting the time of a stage from a percentile predicts too much, because other requests then become the requests at that
+percentile. So `whatif` reduces the latency of all requests by their time in the stage beyond the remaining time, sorts the
+requests again, and reads the percentiles.
 
-The store has no times of single requests. For every bucket of the latency it has the time that all requests of the bucket spent
-together, and how many of them the stage dominates. Requests that it does not dominate are assumed to spend its median, but
-not more than the mean of the bucket; the rest belongs to those it dominates. Without this split, requests that were slow
-for another reason would gain as much as those that waited, and the tail would look cheaper than it is.
+The store has no times of single requests. For every bucket of the latency it has the total time that the requests of the bucket
+spent in the stage, and the number of requests that the stage dominates. Requests that the stage does not dominate are assumed to
+spend the median time in the stage, but not more than the mean of the bucket; the remaining time is assigned to the requests that
+the stage dominates. Without this split, the prediction would also speed up requests that were slow for another reason, and would
+be too optimistic for the tail.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LatencyGroups:
     """Groups of requests with equal latency and equal time in one stage.
 
     Args:
-        latency: Shape (k,). [seconds]
+        latency: Latency of each group; shape (k,). [seconds]
         spent: Time in the stage, not above the latency; shape (k,). [seconds]
         requests: Number of requests of each group; shape (k,), at least one in total.
     """
@@ -50,13 +51,13 @@ class LatencyGroups:
     requests: Ints
 
     def quantiles(self, left: Floats, wanted: Sequence[float]) -> list[float]:
-        """Return the latency at the *wanted* quantiles (nearest rank), in seconds, with the given remaining stage time.
+        """Return the latency at the *wanted* quantiles (nearest rank), in seconds, with the stage time reduced to *left*.
 
         Args:
             left: Remaining time in the stage; shape (k,). [seconds]
-            wanted: [0..1]
+            wanted: Quantiles of the latency. [0..1]
         """
-        # Subtract the saving, so that a latency without any stays the same to the last bit.
+        # The saving is subtracted from the latency, so that a latency without saving stays exactly equal.
         moved = self.latency - (self.spent - left)
         order = np.argsort(moved, kind="stable")
         held = np.cumsum(self.requests[order])
@@ -65,28 +66,28 @@ class LatencyGroups:
 
 
 class ComparisonQueries(QueryGroup):
-    """Comparison of two selections, and prediction of a faster stage."""
+    """Queries for the comparison of two selections, and for the prediction of a faster stage."""
 
     def compare(self, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
-        """Return the change by stage from *a* to *b*, in the requests at *quantile*.
+        """Return the change of the time in each stage from *a* to *b*, for the requests at *quantile*.
 
         Returns:
             Columns stage, a_seconds, b_seconds, delta_seconds (b - a), share (of the change of the latency; negative for a
-            stage that moved against it), by falling delta. `attrs`: a_value, b_value (seconds, None without requests), a_n,
-            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (its interval, see
-            `analysis.comparison`; None without requests).
+            stage that changed in the opposite direction), in descending order of delta. `attrs`: a_value, b_value (latency in
+            seconds, None without requests), a_n, b_n (number of requests), ratio (b / a), ratio_low, ratio_high (confidence
+            interval of the ratio, see `analysis.comparison`; None without requests).
         """
         with self._snapshot() as snapshot:
             return _compare(snapshot, a, b, quantile)
 
     def mix(self, a: Selection, b: Selection) -> pd.DataFrame:
-        """Return how much the composition of the requests differs from *a* to *b*.
+        """Return the differences in the composition of the requests between *a* and *b*.
 
         Returns:
-            One row for each of route, model, status, device and batch (size bucket) that both sides have: columns
-            dimension, value (whose share of the requests differs most), a_share, b_share, change (b - a), distance (share of the
-            requests that would have to differ for both to be equal; 0..1), changed (the change is at least five points, and
-            more than three of its standard errors).
+            One row for each of route, model, status, device and batch (size bucket) that both selections have: columns
+            dimension, value (the value whose share of the requests differs most), a_share, b_share, change (b - a), distance
+            (share of the requests that must change for equal compositions; 0..1), changed (whether the change is at least five
+            percentage points, and more than three standard errors).
         """
         with self._snapshot() as snapshot:
             return _request_mix(snapshot, a, b)
@@ -103,16 +104,16 @@ class ComparisonQueries(QueryGroup):
         """Return the predicted percentiles if *stage* were faster.
 
         Args:
-            selection: The requests.
+            selection: Selection of the requests.
             stage: The stage.
-            percentiles: [0..1]
-            floor: No request spends more in the stage than this quantile of its exclusive time. [0..1]
-            factor: Instead: every request spends this multiple of its time in the stage. [>= 0]
+            percentiles: Percentiles of the latency. [0..1]
+            floor: Quantile of the exclusive time in the stage, to which longer times are reduced. [0..1]
+            factor: Factor by which the time in the stage is multiplied, instead of *floor*. [>= 0]
 
         Returns:
-            Columns percentile, before_seconds, after_seconds, ceiling_seconds (if the stage took no time at all: the limit
-            of any improvement of it). No rows without requests. `attrs`: requests, floor_seconds (the time at
-            *floor*; None with a factor, or where no request has the stage).
+            Columns percentile, before_seconds, after_seconds, ceiling_seconds (latency if the stage took no time, the limit
+            of any improvement of the stage). No rows without requests. `attrs`: requests, floor_seconds (time at *floor*; None
+            with a factor, or if no request has the stage).
         """
         with self._snapshot() as snapshot:
             return _whatif(snapshot, selection, stage, percentiles, floor=floor, factor=factor)
@@ -165,14 +166,14 @@ def _latency_groups(mixed: Mixture, stage: str, usual_seconds: float) -> Latency
 def split_stage_time(
     mean: Floats, latency: Floats, requests: Ints, dominated: Ints, usual_seconds: float
 ) -> tuple[Floats, Floats]:
-    """Return the stage time of a request in each bucket: of those the stage does not dominate, and of those it does.
+    """Return the stage time of requests in each bucket: of requests that another stage dominates, and of all others.
 
-    Together they spend *mean* a request; none spends more than its latency.
+    The mean over both kinds of requests is *mean*; no request spends more than its latency.
 
     Args:
         mean: Mean stage time of the requests of the bucket, not above the latency; shape (k,). [seconds]
-        latency: Shape (k,). [seconds]
-        requests: Shape (k,), at least one each.
+        latency: Latency of the requests of the bucket; shape (k,). [seconds]
+        requests: Number of requests of the bucket, at least one; shape (k,).
         dominated: Number of requests that the stage dominates; shape (k,).
         usual_seconds: Median stage time. [seconds]
     """
@@ -197,9 +198,9 @@ def _whatif_rows(groups: LatencyGroups, percentiles: Sequence[float], left: Floa
 
 STAGE_COLUMNS = ("stage", "a_seconds", "b_seconds", "delta_seconds", "share")
 MIX_COLUMNS = ("dimension", "value", "a_share", "b_share", "change", "distance", "changed")
-# Dimensions in which the requests may differ, beside `batch`. The version is what is compared.
+# Dimensions whose composition is compared, besides `batch`. Not the version, which usually distinguishes the two selections.
 MIX_DIMENSIONS = ("route", "model", "status", "device")
-# A mix has changed if a share has, by at least this much and by more than this many of its standard errors.
+# Minimum change of a share, and number of its standard errors, from which a composition counts as changed.
 MIN_SHIFT = 0.05
 MIN_STANDARD_ERRORS = 3.0
 
@@ -229,7 +230,7 @@ def _stage_row(stage: str, a_seconds: float, b_seconds: float, change: float) ->
 
 
 def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
-    """Return the number of requests, the latencies, and their ratio with its confidence interval."""
+    """Return the numbers of requests, the latencies at *quantile*, and their ratio with its confidence interval."""
     before, after = (one.latency.histogram() if one else Histogram() for one in (a, b))
     found = compare_quantile(before, after, quantile)
     columns = ("a_value", "b_value", "ratio", "ratio_low", "ratio_high", "a_n", "b_n")
@@ -254,7 +255,7 @@ def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dic
 
 
 def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the value whose share differs most; None where one side has no requests with the dimension."""
+    """Return the row of the value whose share differs most; None if one selection has no requests with the dimension."""
     a_n, b_n = sum(a.values()), sum(b.values())
     if not a_n or not b_n:
         return None

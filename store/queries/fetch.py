@@ -1,6 +1,6 @@
-"""Fetching points for queries: choosing tiers, summing points by step, and the base class of all query groups.
+"""Reading of points for queries: selection of tiers, sums of points by step, and the base class of all query groups.
 
-This module does without pandas, so that a collector can use it. Steps are summed together as long as their points have the
+This module does not need pandas, so that a collector can use it. Consecutive steps are summed together if their points have the
 same scale.
 """
 
@@ -26,21 +26,21 @@ from ..retention import Retention
 from ..selection import Selection, step_seconds
 from ..series import SeriesCaps
 
-# Each step takes a row of some hundred buckets for every stage.
+# Maximum number of steps in a table; each step takes a row of some hundred buckets for every stage.
 _STEPS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """Counts of several steps of one scale, as one table.
+    """Table with the counts of several steps of the same scale.
 
     Args:
         starts: Starts of the steps; shape (n,). [Unix seconds]
         scale: Scale of the buckets.
-        index: Buckets that are not empty in all steps, ascending; shape (k,).
-        amount: Requests, or microseconds; shape (n, stages, k).
-        zero: Values below a nanosecond; shape (n, stages).
-        sum: Shape (n, stages). [seconds]
+        index: Buckets that are non-empty in at least one step, ascending; shape (k,).
+        amount: Number of requests, or microseconds; shape (n, stages, k).
+        zero: Number of values below a nanosecond; shape (n, stages).
+        sum: Sum of the values; shape (n, stages). [seconds]
     """
 
     starts: Ints
@@ -61,24 +61,24 @@ class StepCounts:
         return self.amount.sum(axis=2) + self.zero
 
     def places_of(self, quantile: float) -> Ints:
-        """Return the place in `index` of the bucket of the request at *quantile*, -1 where it is below all buckets; shape (n,)."""
+        """Return the position in `index` of the request at *quantile* of each step, -1 for below all buckets; shape (n,)."""
         ranks = np.array([rank_of(quantile, total) for total in self.total.tolist()]) - self.zero.sum(axis=1)
         held = np.cumsum(self.amount.sum(axis=1), axis=1)
         return np.where(ranks > 0, (held < ranks[:, None]).sum(axis=1), -1)
 
     def values_at(self, quantile: float) -> Floats:
-        """Return `StageCounts.value_at` of each step; shape (n,)."""
+        """Return the value at *quantile* in each step, as `StageCounts.value_at` does; shape (n,)."""
         # The last value is for the place -1.
         middles = [*(bucket_middle(index, self.scale) for index in self.index.tolist()), 0.0]
         return np.array(middles)[self.places_of(quantile)]
 
     def above(self, threshold: float) -> Floats:
-        """Return `Histogram.count_above` of each step; shape (n,)."""
+        """Return the number of values above *threshold* in each step, as `Histogram.count_above` does; shape (n,)."""
         return self.above_by_stage(threshold).sum(axis=1)
 
     def above_by_stage(self, threshold: float) -> Floats:
-        """Return `Histogram.count_above` of each step by stage; shape (n, stages)."""
-        # The threshold splits the same bucket in all steps: compute the share above it once for each bucket.
+        """Return the number of values above *threshold* in each step by stage; shape (n, stages)."""
+        # The threshold splits the same bucket in all steps, so the share above it is computed once for each bucket.
         alone = [Histogram(self.scale, {index: 1}) for index in self.index.tolist()]
         shares = np.array([each.count_above(threshold).value for each in alone], np.float64)
         split = (shares > 0) & (shares < 1)
@@ -87,11 +87,11 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepEdges:
-    """Division of points, sorted by time, into the steps that have any.
+    """Division of points, sorted by time, into non-empty steps.
 
     Args:
         starts: Starts of the steps; shape (n,). [Unix seconds]
-        edges: First point of each step, and the end of the last; shape (n + 1,).
+        edges: Index of the first point of each step, and the number of points; shape (n + 1,).
         scale: Coarsest scale of each step; shape (n,).
     """
 
@@ -101,7 +101,7 @@ class StepEdges:
 
 
 def step_edges(columns: Columns, steps: Steps) -> StepEdges:
-    """Return the division of *columns* into *steps*."""
+    """Return the division of the points *columns* into *steps*."""
     starts = steps.of(columns.times)
     if not len(columns):
         return StepEdges(starts, np.zeros(1, np.int64), starts)
@@ -110,14 +110,14 @@ def step_edges(columns: Columns, steps: Steps) -> StepEdges:
 
 
 def equal_scale_slices(*scales: Ints) -> Iterator[slice]:
-    """Yield slices of consecutive steps with equal *scales*, of limited length."""
+    """Yield slices of consecutive steps with equal *scales*; the length of a slice is limited."""
     changed = np.any([np.diff(scale, prepend=scale[:1] - 1) for scale in scales], axis=0)
     for first, last in pairwise([*np.flatnonzero(changed).tolist(), len(changed)]):
         yield from (slice(low, min(low + _STEPS_AT_ONCE, last)) for low in range(first, last, _STEPS_AT_ONCE))
 
 
 def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> Iterator[StepCounts]:
-    """Yield the counts of *columns*, of one metric and sorted by time; each step at its coarsest scale, or at *scale*."""
+    """Yield the counts by step of *columns* (one metric, sorted by time); a step has its coarsest scale, or at most *scale*."""
     found = step_edges(columns, steps)
     scales = found.scale if scale is None else np.minimum(found.scale, scale)
     for chosen in equal_scale_slices(scales):
@@ -125,14 +125,14 @@ def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> It
 
 
 def count_steps(columns: Columns, found: StepEdges, chosen: slice, scale: int) -> StepCounts:
-    """Sum the *chosen* steps of *columns* at *scale*, which no point is coarser than."""
+    """Sum the *chosen* steps of *columns* at *scale*, the scale of the coarsest point or a coarser one."""
     edges = found.edges[chosen.start : chosen.stop + 1]
     part = columns.between(int(edges[0]), int(edges[-1]))
     return count_at(part, np.repeat(np.arange(len(edges) - 1), np.diff(edges)), found.starts[chosen], scale)
 
 
 def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
-    """Sum *columns* at *scale*; *step* is the number of each point's step, and *at* the starts of the steps."""
+    """Sum *columns* by step at *scale*; *step* is the step number of each point, and *at* the starts of the steps."""
     shape = (len(at), max(1, len(columns.stages)))
     place = step * shape[1] + columns.stage
     index, amount = bucket_table(columns, place, shape[0] * shape[1], scale)
@@ -183,12 +183,12 @@ MAX_ROWS = 100_000
 
 
 def fetch(snapshot: StoreSnapshot, question: PointQuery) -> Columns:
-    """Return the points of the whole selection, summed over time: a month of a large service would be gigabytes otherwise."""
+    """Return the points of the selection, summed over time, because a month of a large service takes gigabytes."""
     return _fetch_tiers(snapshot, question, None, schema.COARSEST)
 
 
 def fetch_steps(snapshot: StoreSnapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:
-    """Return the points and their steps of *step*; wider where only wider buckets are kept or affordable."""
+    """Return the points summed by step, and the steps: of width *step*, or wider because of retention or the number of rows."""
     start, _ = question.selection.seconds
     width = _step_width(snapshot, question, step_seconds(step))
     if width is None:
@@ -198,7 +198,7 @@ def fetch_steps(snapshot: StoreSnapshot, question: PointQuery, step: timedelta) 
 
 
 def fetch_exact(snapshot: StoreSnapshot, question: PointQuery, width: int) -> tuple[Columns, Steps]:
-    """Return the points in steps of *width* seconds, however many; data kept only in wider buckets are left out."""
+    """Return the points in steps of *width* seconds, whatever their number; data in wider buckets are left out."""
     start, end = question.selection.seconds
     steps = Steps(start, width)
     fine = [tier for tier in schema.read_tiers(snapshot.connection) if tier.seconds <= width]
@@ -206,7 +206,7 @@ def fetch_exact(snapshot: StoreSnapshot, question: PointQuery, width: int) -> tu
 
 
 def _fetch_tiers(snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
-    """Return the points summed by step, from buckets not wider than *widest* seconds where such are kept."""
+    """Return the points summed by step, read from buckets of at most *widest* seconds where such buckets are retained."""
     start, end = question.selection.seconds
     return _fetch_segments(
         snapshot, question, steps, schema.plan_segments(schema.read_tiers(snapshot.connection), start, end, widest)
@@ -216,7 +216,7 @@ def _fetch_tiers(snapshot: StoreSnapshot, question: PointQuery, steps: Steps | N
 def _fetch_segments(
     snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, segments: Sequence[schema.Segment]
 ) -> Columns:
-    """Return the points of *segments*, summed piece by piece while reading: memory does not grow with time."""
+    """Return the points of *segments*, summed while they are read, so that memory does not grow with the length of time."""
     apart = question.by is not None
     pieces = [
         sum_points(piece, steps, apart=apart)
@@ -238,20 +238,20 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
 
 
 def _estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
-    """Return the approximate number of rows of *tier*, from the number of rows that cover each whole hour."""
+    """Return the approximate number of rows that *question* reads from *tier*, estimated from the rows of the coarsest tier."""
     start, end = question.selection.seconds
     rolled_up = schema.read_tiers(snapshot.connection)[-1].watermark
     hours = schema.Segment(schema.COARSEST, schema.floor_to(start, schema.COARSEST), min(end, rolled_up))
     rest = schema.Segment(tier, max(start, rolled_up), end)
     if tier == schema.FINEST:
-        # The finest tier has no totals: series are read separately.
+        # The finest tier has no totals, so the rows of all series are read.
         question = replace(question, by="series")
     counted = snapshot.points.number(snapshot.connection, question, hours) * schema.COARSEST // tier
     return counted + snapshot.points.number(snapshot.connection, question, rest)
 
 
 def points_with_key(columns: Columns, key: str) -> Columns:
-    """Return the points with *key* in the place of a stage."""
+    """Return the points with the stage, or other key, *key*."""
     return columns.where(columns.stage == (columns.stages.index(key) if key in columns.stages else -1))
 
 
@@ -264,7 +264,7 @@ def request_latency(snapshot: StoreSnapshot, selection: Selection) -> Histogram:
 def histograms_by_key(snapshot: StoreSnapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
     """Return the histogram of *metric* for each stage, or other key of the metric, in stage order."""
     columns = fetch(snapshot, PointQuery(selection, (metric,)))
-    # Separately: a stage that was sent at a coarser scale must not reduce the scale of the others.
+    # Summed separately, because a stage that was sent at a coarser scale must not reduce the scale of the others.
     return {
         stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
         for stage in ordered(columns.stages)

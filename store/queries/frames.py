@@ -1,4 +1,4 @@
-"""Building data frames: times, the order of stages, and empty results that still have their columns."""
+"""Creation of data frames: times, the order of stages, and empty results with all columns."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def utc_times(seconds: Iterable[int]) -> pd.DatetimeIndex:
 
 
 def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return *rows* as a frame that has *columns*, in that order, even when there are no rows."""
+    """Return *rows* as a frame with *columns* in their order, also without rows."""
     return pd.DataFrame(list(rows), columns=list(columns))
 
 
 def with_step_times(made: pd.DataFrame, steps: Steps, selection: Selection) -> pd.DataFrame:
-    """Return *made* with `at`, in Unix seconds, as times, and with the width of its steps in `attrs`."""
+    """Return the frame *made* with `at` converted from Unix seconds to times, and with the width of its steps in `attrs`."""
     start, end = selection.seconds
     made["at"] = utc_times(made["at"])
     made.attrs["step_seconds"] = steps.width or end - start

@@ -1,7 +1,7 @@
-"""Latency distributions, and the breakdown of latency into stages and stalls at each percentile.
+"""Queries of latency distributions, and of the breakdown of latency into stages and stalls at each percentile.
 
-The requests at percentile p are those in the bucket of the p-th request (nearest rank), widened bucket by bucket on both
-sides until it holds `MIN_REQUESTS`. Their mean stage shares, scaled to the middle of the bucket, are the breakdown; see
+The requests at percentile p are those in the bucket of that rank (nearest rank) and in as many neighbouring buckets on both
+sides as are needed for `MIN_REQUESTS`. The breakdown is their mean stage shares, scaled to the middle of the bucket; see
 `docs/architecture.md`.
 """
 
@@ -26,7 +26,7 @@ from .frames import frame, stage_frame
 
 
 class LatencyQueries(QueryGroup):
-    """Latency of requests, and the stages it consists of."""
+    """Queries of the latency of requests and of its stages."""
 
     def latency(self, selection: Selection) -> Histogram:
         """Return the latency of all requests of *selection*, in seconds."""
@@ -34,9 +34,9 @@ class LatencyQueries(QueryGroup):
             return request_latency(snapshot, selection)
 
     def stage_latency(self, selection: Selection) -> dict[str, Histogram]:
-        """Return the distribution of each stage's exclusive time, in seconds, over the requests that have it; in stage order.
+        """Return the distribution of the exclusive time in each stage, over requests with the stage, in stage order and seconds.
 
-        The rank of one request's time in a stage is its `fraction_below`.
+        `Histogram.fraction_below` returns the rank of a single request's time in a stage.
         """
         with self._snapshot() as snapshot:
             return histograms_by_key(snapshot, selection, STAGE_DURATION)
@@ -45,7 +45,7 @@ class LatencyQueries(QueryGroup):
         """Return the run time of the model in each request (forward and prefill), in seconds, by batch size.
 
         Returns:
-            Batch size bucket (`core.histogram.BATCH_SIZES`), smallest first, to the requests whose last run was in it.
+            Histogram by batch size bucket (`core.histogram.BATCH_SIZES`) of the last run of each request, smallest first.
         """
         with self._snapshot() as snapshot:
             return batch_latency(snapshot, selection)
@@ -54,27 +54,28 @@ class LatencyQueries(QueryGroup):
         """Return the time by stage in the requests at each percentile.
 
         Args:
-            selection: The requests.
-            percentiles: [0..1]
+            selection: Selection of the requests.
+            percentiles: Percentiles of the latency. [0..1]
 
         Returns:
-            Columns percentile, n (requests the shares are the mean of), value_seconds (the latency there), low_seconds,
-            high_seconds (its error band), then one column of seconds for each stage, in the order of stages; stages add up
-            to value_seconds. `attrs["requests"]` is the number of requests in the selection. No rows without requests.
+            Columns percentile, n (number of requests over which the shares are averaged), value_seconds (latency at the
+            percentile), low_seconds, high_seconds (error bounds of the latency), and one column of seconds for each stage, in the
+            order of stages; the stages add up to value_seconds. `attrs["requests"]` is the number of requests in the selection.
+            No rows without requests.
         """
         with self._snapshot() as snapshot:
             return _breakdown(snapshot, selection, percentiles)
 
     def stalls(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-        """Return the stalls of the requests at each percentile, beside their `breakdown`.
+        """Return the stalls of the requests at each percentile, as an addition to their `breakdown`.
 
         Args:
-            selection: The requests.
-            percentiles: [0..1]
+            selection: Selection of the requests.
+            percentiles: Percentiles of the latency. [0..1]
 
         Returns:
-            Columns as those of `breakdown`, but for what `core.stages.stall_key` makes, such as `gc:forward`, in the place of
-            the stages: the seconds of the stage in which the cause held it up, a part of it. No rows where nothing did.
+            The columns of `breakdown`, but with stall keys such as `gc:forward` (`core.stages.stall_key`) instead of stages: the
+            part of the seconds of the stage in which the cause stalled it. No rows without stalls.
         """
         with self._snapshot() as snapshot:
             return _stalls(snapshot, selection, percentiles)
@@ -83,7 +84,7 @@ class LatencyQueries(QueryGroup):
         """Return the dominant stages of the requests at each percentile.
 
         Returns:
-            Columns percentile, stage, share (of the requests there; adds up to 1 for a percentile), by falling share.
+            Columns percentile, stage, share (of the requests at the percentile; adds up to 1), in descending order of share.
         """
         with self._snapshot() as snapshot:
             return _dominants(snapshot, selection, percentiles)
@@ -102,14 +103,14 @@ BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_se
 
 @dataclass(frozen=True, slots=True)
 class PercentileGroup:
-    """The requests at one percentile.
+    """Requests at one percentile.
 
     Args:
         value: Latency at the percentile. [seconds]
-        n: Number of requests that the shares are the mean of.
-        shares: Share of their time by stage; adds up to 1.
+        n: Number of requests over which the shares are averaged.
+        shares: Share of the time by stage; adds up to 1.
         dominants: Share of the requests by dominant stage; adds up to 1.
-        held_up: Share of their time in which a stall held them up, by stall key; part of `shares`.
+        held_up: Share of the time that was stalled, by stall key; part of `shares`.
     """
 
     value: Estimate
@@ -119,22 +120,22 @@ class PercentileGroup:
     held_up: dict[str, float] = field(default_factory=dict[str, float])
 
     def seconds(self) -> dict[str, float]:
-        """Return the time by stage; adds up to the value."""
+        """Return the time by stage, which adds up to `value`, in seconds."""
         return {stage: share * self.value.value for stage, share in self.shares.items()}
 
 
 class Mixture:
-    """Requests by latency and the time they spent in each stage.
+    """Requests by latency, and the time that they spent in each stage.
 
     Args:
-        columns: Points of *metrics*, at least one of them of the first; and of `STALL_TIME`, where requested.
-        metrics: Metric that counts requests by a time, and metric with the time by stage in the same buckets.
+        columns: Points of both *metrics*, at least one of the first metric; also points of `STALL_TIME` if stalls are wanted.
+        metrics: Metric that counts requests by latency, and metric with the time by stage in the same buckets.
     """
 
     def __init__(self, columns: Columns, metrics: tuple[str, str] = BREAKDOWN_METRICS) -> None:
         requests, times, stalls = (columns.of(metric) for metric in (*metrics, STALL_TIME))
         self._stages = columns.stages
-        # Latency at its own scale, so that it is the same number everywhere; shares at the scale common to all
+        # Latency at its own scale, so that all queries return the same number; shares at the common scale of all
         # metrics.
         self.latency = add_up(requests)
         shared = int(np.concatenate((times.scale, stalls.scale)).min(initial=self.latency.scale))
@@ -152,7 +153,7 @@ class Mixture:
         return float(self.latency.sum.sum()) / self.n
 
     def mean_shares(self) -> dict[str, float]:
-        """Return the share of all time by stage."""
+        """Return the share of the time of all requests by stage."""
         return self._shares(self._times.amount.sum(axis=1))
 
     def at(self, quantile: float) -> PercentileGroup:
@@ -198,12 +199,12 @@ class Mixture:
         return np.array([shares.get(bucket, 0.0) for bucket in coarse.tolist()], np.float64)
 
     def dominated_by(self, stage: str) -> Ints:
-        """Return the number of requests in each bucket of `latency` that *stage* dominates; shape (k,)."""
+        """Return the number of requests with the dominant stage *stage* in each bucket of `latency`; shape (k,)."""
         return self.latency.amount[[name == stage for name in self._stages]].sum(axis=0)
 
     def _shares(self, spent: Ints) -> dict[str, float]:
         total = spent.sum()
-        # Time without a stage, as from a client that knows no stages, is overhead.
+        # Requests without stage times, as from a client without stages, are overhead.
         return self._named(spent / total) if total else {OVERHEAD: 1.0}
 
     def _named(self, shares: NDArray[np.float64]) -> dict[str, float]:
@@ -212,7 +213,7 @@ class Mixture:
 
 
 def _bucket_reaches(requests: StageCounts, centres: Ints) -> Ints:
-    """Return how many buckets on both sides of each of *centres* are needed to hold `MIN_REQUESTS`, or all there are."""
+    """Return the number of buckets on each side of each of *centres* that hold `MIN_REQUESTS`, or all requests."""
     distance = np.abs(requests.index - centres[:, None])
     order = np.argsort(distance, axis=1, kind="stable")
     held = np.cumsum(requests.amount.sum(axis=0)[order], axis=1)
@@ -221,14 +222,14 @@ def _bucket_reaches(requests: StageCounts, centres: Ints) -> Ints:
 
 
 def _amounts_between(counts: StageCounts, low: Ints, high: Ints) -> Ints:
-    """Return the sums of *counts* by stage from bucket *low* to *high*, both included; shape (n, stages)."""
+    """Return the sums of *counts* by stage over the buckets *low* to *high*, inclusive; shape (n, stages)."""
     held = np.cumsum(np.pad(counts.amount, ((0, 0), (1, 0))), axis=1)
     last, first = np.searchsorted(counts.index, high, "right"), np.searchsorted(counts.index, low)
     return (held[:, last] - held[:, first]).T
 
 
 def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | None:
-    """Return the requests of *selection*; None if there are none."""
+    """Return the requests of *selection* with their stages; None without requests."""
     columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS))
     return Mixture(columns) if len(columns.of(REQUEST_DURATION)) else None
 
@@ -238,14 +239,14 @@ def _breakdown(snapshot: StoreSnapshot, selection: Selection, percentiles: Seque
 
 
 def breakdown_frame(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.DataFrame:
-    """Return the frame of `Reader.breakdown`; None stands for no requests."""
+    """Return the frame of `Reader.breakdown` for *mixed*, or without rows for None."""
     made = stage_frame(BREAKDOWN_COLUMNS, breakdown_rows(mixed, percentiles) if mixed else [])
     made.attrs["requests"] = mixed.n if mixed else 0
     return made
 
 
 def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the rows of the frame of `Reader.breakdown`."""
+    """Return the rows of the frame of `Reader.breakdown` for *mixed*."""
     return [
         breakdown_row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)
     ]
@@ -273,7 +274,7 @@ def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, f
 
 
 def _stalls(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-    # Most services have no stalls: skip the second read.
+    # Most services have no stalls, and need no second query.
     if not len(fetch(snapshot, PointQuery(selection, (STALL_TIME,)))):
         return stage_frame(BREAKDOWN_COLUMNS, [])
     mixed = Mixture(fetch(snapshot, PointQuery(selection, (*BREAKDOWN_METRICS, STALL_TIME))))

@@ -1,7 +1,7 @@
-"""Requests by minute and histogram bucket, of many groups in one query.
+"""Queries of requests by minute and histogram bucket, for many groups in one query.
 
-A group is a service in one environment, or its part with one route, model or version. Series with histograms coarser than
-`SCALE` are left out (fixed buckets of scraped engines have no such resolution), and so are values below a nanosecond.
+A group consists of the requests of a service in one environment, or of those with one route, model or version. Series with
+histograms coarser than `SCALE`, such as fixed buckets of scraped engines, are left out, and so are values below a nanosecond.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .fetch import QueryGroup, fetch_exact
 Dimension = Literal["", "route", "model", "version"]
 DIMENSIONS: tuple[Dimension, ...] = ("", "route", "model", "version")
 MINUTE = 60
-# Series without requests for this long are ignored. [seconds]
+# Time without requests after which a series is ignored. [seconds]
 _RECENT_SECONDS = 86_400
 _MICROSECONDS = 1e6
 
@@ -41,9 +41,9 @@ class Group:
 
     Args:
         service: The service.
-        dimension: Dimension of the part; empty for the whole service.
+        dimension: Dimension by which the service is divided; empty for the whole service.
         value: Value of the dimension.
-        environment: Environment; empty for requests that name none.
+        environment: Environment; empty for requests without environment.
     """
 
     service: str
@@ -59,9 +59,9 @@ class MinuteCounts:
     Args:
         start: First minute, counted from the epoch.
         index: Buckets of `core.histogram`, ascending; shape (k,).
-        total: Requests by end-to-end latency; shape (minutes, k).
+        total: Number of requests by end-to-end latency; shape (minutes, k).
         stages: Stages that occur.
-        own: Requests by exclusive time in each stage; shape (stages, minutes, k).
+        own: Number of requests by exclusive time in each stage; shape (stages, minutes, k).
     """
 
     start: int
@@ -78,10 +78,10 @@ class SpentCounts:
     Args:
         start: First minute of the first step, counted from the epoch.
         step: Width of a step. [minutes]
-        index: Buckets, ascending; shape (k,).
-        total: Requests; shape (steps, k).
+        index: Buckets of `core.histogram`, ascending; shape (k,).
+        total: Number of requests by end-to-end latency; shape (steps, k).
         stages: Stages that occur.
-        seconds: Time spent in each stage by the requests of the bucket; shape (stages, steps, k).
+        seconds: Time that the requests of a bucket spent in each stage; shape (stages, steps, k). [seconds]
     """
 
     start: int
@@ -93,10 +93,10 @@ class SpentCounts:
 
 
 class MinuteQueries(QueryGroup):
-    """Requests by minute and histogram bucket."""
+    """Queries of requests by minute and histogram bucket."""
 
     def minutes(self, selection: Selection) -> MinuteCounts:
-        """Return the requests of *selection* by minute, as `all_minutes` does for a group."""
+        """Return the requests of *selection* by minute, with the rules of `all_minutes`."""
         with self._snapshot() as snapshot:
             return _minutes(snapshot, selection)
 
@@ -106,12 +106,12 @@ class MinuteQueries(QueryGroup):
             return _spent(snapshot, selection, step)
 
     def groups(self, since: datetime) -> dict[Group, datetime]:
-        """Return every service with requests after *since*, and its routes, models and versions where it has several.
+        """Return the groups with requests after *since*: every service, and its routes, models and versions if it has several.
 
-        A service that is deployed in several environments is one group in each of them.
+        A service that is deployed in several environments has a group for each environment.
 
         Returns:
-            Each with when it was first seen, of all that is kept.
+            The time at which each group was first seen in the retained data.
         """
         with self._snapshot() as snapshot:
             found = _first_seen_by_group(snapshot, math.ceil(since.timestamp()))
@@ -120,7 +120,7 @@ class MinuteQueries(QueryGroup):
     def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteCounts]:
         """Return the requests of every group of `groups` by minute, in one query.
 
-        The window is counted in whole minutes. Data kept in buckets wider than a minute or with a scale coarser than `SCALE` are left
+        The window is counted in whole minutes. Data in buckets wider than a minute or with a scale coarser than `SCALE` are left
         out, and so are groups without requests.
         """
         with self._snapshot() as snapshot:
@@ -129,7 +129,7 @@ class MinuteQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _GroupCounts:
-    """Counts of one group: a table of steps and buckets for requests, and one for each stage."""
+    """Counts of one group: a table of steps and buckets for requests, and a table for each stage."""
 
     index: Ints
     whole: Ints
@@ -180,7 +180,7 @@ def _step_count(start: int, end: int, width: int) -> int:
 
 
 def _group_members(snapshot: StoreSnapshot, since: int) -> dict[Group, tuple[int, Ints]]:
-    """Return the first time each group was seen, in Unix seconds, and the numbers of its series."""
+    """Return the time at which each group was first seen, in Unix seconds, and the ids of its series."""
     series = schema.series.c
     parts = (series.route, series.model, series.version)
     wanted = (series.id, series.service, series.environment, *parts, series.first_seen)
@@ -197,7 +197,7 @@ def _group_members(snapshot: StoreSnapshot, since: int) -> dict[Group, tuple[int
 
 
 def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
-    """Return the groups that differ from their service: a part counts only beside another part, and if it has a name."""
+    """Return the groups of services, and those of named dimension values if a service has several values of the dimension."""
     kinds = Counter((group.service, group.environment, group.dimension) for group in found)
     parts = {
         group
@@ -214,7 +214,7 @@ def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
 def _count_groups(
     columns: Columns, steps: Steps, length: int, members: Mapping[Group, Ints]
 ) -> Iterator[tuple[Group, _GroupCounts]]:
-    """Yield the counts of each group that has any points in *columns*."""
+    """Yield the counts of each group that has points in *columns*."""
     columns = columns.where(columns.scale == SCALE)
     if not len(columns):
         return
@@ -228,7 +228,7 @@ def _count_groups(
 
 
 def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
-    """Return the points of each group, and the group numbers, ascending; a point may belong to several groups."""
+    """Return the indexes of the points of each group, and their group numbers, ascending; groups may share points."""
     known, which = np.unique(series, return_inverse=True)
     order = np.argsort(which, kind="stable")
     edges = np.searchsorted(which[order], np.arange(len(known) + 1))
@@ -240,7 +240,7 @@ def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
 
 
 def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _GroupCounts:
-    """Sum some *points* of *columns*; *place* is the slot and step of each of all points."""
+    """Sum the given *points* of *columns*; *place* combines the slot and the step of each point of *columns*."""
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
     entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)

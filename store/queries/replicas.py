@@ -1,6 +1,6 @@
-"""Replicas: hardware measures, cold starts, statistics of scraped engines, and liveness of the collector.
+"""Queries of replicas: hardware measures, cold starts, statistics of scraped engines, and liveness of the collector.
 
-Engines report fixed buckets, which stay intervals, and exact sums.
+Engines report fixed buckets, which are treated as intervals, and exact sums.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .frames import with_step_times
 
 
 class ReplicaQueries(QueryGroup):
-    """Machines, cold starts and engines of a service."""
+    """Queries of the machines, cold starts and engines of a service."""
 
     def hardware(self, selection: Selection, step: timedelta) -> pd.DataFrame:
         """Return the hardware measures of *selection*'s service in each step with data.
 
-        Measures are of whole processes: the model and route of the selection are ignored.
+        Measures describe whole processes, so the model, route and status of the selection are ignored.
 
         Returns:
             Columns at (UTC, start of the step), measure (a key of `core.hardware.MEASURES`), place (`core.hardware.place`), mean
-            and most (of the values in the step, the latter at most 2.2 % too large; in the measure's unit, rates
-            per second); sorted by time, measure and place. `attrs["step_seconds"]` is the width of the steps.
+            and most (mean and maximum of the values in the step, the maximum at most 2.2 % too large; in the unit of the measure,
+            rates per second); sorted by time, measure and place. `attrs["step_seconds"]` is the width of the steps.
         """
         with self._snapshot() as snapshot:
             return _hardware(snapshot, selection, step)
@@ -49,9 +49,9 @@ class ReplicaQueries(QueryGroup):
         """Return the phases of the cold starts of the replicas of *service*, newest first, over the whole history.
 
         Returns:
-            Columns instance, place (its host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`),
-            model, shape, started, ended (UTC), seconds (spent in no other phase), heard (UTC: last report of the replica; NaT if
-            there was none in ten minutes).
+            Columns instance, place (host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`),
+            model, shape, started, ended (UTC), seconds (time outside of other phases), heard (UTC, time of the last report of the
+            replica; NaT without a report within ten minutes).
         """
         with self._snapshot() as snapshot:
             return _loads(snapshot, service, environment, int(self._clock()) - _HEARD_SECONDS)
@@ -59,21 +59,21 @@ class ReplicaQueries(QueryGroup):
     def engines(self, selection: Selection) -> list[EngineModel]:
         """Return the statistics of the scraped engines of *selection*, by service and model, the busiest first.
 
-        They are independent of all other queries: a request that an agent has counted too is in both.
+        The statistics are independent of all other queries: a request that an agent has also counted is in both.
         """
         with self._snapshot() as snapshot:
             return _engines(snapshot, selection)
 
     def stale_since(self, now: datetime, patience: timedelta) -> datetime | None:
-        """Return the time of the last data if the collector has been inactive for *patience*; None while it works."""
+        """Return the time of the last data if the collector has been inactive for *patience*; None if it is active."""
         with self._snapshot() as snapshot:
             return _stale_since(snapshot, int(now.timestamp()), patience)
 
 
 def _stale_since(snapshot: StoreSnapshot, now: int, patience: timedelta) -> datetime | None:
-    """Return the time of the last data if the collector stopped; *now* is in Unix seconds.
+    """Return the time of the last data if the collector has stopped; *now* is in Unix seconds.
 
-    A working collector rolls up complete buckets, whether or not data arrive, until some time after the newest data.
+    A running collector rolls up complete buckets even if no data arrive, until some time after the newest data.
     """
     newest = snapshot.connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
     rolled_up = schema.read_tiers(snapshot.connection)[1].watermark
@@ -94,14 +94,14 @@ class EngineModel:
     """Statistics that the engines of a service report about one model; times in seconds.
 
     Args:
-        service: `service.name`.
-        model: Its name; empty where the engine does not tell.
-        requests: Duration of requests; empty where the engine times steps only.
+        service: `service.name` of the engines.
+        model: Name of the model; empty if the engine does not report it.
+        requests: Duration of requests; empty if the engine only reports times of steps.
         stages: Time in each stage, in the order of stages.
         first_token: Time to the first token, by definition (`names.DEFINITIONS`).
         output_token: Time between tokens, by definition.
         tokens: Number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`.
-        batches: Run time of the model by batch size, smallest first: only number and mean are known.
+        batches: Run time of the model by batch size, smallest first; only number and mean are known.
     """
 
     service: str
@@ -115,12 +115,12 @@ class EngineModel:
 
     @property
     def count(self) -> int:
-        """Number of requests; where whole requests are not timed, the count of the most frequent stage."""
+        """Number of requests; if the duration of requests is unknown, the count of the most frequent stage."""
         return max(self.requests.count, *(stage.count for stage in self.stages.values()), 0)
 
     @property
     def mean_by_stage(self) -> dict[str, float]:
-        """Exact mean time of each stage per request, in the order of stages; the times need not add up."""
+        """Exact mean time per request in each stage, in the order of stages; the sum may differ from the duration of requests."""
         count = self.count
         return {stage: found.lows.sum / count for stage, found in self.stages.items() if count and found.count}
 
@@ -147,7 +147,7 @@ def _engine_model(columns: Columns, owners: Mapping[int, tuple[str, str]], servi
     return EngineModel(
         service,
         model,
-        # Each engine has one definition of its own.
+        # Each engine has a single definition.
         requests.get(names.BY_ENGINE, Distribution()),
         {stage: stages[stage] for stage in ordered(stages)},
         first_token,
@@ -201,7 +201,7 @@ HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
 def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    # A machine serves all models and routes, and failed requests too.
+    # A machine serves all models and routes, and also failed requests.
     whole = replace(selection, model=None, route=None, status=None)
     columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
     told = {
@@ -221,7 +221,7 @@ def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) ->
 
 
 def _maximum(columns: Columns) -> Floats:
-    """Return an upper bound of the values of each point, at most a bucket above the largest; shape (n,)."""
+    """Return an upper bound of the values of each point, at most the width of a bucket too large; shape (n,)."""
     filled = columns.buckets.lengths > 0
     last = columns.buckets.index[columns.buckets.offsets[1:][filled] - 1]
     most = np.zeros(len(columns))

@@ -1,7 +1,7 @@
-"""Services, versions, environments, events, and all services in one query.
+"""Queries of services, versions, environments and events, and of all services at once.
 
-For a fleet the points of all services are read together, separated by service, and summed by the same code as for one service,
-so that the numbers equal those of `Reader.breakdown` to the last bit.
+Queries of all services read their points together, separate them by service, and sum them by the same code as for one service,
+so that the numbers are identical to those of `Reader.breakdown`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .latency import BREAKDOWN_METRICS, Mixture
 
 
 class ServiceQueries(QueryGroup):
-    """Services, versions, environments and events."""
+    """Queries of services, versions, environments and events."""
 
     def services(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
-        """Return the services with requests in `[start, end)`, in one environment or in all of them.
+        """Return the services with requests in `[start, end)`, in one environment or in all environments.
 
         Returns:
-            Columns service, versions (list, latest seen first), newest (the version first seen last), model and environment
-            (of the series seen last), requests, errors (counts in the window), first_seen, last_seen (UTC, buckets within
-            the window); sorted by service.
+            Columns service, versions (list, most recently seen first), newest (the version that appeared last), model and
+            environment (of the most recently seen series), requests, errors (counts in the window), first_seen, last_seen (UTC,
+            buckets within the window); sorted by service.
         """
         with self._snapshot() as snapshot:
             return _services(snapshot, Selection(start, end, environment=environment))
@@ -52,12 +52,12 @@ class ServiceQueries(QueryGroup):
         Args:
             start: Start of the window.
             end: End of the window.
-            percentiles: [0..1]
-            environment: Only its requests; None for all.
+            percentiles: Percentiles of the latency. [0..1]
+            environment: Environment of the requests; None for all.
 
         Returns:
-            The rows of `breakdown` of each service, the same numbers, by the index `service`, sorted by service; one column
-            of seconds for each stage that any of them has.
+            The rows of `breakdown` of each service, with the index `service`, sorted by service; one column of seconds for each
+            stage of any service.
         """
         with self._snapshot() as snapshot:
             return _fleet(snapshot, Selection(start, end, environment=environment), percentiles)
@@ -77,7 +77,7 @@ class ServiceQueries(QueryGroup):
         """Return the versions of a selection over its whole history.
 
         Returns:
-            Columns version, first_seen, last_seen (UTC, of all that is kept, exact to 10 s), requests (in the window, 0 if
+            Columns version, first_seen, last_seen (UTC, in all retained data, exact to 10 s), requests (in the window, 0 if
             none); sorted by first_seen.
         """
         with self._snapshot() as snapshot:
@@ -92,8 +92,8 @@ class ServiceQueries(QueryGroup):
         """Return the versions of every service over the whole history, in one inexpensive query.
 
         Returns:
-            Columns service, version, first_seen, last_seen (UTC, of all that is kept, exact to 10 s); sorted by service, then
-            first_seen.
+            Columns service, version, first_seen, last_seen (UTC, in all retained data, exact to 10 s); sorted by service, then
+            by first_seen.
         """
         with self._snapshot() as snapshot:
             return _releases(snapshot, environment)
@@ -102,7 +102,7 @@ class ServiceQueries(QueryGroup):
         """Return the values of each dimension (service, version, model, route, device, …) in the requests of *selection*.
 
         Returns:
-            The dimension to its values with how many requests had each, most first; what is unknown is left out.
+            For each dimension the number of requests by value, most requests first; unknown values are left out.
         """
         with self._snapshot() as snapshot:
             return _dimensions(snapshot, selection)
@@ -115,8 +115,8 @@ class ServiceQueries(QueryGroup):
         Args:
             start: Start of the window.
             end: End of the window.
-            service: Only its events and those of all services; None for all events.
-            kind: Only of this kind, see `store.events.EVENT_KINDS`.
+            service: Service whose events, with those for all services, are returned; None for all events.
+            kind: Kind of the events, see `store.events.EVENT_KINDS`; None for all kinds.
 
         Returns:
             Columns at (UTC), service ("" for all), kind, key, text, link; newest first.
@@ -125,10 +125,10 @@ class ServiceQueries(QueryGroup):
             return _events(snapshot, start, end, service, kind)
 
     def whole(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
-        """Return `[start, end)` extended to whole buckets of the tiers kept there: hours where minutes are deleted.
+        """Return `[start, end)` extended to whole buckets of the retained tiers: hours where minutes are deleted.
 
-        A bucket counts where it begins, so that a window that begins within a bucket would contain none of it, and a window that
-        ends within one all of it.
+        A bucket belongs to the window that contains its start: a window that starts within a bucket would not contain the bucket,
+        and a window that ends within a bucket would contain the whole bucket.
         """
         with self._snapshot() as snapshot:
             known = schema.read_tiers(snapshot.connection)
@@ -168,7 +168,7 @@ def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[
             rows += latency.breakdown_rows(Mixture(own), percentiles)
             names += [service] * len(percentiles)
     made = stage_frame(latency.BREAKDOWN_COLUMNS, rows)
-    # Not a column: a stage may have any name.
+    # The service is the index and not a column, because a stage may have any name.
     made.index = pd.Index(names, name="service", dtype=object)
     return made
 
@@ -183,7 +183,7 @@ def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timede
 
 
 def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
-    """Yield the points of each service, by name."""
+    """Yield the name and the points of each service, ordered by name."""
     names, owned = _with_service_numbers(snapshot, selection, columns)
     grouped = sum_points(owned)
     edges = np.flatnonzero(np.diff(grouped.series, prepend=-1, append=-1)).tolist()
@@ -192,14 +192,14 @@ def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Co
 
 
 def _with_service_numbers(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
-    """Return the names of all services, and *columns* with the number of the service instead of the series or total."""
+    """Return the names of all services, and *columns* with the index of the service in place of the series or total."""
     series = schema.series.c
     found = snapshot.connection.execute(
         select(series.id, series.total_id, series.service).where(*selection.conditions())
     ).all()
     names = sorted({row.service for row in found})
     place = {name: number for number, name in enumerate(names)}
-    # A total has the number of its first series, which may be deleted already.
+    # A total has the id of its first series, which may already be deleted.
     owner = {row.total_id: place[row.service] for row in found} | {row.id: place[row.service] for row in found}
     numbers, which = np.unique(columns.series, return_inverse=True)
     services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
@@ -207,7 +207,7 @@ def _with_service_numbers(snapshot: StoreSnapshot, selection: Selection, columns
 
 
 def _without_unused_stages(columns: Columns) -> Columns:
-    """Return *columns* without the stages that only other services have: each takes a row of every table."""
+    """Return *columns* without the stages of other services, each of which would take a row of every table."""
     used, stage = np.unique(columns.stage, return_inverse=True)
     return replace(columns, stage=stage, stages=tuple(columns.stages[each] for each in used.tolist()))
 
@@ -245,7 +245,7 @@ def _versions(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
         select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
         .where(*selection.conditions())
         .group_by(table.c.version)
-        # Of versions first seen in the same bucket, the one with the lowest number first.
+        # Versions first seen in the same bucket are ordered by id.
         .order_by("first_seen", func.min(table.c.id))
     )
     rows = [
@@ -281,7 +281,7 @@ def _dimensions(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict
 
 
 def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    """Return the series with requests in *selection*: their dimensions, `requests`, and the `first` and `last` bucket."""
+    """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket."""
     start, end = selection.seconds
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
     found = [
@@ -297,7 +297,7 @@ def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.Da
         columns=["id", *schema.DIMENSIONS, "first_seen", "last_seen"],
     )
     merged = known.merge(counted, on="id")
-    # The buckets of a coarse tier are wide; the times of the series itself are exact to 10 s.
+    # The buckets of a coarse tier are wide, but the times in the table of series are exact to 10 s.
     merged["first"] = merged[["first", "first_seen"]].max(axis=1)
     merged["last"] = merged[["last", "last_seen"]].min(axis=1)
     return merged

@@ -1,8 +1,8 @@
-"""Requests that violated an objective and the stages responsible; good and bad events of each kind of indicator; both also over time.
+"""Queries of objectives: bad requests, the stages responsible, and good and bad events of indicators, in total and over time.
 
-A request is bad if it failed, or took longer than the threshold. The bucket that contains the threshold is split
-log-linearly; the bounds of the error are returned with the count. Indicators other than requests have units of their own:
-seconds of requests for `coverage`, minutes for `freshness`; the number of requests is returned beside them.
+A request is bad if it failed or took longer than the threshold. The bucket that contains the threshold is split
+log-linearly; the error bounds are returned with the count. The events of some indicators are not requests, but seconds of
+requests for `coverage` and minutes for `freshness`; the number of requests is returned separately.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seco
 
 @dataclass(frozen=True, slots=True)
 class SloCounts:
-    """Requests of a window.
+    """Number of all and of bad requests in a window.
 
     Args:
-        total: All requests.
-        bad: Failed or slow requests; a fraction where the bucket of the threshold was split.
+        total: Number of requests.
+        bad: Number of failed or slow requests; fractional if the bucket of the threshold was split.
         bad_low: Lower bound of *bad*.
         bad_high: Upper bound of *bad*.
         last_at: Start of the last bucket with requests; None if there are none.
@@ -48,10 +48,10 @@ class SloCounts:
 
 
 class SloQueries(QueryGroup):
-    """Requests that violated an objective, and the stages responsible."""
+    """Queries of the requests that violated an objective, and of the stages responsible."""
 
     def slo_counts(self, selection: Selection, threshold_seconds: float | None) -> SloCounts:
-        """Return the number of requests, and of those that failed or took longer than *threshold_seconds* (None: failed)."""
+        """Return the number of requests, and of those that failed or took longer than *threshold_seconds* (None: only failed)."""
         with self._snapshot() as snapshot:
             return slo_counts(snapshot, selection, threshold_seconds)
 
@@ -59,17 +59,17 @@ class SloQueries(QueryGroup):
         """Return the counts of `slo_counts` for each step with requests.
 
         Returns:
-            Columns at (UTC), total, bad.
+            Columns at (UTC), total and bad (number of requests).
         """
         with self._snapshot() as snapshot:
             return slo_series(snapshot, selection, threshold_seconds, step)
 
     def bad_breakdown(self, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
-        """Return how much more time bad requests spend in each stage than good ones.
+        """Return the excess time of bad requests over good requests in each stage.
 
         Returns:
-            Columns stage, bad_mean_seconds, good_mean_seconds (time in the stage a bad or good request; 0 without any),
-            excess_seconds (bad - good), share (of the whole excess), by falling excess.
+            Columns stage, bad_mean_seconds, good_mean_seconds (mean time of a bad or good request in the stage; 0 without such
+            requests), excess_seconds (bad - good), share (of the total excess), in descending order of excess.
         """
         with self._snapshot() as snapshot:
             return _bad_breakdown(snapshot, selection, threshold_seconds)
@@ -78,18 +78,19 @@ class SloQueries(QueryGroup):
         """Return the number of bad requests in each step with requests, by the stage responsible.
 
         The slow requests of a step are attributed to the stages in which they spend more time than the good requests of the whole
-        selection, in proportion to the excess; so are failed requests that took half as long again as good ones. Other failed
-        requests are unexplained. The columns of a row add up to its `bad`, which equals that of `slo_series`.
+        selection, in proportion to the excess. Failed requests that took at least 1.5 times as long as good requests are
+        attributed in the same way; other failed requests are unexplained. The columns of a row add up to its `bad`, which equals
+        that of `slo_series`.
 
         Returns:
-            Columns at (UTC), bad, unexplained, and one for each responsible stage; counts, with fractions.
+            Columns at (UTC), bad, unexplained, and one for each responsible stage: numbers of requests, with fractions.
         """
         with self._snapshot() as snapshot:
             return _bad_over_time(snapshot, selection, threshold_seconds, step)
 
 
 def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
-    """Implement `Reader.slo_counts`."""
+    """Return the result of `Reader.slo_counts` for *snapshot*."""
     columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
     last = moment(int(columns.times.max())) if len(columns) else None
@@ -99,7 +100,7 @@ def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds:
 def slo_series(
     snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
 ) -> pd.DataFrame:
-    """Implement `Reader.slo_series`."""
+    """Return the result of `Reader.slo_series` for *snapshot*."""
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     failed = np.isin(columns.series, failed_series(snapshot, selection))
     lost = {at: total for at, total, _ in _count_steps(columns.where(failed), steps, None)}
@@ -112,7 +113,7 @@ def slo_series(
 
 
 def _count_steps(columns: Columns, steps: Steps, threshold_seconds: float | None) -> Generator[tuple[int, int, float]]:
-    """Yield the start of each step, its requests, and how many of them took longer than *threshold_seconds*."""
+    """Yield the start of each step, its number of requests, and the number of those longer than *threshold_seconds*."""
     for counts in add_up_steps(columns, steps):
         slow = np.zeros(len(counts.starts)) if threshold_seconds is None else counts.above(threshold_seconds)
         yield from zip(counts.starts.tolist(), counts.total.tolist(), slow.tolist(), strict=True)
@@ -145,15 +146,15 @@ def _mean_seconds(microseconds: float, requests: float) -> float:
 
 
 def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
-    """Return the numbers of the series, and of their totals, with failed requests."""
+    """Return the ids of the series with failed requests, and of their totals."""
     table = schema.series
     statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
-    # A total has the number of one of its series, which has the same status.
+    # A total has the id of one of its series, which has the same status.
     return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
 
 
 def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:
-    """Return the number of requests, and of bad ones."""
+    """Return the number of requests, and of bad requests."""
     failed = np.isin(requests.series, errors)
     lost = add_up(requests.where(failed)).total
     served = add_up(requests.where(~failed))
@@ -162,7 +163,7 @@ def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None)
 
 
 def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the microseconds by stage of bad requests, and of all."""
+    """Return the time by stage of bad requests and of all requests, in microseconds."""
     failed = np.isin(spent.series, errors)
     lost = add_up(spent.where(failed)).amount.sum(axis=1)
     served = add_up(spent.where(~failed))
@@ -179,20 +180,20 @@ UNEXPLAINED = "unexplained"
 BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
 
 
-# A failed request is attributed to a stage where it took this much longer than a good one, as after a timeout:
+# Minimum duration of failed requests, relative to good requests, for an attribution to stages, as after a timeout;
 # immediate failures have no responsible stage. [ratio]
 _LATE_FAILURE_RATIO = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class _StepSums:
-    """Requests, or microseconds, of steps.
+    """Sums of requests, or of microseconds, by step and stage.
 
     Args:
         starts: Starts of the steps, ascending; shape (n,). [Unix seconds]
-        all: Shape (n, stages).
-        failed: Of failed requests; shape (n, stages).
-        slow: Of requests that succeeded but were slow; shape (n, stages).
+        all: Sums of all requests; shape (n, stages).
+        failed: Sums of failed requests; shape (n, stages).
+        slow: Sums of successful but slow requests; shape (n, stages).
     """
 
     starts: Ints
@@ -202,11 +203,11 @@ class _StepSums:
 
     @property
     def good(self) -> Floats:
-        """Of good requests, summed over all steps; shape (stages,)."""
+        """Sums of good requests over all steps; shape (stages,)."""
         return (self.all - self.failed - self.slow).sum(axis=0)
 
     def at(self, starts: Ints) -> _StepSums:
-        """Return the steps that start at *starts*; zeros for missing ones."""
+        """Return the sums of the steps that start at *starts*; zeros for missing steps."""
         _, place, mine = np.intersect1d(starts, self.starts, return_indices=True)
 
         def moved(table: Floats) -> Floats:
@@ -245,7 +246,7 @@ def _bad_over_time(
 
 
 def _attribute_requests(times: Floats, requests: Floats, good_mean: Floats) -> Floats:
-    """Divide *requests* among the stages in which they spend more time than good ones; shape (n, stages)."""
+    """Divide *requests* among the stages in which they spend more time than good requests; shape (n, stages)."""
     more = np.maximum(times - requests[:, None] * good_mean, 0)
     whole = more.sum(axis=1, keepdims=True)
     shares = np.divide(more, whole, out=np.zeros_like(more), where=whole > 0)
@@ -276,15 +277,15 @@ _MINUTE = 60
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of a window.
+    """Number of all and of bad events of an indicator in a window.
 
     Args:
-        requests: Number of requests; minutes, for `freshness`. [count]
-        total: All events: requests, seconds of `coverage`, minutes of `freshness`.
-        bad: Bad events; a fraction where the bucket of the threshold was split.
+        requests: Number of requests, or of minutes for `freshness`. [count]
+        total: All events: requests, seconds for `coverage`, minutes for `freshness`.
+        bad: Bad events; fractional if the bucket of the threshold was split.
         bad_low: Lower bound of *bad*.
         bad_high: Upper bound of *bad*.
-        last_at: Start of the last bucket with events; None if there is none, and for `freshness`.
+        last_at: Start of the last bucket with events; None without events, and for `freshness`.
     """
 
     requests: float
@@ -296,7 +297,7 @@ class Tally:
 
 
 class IndicatorQueries(QueryGroup):
-    """Good and bad events of each kind of indicator."""
+    """Queries of good and bad events of indicators."""
 
     def tally(self, selection: Selection, indicator: Indicator) -> Tally:
         """Return the good and bad events of *indicator* in *selection*."""
@@ -311,14 +312,14 @@ class IndicatorQueries(QueryGroup):
         """Return the tally of each step with events.
 
         Returns:
-            Columns at (UTC), requests (or minutes, for `freshness`), total and bad (in the unit of the indicator: requests,
-            seconds of `coverage`, minutes of `freshness`).
+            Columns at (UTC), requests (number of requests, or of minutes for `freshness`), total and bad (in the unit of the
+            indicator: requests, seconds for `coverage`, minutes for `freshness`).
         """
         with self._snapshot() as snapshot:
             return _tally_series(snapshot, selection, indicator, step)
 
     def first_seen(self, selection: Selection) -> datetime | None:
-        """Return when the series of *selection* were first seen, whatever its window; None for never. Exact to 10 s."""
+        """Return the time at which *selection* was first seen, exact to 10 s and regardless of its window; None for never."""
         with self._snapshot() as snapshot:
             found = _first_seen(snapshot, selection)
         return None if found is None else moment(found)
@@ -383,13 +384,13 @@ def _above_over_time(
 def _coverage_over_time(
     snapshot: StoreSnapshot, selection: Selection, indicator: Indicator, step: timedelta
 ) -> tuple[pd.DataFrame, Steps]:
-    del indicator  # there is nothing to choose
+    del indicator  # coverage has no parameters
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME)), step)
     return _coverage(columns, steps), steps
 
 
 def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
-    """Return the seconds of requests in each step, and those that no stage explains."""
+    """Return the seconds of requests in each step, and the seconds that no stage explains."""
     starts = np.unique(steps.of(columns.times))
 
     def added(chosen: Columns) -> Floats:
@@ -400,7 +401,7 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
     found = {
         "at": starts,
         "requests": added(columns.of(REQUEST_DURATION)),
-        # Whether stages explain the time of requests without stages is unknown: leave them out.
+        # Requests without stages are left out, because the stages of their time are unknown.
         "total": (added(times) - added(points_with_key(times, UNTIMED))) / _US,
         "bad": added(points_with_key(times, OVERHEAD)) / _US,
     }
@@ -412,8 +413,8 @@ def _freshness(
 ) -> tuple[pd.DataFrame, Steps]:
     """Return the minutes of each step, and those at whose end the newest data were too old.
 
-    Data of a minute count as of its end, and data of an hour as of its end where only hours are kept: a silence shorter than
-    the buckets kept cannot be detected.
+    The time of data is the end of their minute, or of their hour where only hours are retained: gaps shorter than a retained
+    bucket cannot be detected.
     """
     age = timedelta(seconds=_required_threshold(indicator))
     wider = replace(selection, start=selection.start - age - timedelta(hours=1))
@@ -430,7 +431,7 @@ def _freshness(
 
 
 def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:
-    """Return a function that maps ascending times to the end of the data by then."""
+    """Return a function that maps ascending times to the end of the newest data before each of them."""
     starts = np.unique(steps.of(columns.times))
     width = steps.width or end - steps.start
 

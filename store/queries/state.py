@@ -1,4 +1,4 @@
-"""State of the store: freshness, size by table and tier, growth forecast, and dimensions beyond their caps."""
+"""Queries of the state of the store: freshness, size by table and tier, growth forecast, and dimensions beyond their caps."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _DIMENSION_TEXTS = {
     "custom_stages": "stages of its own",
     "series": "combinations of model, route and device",
 }
-# Values merged longer ago than this are not reported. [seconds]
+# Age of merged values beyond which they are not reported. [seconds]
 _RECENT_SECONDS = 86_400
 _STAGES_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedDimension:
-    """A service with more values of a dimension than its cap: further values count as `__other__`.
+    """Dimension of a service with more values than the cap, so that further values count as `__other__`.
 
     Args:
-        service: The service; "" for the number of services.
+        service: The service; "" for the cap on the number of services.
         dimension: Dimension, as in `SeriesCaps`: `route`, `custom_stages`, `series`, `services`, …
         cap: Maximum number of values.
     """
@@ -59,7 +59,7 @@ class FoldedDimension:
 
 
 class StoreQueries(QueryGroup):
-    """Freshness, size and writers of the store."""
+    """Queries of the freshness, size and writers of the store."""
 
     def state(self) -> StoreState:
         """Return the freshness and size of the store."""
@@ -77,7 +77,7 @@ class StoreQueries(QueryGroup):
             return collectors.read_reports(snapshot.connection)
 
     def folds(self) -> list[FoldedDimension]:
-        """Return the dimensions beyond their cap within the last day, by service."""
+        """Return the dimensions that exceeded their cap within the last day, by service."""
         with self._snapshot() as snapshot:
             return _folded_dimensions(snapshot, self._caps, int(self._clock()))
 
@@ -103,14 +103,14 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
             yield "", "services"
         folded = [name for name in _CAPPED_DIMENSIONS if row[name] == OTHER]
         if set(_FINE_DIMENSIONS) <= set(folded):
-            # All at once: the cap of their combinations is reached.
+            # All dimensions are merged at once: the cap of their combinations is reached.
             yield row["service"], "series"
             folded = [name for name in folded if name not in _FINE_DIMENSIONS]
         yield from ((row["service"], name) for name in folded)
 
 
 def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) -> Iterator[str]:
-    """Yield the services that have reached the cap of custom stages and have further ones."""
+    """Yield the services that have more custom stages than the cap."""
     stages, services = schema.stages, schema.services
     full = (
         select(services.c.name)
@@ -136,14 +136,14 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """Contents of a tier.
+    """Contents of a tier, for the growth forecast.
 
     Args:
-        kept_seconds: Maximum age of its rows.
-        slot_seconds: Length of one slot.
-        first: Start of its oldest data. [Unix seconds]
-        complete: Everything before it is in the tier. [Unix seconds]
-        slots: Start of each slot, in Unix seconds, and its bytes.
+        kept_seconds: Retention of the rows. [seconds]
+        slot_seconds: Length of a slot. [seconds]
+        first: Start of the oldest data. [Unix seconds]
+        complete: Time before which all data are in the tier. [Unix seconds]
+        slots: Size of each slot in bytes, by its start in Unix seconds.
     """
 
     kept_seconds: int
@@ -154,7 +154,7 @@ class TierUse:
 
     @property
     def bytes_per_day(self) -> float:
-        """Growth in the last day, extrapolated to a day if the tier is younger."""
+        """Growth in the last day, extrapolated to a day if the tier is younger, in bytes."""
         slot = self.slot_seconds
         start = max((self.complete - _DAY_SECONDS) // slot * slot, self.first)
         if self.complete <= start:
@@ -164,24 +164,24 @@ class TierUse:
 
     @property
     def settled_bytes(self) -> float:
-        """Size at which deletion balances growth."""
+        """Size at which deletion balances growth, in bytes."""
         return self.bytes_per_day * self.kept_seconds / _DAY_SECONDS
 
     def bytes_after(self, days: float, now: int) -> float:
-        """Return its size in *days*: what remains of the present data, and the growth."""
+        """Return the size of the tier in *days* days: the present data without deletions, and the growth, in bytes."""
         oldest = now + days * _DAY_SECONDS - self.kept_seconds
         left = sum(size for at, size in self.slots.items() if at + self.slot_seconds > oldest)
         return left + self.bytes_per_day * min(days, self.kept_seconds / _DAY_SECONDS)
 
 
 def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: int, now: int) -> int | None:
-    """Return in how many days the budget will be reached; None if never.
+    """Return the number of days until the storage budget is reached; None if never.
 
     Args:
         tiers: Contents of the tiers.
-        rest_bytes: Size of everything else, assumed constant.
+        rest_bytes: Size of all other data, assumed constant.
         budget_bytes: Maximum size of the store.
-        now: [Unix seconds]
+        now: Current time. [Unix seconds]
     """
     horizon = max(math.ceil(tier.kept_seconds / _DAY_SECONDS) for tier in tiers) + 1
     for days in range(horizon + 1):
@@ -213,12 +213,12 @@ class TierStorage:
     """Size of one tier.
 
     Args:
-        seconds: Width of its buckets. [seconds]
-        rows: Of `points`.
-        bytes: Its share of the size of `points`, by its rows and the length of its histograms.
-        since: Start of its data; None while it is empty.
-        kept: Its retention.
-        bytes_per_day: Its growth.
+        seconds: Width of the buckets. [seconds]
+        rows: Number of rows of `points` in the tier.
+        bytes: Share of the tier in the size of `points`, estimated from its rows and the length of its histograms.
+        since: Start of the data; None for an empty tier.
+        kept: Retention of the tier.
+        bytes_per_day: Growth per day.
         settled_bytes: Size at which deletion balances growth.
     """
 
@@ -238,10 +238,10 @@ class Storage:
     Args:
         used_bytes: Size of all data.
         budget_bytes: Maximum size; None for no limit.
-        tables: Bytes by table, with indices, largest first. Where SQLite cannot tell, `points` has them all.
-        tiers: Finest first.
+        tables: Size of each table with its indexes, largest first. If SQLite does not provide it, all is assigned to `points`.
+        tiers: Size of each tier, finest first.
         settled_bytes: Final size at the present rate and retention, without a budget.
-        full_at: When the budget will be reached; None if never.
+        full_at: Time at which the budget will be reached; None if never.
         file_bytes: Approximate size of a copy in an SQLite file.
     """
 
@@ -262,7 +262,7 @@ def _storage(snapshot: StoreSnapshot, retention: Retention, now: int) -> Storage
     known = schema.read_tiers(connection)
     uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in known]
     weight = sum(sum(use.slots.values()) for use in uses)
-    # The ledger counts histogram bytes; the real size is only known for all tiers together.
+    # The ledger counts histogram bytes; the actual size is only known for all tiers together.
     scale = tables["points"] / weight if weight else 1.0
     uses = [replace(use, slots={at: size * scale for at, size in use.slots.items()}) for use in uses]
     rest = used - sum(sum(use.slots.values()) for use in uses)
@@ -326,14 +326,13 @@ class StoreState:
     """Freshness and size of the store.
 
     Args:
-        last_received: Receipt of the last batch, within the retention of batch names.
-        instances: Number of agents that sent a batch in the last 60 s; without scraped engines and senders of spans
-            only.
-        dropped: Requests the agents could not count, within the retention of batch names.
+        last_received: Time of receipt of the last batch, within the retention of batch names.
+        instances: Number of agents that sent a batch in the last 60 s, without scraped engines and senders that only send spans.
+        dropped: Number of requests that agents could not count, within the retention of batch names.
         size_bytes: Size of all data.
         budget_bytes: Maximum size; None for no limit.
-        oldest: Start of the oldest bucket of any series that is kept.
-        shortened: Tiers (width in seconds) that the budget has shortened below their retention, and their start.
+        oldest: Start of the oldest retained bucket of any series.
+        shortened: Start of the tiers (by width in seconds) that the budget has shortened below their retention.
     """
 
     last_received: datetime | None

@@ -1,11 +1,12 @@
 """Queries about streaming requests: time to the first token, time between tokens, token counts, and speed by load.
 
-The first token is detected in several ways (`names.DEFINITION`), which never mix. Stage times are kept by series, not by
-definition, so that only series with one definition in the window can tell where its time went; requests of other series
-are left out, and counted.
+The first token is detected in several ways (`names.DEFINITION`), whose results are never mixed. Stage times are stored by series,
+not by definition, so a breakdown is only possible for series with one definition in the window; requests of other series are left
+out, and their number is returned.
 
-Load follows from Little's law: the mean number of requests in a stage is the time they spend in it for each second of the
-clock. It holds for any order and length of the requests; a request that lasts longer than a step counts where it ended.
+The load follows from Little's law: the mean number of requests in a stage is the time that requests spend in the stage per second
+of wall time. The law holds for any order and length of the requests; a request that lasts longer than a step counts in the step
+in which it ended.
 
 Source: Little, A Proof for the Queuing Formula: L = λW, Operations Research 9 (1961).
 """
@@ -49,35 +50,35 @@ _DECODE = "decode"
 
 
 class StreamingQueries(QueryGroup):
-    """Tokens of streaming requests: time to the first one, time between them, and their number."""
+    """Queries of streaming requests: time to the first token, time between tokens, and number of tokens."""
 
     def first_token_breakdown(
         self, selection: Selection, percentiles: Sequence[float], definition: str | None = None
     ) -> pd.DataFrame:
-        """Return the time to the first token by stage, in the requests at each percentile of it.
+        """Return the time to the first token by stage, for the requests at each of its percentiles.
 
         Args:
-            selection: The requests.
-            percentiles: [0..1]
-            definition: How the first token was detected; None for the definition of most requests.
+            selection: Selection of the requests.
+            percentiles: Percentiles of the time to the first token. [0..1]
+            definition: Definition of the first token; None for the definition of most requests.
 
         Returns:
-            The columns of `breakdown`, with the time to the first token for the latency. `attrs`: definition ("" without
-            requests), definitions (requests of the selection by definition), requests (counted here), left_out (requests not
-            counted, because their series has other definitions too).
+            The columns of `breakdown`, with the time to the first token instead of the latency. `attrs`: definition ("" without
+            requests), definitions (number of requests of the selection by definition), requests (number of counted requests),
+            left_out (number of requests not counted, because their series also have other definitions).
         """
         with self._snapshot() as snapshot:
             return _first_token_breakdown(snapshot, selection, percentiles, definition)
 
     def streams(self, selection: Selection, metric: str) -> dict[str, Histogram]:
-        """Return the distributions of a streaming metric of *selection*, or of failed outgoing calls.
+        """Return the distributions of a streaming metric of *selection*, or of failed outbound calls.
 
         Args:
-            selection: The requests.
+            selection: Selection of the requests.
             metric: `names.FIRST_TOKEN`, `OUTPUT_TOKEN`, `STREAM_GAP` or `FAILED_CALL` (seconds), or `TOKENS` (tokens a request).
 
         Returns:
-            Definition (definitions must not be mixed), type of token, or failure of the call, to its histogram.
+            Histogram by definition (definitions must not be mixed), by type of token, or by failure of the call.
         """
         with self._snapshot() as snapshot:
             return histograms_by_key(snapshot, selection, metric)
@@ -85,17 +86,17 @@ class StreamingQueries(QueryGroup):
     def streams_over_time(
         self, selection: Selection, metric: str, key: str, quantiles: Sequence[float], step: timedelta
     ) -> pd.DataFrame:
-        """Return the values of `streams` over time.
+        """Return quantiles of a distribution of `streams` over time.
 
         Args:
-            selection: The requests.
-            metric: As in `streams`.
-            key: One definition, type of token, …
-            quantiles: [0..1]
+            selection: Selection of the requests.
+            metric: Metric, as in `streams`.
+            key: Key of the distribution: a definition, type of token, …
+            quantiles: Quantiles of the distribution. [0..1]
             step: Width of a step.
 
         Returns:
-            Columns at (UTC), n (requests in the step), total (the sum of their values), and one for each quantile: p50,
+            Columns at (UTC), n (number of values in the step), total (sum of the values), and one for each quantile: p50,
             p99, p99.9, …; in seconds, or tokens.
         """
         with self._snapshot() as snapshot:
@@ -105,12 +106,12 @@ class StreamingQueries(QueryGroup):
         """Return token times by the length of the prompt or the completion.
 
         Args:
-            selection: The requests.
+            selection: Selection of the requests.
             metric: `names.FIRST_TOKEN_BY_INPUT` or `OUTPUT_TOKEN_BY_OUTPUT`.
-            definition: Definition of the measurement; series that have another definition too are left out.
+            definition: Definition of the measurement; series that also have another definition are left out.
 
         Returns:
-            Bucket of the number of tokens (`core.histogram.TOKEN_COUNTS`), smallest first, to the times of its requests. [seconds]
+            Histogram of the times by bucket of the number of tokens (`core.histogram.TOKEN_COUNTS`), smallest first. [seconds]
         """
         with self._snapshot() as snapshot:
             return _by_size(snapshot, selection, metric, definition)
@@ -118,19 +119,21 @@ class StreamingQueries(QueryGroup):
     def speed_by_load(self, selection: Selection, definition: str, step: timedelta, groups: int) -> pd.DataFrame:
         """Return the time between tokens by the number of requests that decode concurrently.
 
-        By Little's law this number is the time all requests spend in `decode` for each second. The steps of the window are sorted
-        by it and combined into *groups* of about equally many requests; steps that the window cuts are left out.
+        By Little's law this number, the load, is the time that all requests spend in `decode` per second. The steps of the window
+        are sorted by load and combined into *groups* with about equally many requests; incomplete steps at the edges of the
+        window are left out.
 
         Args:
-            selection: The requests.
+            selection: Selection of the requests.
             definition: Definition of the time between tokens.
-            step: Width of a step; a request counts in the step it ended in.
+            step: Width of a step; a request counts in the step in which it ended.
             groups: Maximum number of groups.
 
         Returns:
-            Columns load (mean of the group), low_load, high_load (of its steps), steps, n (requests), p50_seconds,
-            p99_seconds (mean time between two tokens), output_per_second (tokens); by rising load. `attrs`:
-            step_seconds, steps (number used), newest_load (of the last of them; None without any).
+            Columns load (mean of the group), low_load, high_load (lowest and highest load of its steps), steps (number of steps),
+            n (number of requests), p50_seconds, p99_seconds (quantiles of the mean time between two tokens), output_per_second
+            (tokens), ordered by load. `attrs`: step_seconds, steps (number of used steps), newest_load (load of the last used
+            step; None without steps).
         """
         with self._snapshot() as snapshot:
             return _speed_by_load(snapshot, selection, definition, step, groups)
@@ -141,7 +144,7 @@ def _speed_by_load(
 ) -> pd.DataFrame:
     columns, cut = fetch_steps(snapshot, PointQuery(selection, _SPEED_METRICS), step)
     paced = points_with_key(columns.of(OUTPUT_TOKEN), definition)
-    # A window of one step has no variation of load.
+    # A window of a single step has no variation of load.
     steps = _load_by_step(columns, paced, cut.width, selection.seconds) if cut.width else pd.DataFrame()
     made = _group_by_load(steps, paced, cut.width, groups) if cut.width and len(steps) else frame(SPEED_COLUMNS, [])
     newest = float(steps["load"].loc[steps.index.max()]) if len(steps) else None
@@ -150,7 +153,7 @@ def _speed_by_load(
 
 
 def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[int, int]) -> pd.DataFrame:
-    """Return load, n and output_per_second of the whole steps in which something decoded, by rising load."""
+    """Return load, n and output_per_second of the complete steps with time in `decode`, ordered by load."""
     decoded, output = (
         points_with_key(columns.of(STAGE_DURATION), _DECODE),
         points_with_key(columns.of(TOKENS), TOKENS_OUT),
@@ -167,7 +170,7 @@ def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[in
 
 
 def _sum_by_step(columns: Columns, values: NDArray[Any], width: int) -> pd.Series[Any]:
-    """Sum *values*, one a point of *columns*, by the start of its step."""
+    """Sum *values*, one for each point of *columns*, by the start of the point's step."""
     return pd.Series(values).groupby(_step_starts(columns, width)).sum()
 
 
@@ -204,8 +207,8 @@ class DefinitionPoints:
     """Points of requests measured by one definition.
 
     Args:
-        definition: The definition; "" where there are no requests.
-        definitions: Number of requests by definition, of the whole selection.
+        definition: The definition; "" without requests.
+        definitions: Number of requests of the whole selection by definition.
         columns: Points of the series that have only this definition.
     """
 
@@ -230,12 +233,12 @@ def _first_token_breakdown(
 
 
 def points_of_definition(columns: Columns, metric: str, definition: str | None) -> DefinitionPoints:
-    """Select the points of *definition*, or of the definition of most requests, from *columns*, which keep series apart.
+    """Select the points of the series that have only *definition*.
 
     Args:
-        columns: The points.
-        metric: Metric with the definition as its key.
-        definition: The definition; None for the most frequent one.
+        columns: Points, not summed over series.
+        metric: Metric whose key is the definition.
+        definition: The definition; None for the definition of most requests.
     """
     first = columns.of(metric)
     found = _requests_by_definition(add_up(first), columns.stages)
@@ -250,7 +253,7 @@ def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[
     return {stage: int(n) for stage, n in zip(stages, requests.tolist(), strict=True) if n}
 
 
-# Size buckets have no definition of their own: it is taken from the metric beside them.
+# Metrics by size bucket have no definition; the definition of their series is that of this metric.
 _MEASURED_BY = {FIRST_TOKEN_BY_INPUT: FIRST_TOKEN, OUTPUT_TOKEN_BY_OUTPUT: OUTPUT_TOKEN}
 
 

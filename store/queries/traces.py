@@ -1,4 +1,4 @@
-"""Retained traces: the exemplars of a selection, and single requests."""
+"""Queries of retained traces: the exemplars of a selection, and single requests."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ RETENTION_RULE = (
     "the slowest, failed, forced, cold-start and random requests of every series and "
     "export, each up to a limit; the same for traces of other programs"
 )
-# Two of a million traces share a prefix of eight hexadecimal digits once in a few thousand stores.
+# Minimum length of a prefix of a trace id: of a million traces, one in a few thousand shares eight hexadecimal digits with another one.
 MIN_PREFIX = 8
 _NS = 1_000_000_000
 # Largest signed 64-bit number.
 _MAX_NS = 2**63 - 1
-# Number of retained requests searched for an attribute: a tenth of a second.
+# Maximum number of retained requests that are searched for an attribute, which takes a tenth of a second.
 _MAX_SCANNED = 5000
 
 
 class TraceQueries(QueryGroup):
-    """Retained traces."""
+    """Queries of retained traces."""
 
     def exemplars(
         self,
@@ -62,23 +62,24 @@ class TraceQueries(QueryGroup):
         between_seconds: tuple[float, float] | None = None,
         attribute: tuple[str, str] | None = None,
     ) -> pd.DataFrame:
-        """Return retained requests: the slowest, or the newest, first.
+        """Return retained requests, the slowest or the newest first.
 
         Args:
-            selection: The requests; by the time they started.
-            limit: Maximum number.
-            dominant: Only requests dominated by this stage.
-            order: "slow" or "time".
-            between_seconds: Only requests with at least the first and less than the second duration.
-            attribute: Only requests with this attribute, key and value as text, on their root or one of their spans; searched
-                in the first 5,000 that match otherwise.
+            selection: Selection of the requests, by their start.
+            limit: Maximum number of requests.
+            dominant: Dominant stage; None for all.
+            order: Order of the requests: "slow" (slowest first) or "time" (newest first).
+            between_seconds: Range [low, high) of the duration; None for all durations. [seconds]
+            attribute: Key and value (as text) of an attribute of the root or of a span; None for all requests. Only the first
+                5,000 requests that match the other conditions are searched.
 
         Returns:
             Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
-            duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without any),
-            status, dominant, because, stages (seconds by stage). Their names, `<trace_id>-<span_id>`, never change.
-            `attrs`: rule (of retention, in words), requests (number behind the ranks), kept (retained requests of the
-            selection, by because), retention_seconds (retention), kept_a_service (maximum number, the newest).
+            duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without requests),
+            status, dominant, because (reason for the retention), stages (seconds by stage). `<trace_id>-<span_id>` is a permanent
+            name of a request. `attrs`: rule (description of the retention rule), requests (number of requests on which the ranks
+            are based), kept (number of retained requests of the selection by reason), retention_seconds (retention),
+            kept_a_service (maximum number of retained requests of a service; the newest are retained).
         """
         with self._snapshot() as snapshot:
             return _exemplars(
@@ -93,7 +94,7 @@ class TraceQueries(QueryGroup):
             )
 
     def one_per_cause(self, selection: Selection, limit: int) -> pd.DataFrame:
-        """Return the slowest retained request of each dominant stage, slowest first, then the next slowest of all.
+        """Return the slowest retained request of each dominant stage, slowest first, followed by the slowest other requests.
 
         Returns:
             The columns and `attrs` of `exemplars`.
@@ -105,8 +106,8 @@ class TraceQueries(QueryGroup):
         """Return a retained request by its id.
 
         Args:
-            trace_id: `<trace id>-<span id of the root>` names one request exactly. A trace id alone, or at least its first eight
-                digits, names the newest matching request.
+            trace_id: `<trace id>-<span id of the root>` for one specific request; a trace id, or at least its first eight digits,
+                for the newest matching request.
         """
         with self._snapshot() as snapshot:
             return find_trace(snapshot, trace_id)
@@ -143,7 +144,7 @@ def _exemplars(
 def _with_attribute(
     snapshot: StoreSnapshot, statement: Select[Any], attribute: tuple[str, str], limit: int
 ) -> list[Row[Any]]:
-    """Return the first rows with *attribute*; it is in a compressed document, so that rows are checked one by one."""
+    """Return the first rows with *attribute*; rows are checked one by one, because attributes are in compressed documents."""
     rows = snapshot.connection.execute(statement.add_columns(schema.traces.c.spans).limit(_MAX_SCANNED))
     return list(islice((row for row in rows if _has_attribute(row, *attribute)), limit))
 
@@ -161,7 +162,7 @@ def _one_per_cause(snapshot: StoreSnapshot, selection: Selection, retention: Ret
         _select_traces(selection).with_only_columns(traces.c.dominant).distinct()
     ).all()
     first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
-    # The database returns equally slow traces in any order.
+    # A fixed order of equally slow traces, which the database returns in any order.
     first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
     taken = {_trace_key(row) for row in first}
     rest = [
@@ -179,7 +180,7 @@ def find_trace(snapshot: StoreSnapshot, trace_id: str) -> KeptTrace | None:
     statement = (
         select(traces, *(series.c[name] for name in schema.DIMENSIONS))
         .join_from(traces, series, traces.c.series_id == series.c.id)
-        # "g" sorts after every hexadecimal digit: the ids that begin with what is wanted, straight from the index.
+        # "g" sorts after every hexadecimal digit, so this range has all ids with the wanted prefix and uses the index.
         .where(traces.c.trace_id >= wanted, traces.c.trace_id < wanted + "g")
         .order_by(traces.c.started.desc())
         .limit(1)
