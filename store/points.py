@@ -110,7 +110,7 @@ class HistogramArrays:
         )
 
     def _within_bounds(self, group: Ints, n_groups: int) -> HistogramArrays:
-        """Return the histograms; those of groups above `MAX_COUNT` are scaled down, each by the same divisor."""
+        """Return the histograms, scaled down in groups whose count exceeds `MAX_COUNT`, by one divisor for each group."""
         held = np.bincount(group, self.count, n_groups)
         if held.max(initial=0) <= MAX_COUNT:
             return self

@@ -102,7 +102,7 @@ class Store:
 
     @cached_property
     def read(self) -> Reader:
-        """Reader with all queries."""
+        """Reader of the store, with all queries."""
         from .reader import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
 
         return Reader(self.engine, self.points, self._retention, self._caps, self._clock)

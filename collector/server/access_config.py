@@ -320,7 +320,7 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
         is_open: Whether STAGELENS_COLLECTOR_OPEN allows access without credentials.
 
     Raises:
-        ConfigError: The collector would be open, with the possible fixes.
+        ConfigError: The collector would be reachable without credentials; the message lists the fixes.
     """
     if is_loopback(host) or access.asks or is_open:
         return

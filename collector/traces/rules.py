@@ -350,7 +350,7 @@ def _label(rule: Rule, span: SpanFacts) -> Label:
 
 
 def template_attributes(source: str) -> list[str]:
-    """Return the attributes in *source*, a template or the name of one attribute."""
+    """Return the names of the attributes in *source*, which is a template or a single attribute name."""
     return _TEMPLATE.findall(source) if "{" in source else [source]
 
 

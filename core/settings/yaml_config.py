@@ -385,7 +385,7 @@ class Secrets:
         self._held = held
 
     def take(self, key: str, *, example: str = "", is_address: bool = False) -> str:
-        """Return the secret *key*; with an *example*, the name of an environment variable, the secret is required.
+        """Return the secret *key*; the secret is required if an *example*, the name of an environment variable, is given.
 
         The secret is read from the environment variable named by `<key>_env`, from the file named by `<key>_file`, or from
         *key* itself.

@@ -166,7 +166,7 @@ def _latency_groups(mixed: Mixture, stage: str, usual_seconds: float) -> Latency
 def split_stage_time(
     mean: Floats, latency: Floats, requests: Ints, dominated: Ints, usual_seconds: float
 ) -> tuple[Floats, Floats]:
-    """Return the stage time of requests in each bucket: of requests that another stage dominates, and of all others.
+    """Return the stage time in each bucket of requests that the stage does not dominate, and of those that it dominates.
 
     The mean over both kinds of requests is *mean*; no request spends more than its latency.
 

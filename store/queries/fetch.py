@@ -117,7 +117,7 @@ def equal_scale_slices(*scales: Ints) -> Iterator[slice]:
 
 
 def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> Iterator[StepCounts]:
-    """Yield the counts by step of *columns* (one metric, sorted by time); a step has its coarsest scale, or at most *scale*."""
+    """Yield the counts of *columns* (one metric, sorted by time) by step, at the coarsest scale of a step, or *scale* if coarser."""
     found = step_edges(columns, steps)
     scales = found.scale if scale is None else np.minimum(found.scale, scale)
     for chosen in equal_scale_slices(scales):

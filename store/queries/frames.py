@@ -19,7 +19,7 @@ def utc_times(seconds: Iterable[int]) -> pd.DatetimeIndex:
 
 
 def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return *rows* as a frame with *columns* in their order, also without rows."""
+    """Return *rows* as a data frame with the given *columns*, all of which are present even if there are no rows."""
     return pd.DataFrame(list(rows), columns=list(columns))
 
 

@@ -246,7 +246,7 @@ def breakdown_frame(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.D
 
 
 def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the rows of the frame of `Reader.breakdown` for *mixed*."""
+    """Return a row of `Reader.breakdown` for each of *percentiles* of the requests *mixed*."""
     return [
         breakdown_row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)
     ]

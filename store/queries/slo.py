@@ -431,7 +431,7 @@ def _freshness(
 
 
 def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:
-    """Return a function that maps ascending times to the end of the newest data before each of them."""
+    """Return a function that returns for each of many times the end of the newest data before that time, in Unix seconds."""
     starts = np.unique(steps.of(columns.times))
     width = steps.width or end - steps.start
 

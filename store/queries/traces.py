@@ -40,7 +40,8 @@ RETENTION_RULE = (
     "the slowest, failed, forced, cold-start and random requests of every series and "
     "export, each up to a limit; the same for traces of other programs"
 )
-# Minimum length of a prefix of a trace id: of a million traces, one in a few thousand shares eight hexadecimal digits with another one.
+# Minimum length of a prefix of a trace id: of a million traces, one in a few thousand shares its first eight hexadecimal digits
+# with another one.
 MIN_PREFIX = 8
 _NS = 1_000_000_000
 # Largest signed 64-bit number.
