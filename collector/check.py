@@ -1,6 +1,6 @@
 """`stagelens collector --check`: report all errors in the settings and the configuration file, or describe their effect.
 
-Nothing is started, listened on, created or changed; a PostgreSQL database is only connected to.
+The check starts no server, opens no port and changes no files; it only connects to a PostgreSQL database.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
 
 
 def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:
-    """Sum *columns* into one point for each step, metric, stage and scale, at the last time of its points; sorted by step.
+    """Sum *columns* into one point for each step, metric, stage and scale, at the last of their times; sorted by step.
 
     Args:
         columns: The points.

@@ -27,7 +27,7 @@ _LOADED_AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Spans that were received together, or those that still wait.
+    """Spans that were received together, or those of them that still wait.
 
     Args:
         received: Time of receipt. [Unix seconds]

@@ -342,7 +342,7 @@ class Points(Protocol):
     """
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Apply the write that *prepare* returns: its rows and its other changes exactly once, and both or neither.
+        """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
 
         Returns:
             Whether *prepare* returned a write.

@@ -81,7 +81,7 @@ class DestinationState:
 
     @property
     def lost_bodies(self) -> int:
-        """Number of lost bodies, without those that came from the destination itself."""
+        """Number of lost bodies, without bodies that originally came from the destination."""
         return sum(count for why, count in self.lost.items() if why != "returned")
 
 

@@ -261,7 +261,7 @@ def import_file(  # noqa: PLR0917 - options of an import
     Args:
         path: Path of the file.
         store: The store.
-        window: Times that the store keeps.
+        window: Range of times that the store accepts.
         rules: User rules, applied before the built-in ones.
         keep: Sampling policy of traces.
         service: Service that replaces the services in the file; None for no change.

@@ -37,7 +37,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 def load(body: bytes) -> Object:
-    """Parse *body*, a JSON object.
+    """Return the JSON object in *body*.
 
     Raises:
         TooLargeError: *body* has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.

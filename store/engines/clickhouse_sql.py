@@ -58,7 +58,7 @@ def read_native(data: bytes) -> dict[str, Array]:
 
 
 def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_rows: int) -> bytes:
-    """Return *columns* as one Native block; a column is its type and values by name, an array a tuple of lengths and values."""
+    """Return *columns*, type and values by name, as one Native block; the values of an array are a tuple of lengths and elements."""
     parts = [_encode_varint(len(columns)), _encode_varint(n_rows)]
     for name, (kind, values) in columns.items():
         parts += [_encode_text(name), _encode_text(kind)]

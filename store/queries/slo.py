@@ -304,7 +304,7 @@ class IndicatorQueries(QueryGroup):
         return self.tallies([selection], indicator)[0]
 
     def tallies(self, selections: Iterable[Selection], indicator: Indicator) -> list[Tally]:
-        """Return the tally of each of *selections*, all as of one moment."""
+        """Return the tally of each of *selections*, all from the same snapshot."""
         with self._snapshot() as snapshot:
             return [_tally(snapshot, selection, indicator) for selection in selections]
 
@@ -411,7 +411,7 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
 def _freshness(
     snapshot: StoreSnapshot, selection: Selection, indicator: Indicator, step: timedelta
 ) -> tuple[pd.DataFrame, Steps]:
-    """Return the minutes of each step, and those at whose end the newest data were too old.
+    """Return the number of minutes of each step, and of minutes at whose end the newest data were too old.
 
     The time of data is the end of their minute, or of their hour where only hours are retained: gaps shorter than a retained
     bucket cannot be detected.
