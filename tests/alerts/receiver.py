@@ -1,4 +1,4 @@
-"""A receiver that fails: real HTTP, the vendor's rules, and every way a request can come to nothing."""
+"""Receiver for tests that fails: real HTTP, the vendor's rules, and all kinds of failed requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOLD_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Moods:
-    """How a receiver fails.
+    """Failures of a receiver.
 
     Args:
-        seed: Of its failures.
-        failing: The share of requests it fails. [ratio]
-        hold: The numbers of the requests it keeps without an answer, so that their sender can be killed meanwhile.
-        after: Whether it may take a message and fail nevertheless, as only one that recognises a repeat is asked to.
-        silent: Whether it may also say nothing until the sender gives up.
+        seed: Seed of the random failures.
+        failing: Share of failing requests. [ratio]
+        hold: Numbers of the requests without a response, so that their sender can be killed in the meantime.
+        after: Whether the receiver may accept a message and then fail, which requires that it detects repeats.
+        silent: Whether the receiver may also send no response until the sender's timeout.
     """
 
     seed: int = 1
@@ -34,9 +34,9 @@ class Moods:
 
 
 class Receiver:
-    """A vendor: takes what its rules allow, fails at random, and remembers what it took."""
+    """Vendor that accepts messages by its rules, fails at random, and records accepted messages."""
 
-    # Whether a 200 with a page of HTML is a failure that the sender can tell from a success.
+    # Whether the sender can distinguish a 200 with an HTML page from a success.
     garbage = True
 
     def __init__(self, moods: Moods) -> None:
@@ -52,26 +52,26 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """URL of the receiver."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Take a request and return the answer; raise AssertionError when it breaks a rule of the vendor's."""
+        """Accept a request and return the response; raise AssertionError if it violates a rule of the vendor."""
         raise NotImplementedError
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Raise AssertionError when the request breaks a rule, without taking it."""
+        """Raise AssertionError if the request violates a rule, without accepting it."""
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers.get("Content-Length", 0))
         body = handler.rfile.read(length)
         if len(body) < length:
-            # The sender died while it was sending.
+            # The sender died while sending.
             handler.close_connection = True
             return
         with self._lock:
@@ -96,7 +96,7 @@ class Receiver:
             reply(handler, status, said)
 
     def _fail(self, handler: BaseHTTPRequestHandler, how: float) -> None:
-        """Fail in one of the ways a vendor may; what was taken all the same fails without an answer."""
+        """Fail at random; an accepted message gets no response."""
         if how < 0.3 and self._moods.silent and how < 0.05:
             handler.connection.settimeout(HOLD_SECONDS)
             _until_closed(handler)
@@ -111,7 +111,7 @@ class Receiver:
             reply(handler, (500, 502, 503, 408, 425)[int(how * 1000) % 5], b"<html>not now</html>")
 
     def _hold(self, handler: BaseHTTPRequestHandler) -> None:
-        """Keep the request without an answer until its sender is dead."""
+        """Hold the request without a response until its sender is dead."""
         self.killed += 1
         self.held.put(self)
         handler.connection.settimeout(HOLD_SECONDS)
@@ -122,21 +122,21 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                """Answer."""
+                """Handle a POST request."""
                 receiver._answer(self)
 
             def do_GET(self) -> None:
-                """Answer."""
+                """Handle a GET request."""
                 receiver._answer(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-                """Say nothing."""
+                """Log nothing."""
 
         return Handler
 
 
 def reply(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-    """Answer a request."""
+    """Send a response."""
     handler.send_response(status)
     for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
         handler.send_header(key, value)

@@ -1,4 +1,4 @@
-"""Services whose load follows the day on a real store, and an evaluator that looks at them every minute."""
+"""Simulated services with a daily load pattern on a real store, and an evaluator that runs every minute."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WATCHED = Definitions((), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_U
 
 
 class Slow(NamedTuple):
-    """A stage that takes longer, in the requests that were the fastest up to a quantile."""
+    """Slowdown of a stage, in requests up to a quantile of the latency."""
 
     stage: str
     factor: float
@@ -47,7 +47,7 @@ SLOW: Slower = (Slow("preprocess", 1.6),)
 
 @cache
 def shape(slower: Slower) -> tuple[NDArray[np.float64], ...]:
-    """Return the shares of the buckets, of the whole and of each stage, and each stage's mean seconds by bucket."""
+    """Return the shares of buckets for the whole and each stage, and the mean seconds of each stage by bucket."""
     rng = np.random.default_rng(3)
     taken = np.array([median * rng.lognormal(0, spread, 40_000) for median, spread in STAGES.values()])
     whole = taken.sum(axis=0)
@@ -72,7 +72,7 @@ def histogram(amounts: NDArray[np.int64], total: float = 0.0) -> Histogram:
 
 @dataclass
 class Service:
-    """Writes minutes of a service whose load follows the day, one point a minute."""
+    """Writes the requests of a service with a daily load pattern, one point per minute."""
 
     name: str = "shop"
     rate: float = 600
@@ -83,7 +83,7 @@ class Service:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def points(self, at: datetime, slower: Slower = (), *, version: str = "") -> Iterator[Point]:
-        """Yield the points of the minute that begins *at*."""
+        """Yield the points of the minute that starts at *at*."""
         series = Series(self.name, version or self.version, self.environment, self.model, "", self.route, "", "ok")
         when = int(at.timestamp())
         n = self.rng.poisson(self.rate * (1 + 0.3 * np.sin(2 * np.pi * (when // 60) / 1440)))
@@ -101,7 +101,7 @@ def write(store: Store, points: list[Point]) -> None:
 
 
 def recorded(path: Path, services: Sequence[tuple[Service, Slower]]) -> None:
-    """Write two quiet days of *services* into a new database, each with what always is slower in it."""
+    """Write two days of *services* into a new database, each with its permanent slowdowns."""
     store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
     for hour in range(48):
         start = NOW - 2 * DAY + hour * timedelta(hours=1)
@@ -112,18 +112,18 @@ def recorded(path: Path, services: Sequence[tuple[Service, Slower]]) -> None:
 
 @dataclass
 class Clock:
-    """The store's clock: it stands still until traffic moves it."""
+    """Clock of the store, which the traffic advances."""
 
     at: datetime = NOW
 
     def __call__(self) -> float:
-        """Say the time in Unix seconds."""
+        """Return the time in Unix seconds."""
         return self.at.timestamp()
 
 
 @dataclass
 class Simulation:
-    """A service with others *beside* it, and an evaluator that looks at them every minute."""
+    """Simulation of a service and the services *beside* it, with an evaluator that runs every minute."""
 
     store: Store
     evaluator: Evaluator
@@ -133,7 +133,7 @@ class Simulation:
     turns: list[tuple[datetime, IncidentUpdate]] = field(default_factory=list[tuple[datetime, IncidentUpdate]])
 
     def write(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
-        """Let time go by while nobody looks; *more* is what is slower in further versions, by their names."""
+        """Advance the time without evaluation; *more* are the slowdowns of further versions by name."""
         points: list[Point] = []
         for _ in range(minutes):
             points += self.service.points(self.at, slower)
@@ -145,30 +145,30 @@ class Simulation:
         write(self.store, points)
 
     def run(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
-        """Let time go by, and look every minute."""
+        """Advance the time and evaluate every minute."""
         for _ in range(minutes):
             self.write(1, slower, **more)
             self.look()
 
     def look(self, times: int = 1) -> None:
-        """Evaluate, half a minute after the minute that ended."""
+        """Evaluate half a minute after the end of the last minute."""
         for _ in range(times):
             happened = self.evaluator.tick(WATCHED, self.at + MINUTE / 2)
             self.turns += [(self.at, turn) for turn in happened]
 
     def restart(self) -> None:
-        """Go on as another process."""
+        """Continue with a new evaluator, like a restarted process."""
         self.evaluator = evaluator(self.store)
         self.look(12)
 
     @property
     def at(self) -> datetime:
-        """The time."""
+        """Current time."""
         return self.clock.at
 
     @property
     def events(self) -> list[str]:
-        """What happened."""
+        """Events of all incidents."""
         return [turn.event for _, turn in self.turns]
 
 
@@ -178,7 +178,7 @@ def evaluator(store: Store) -> Evaluator:
 
 @contextmanager
 def watched(history: Path, path: Path, looks: int = 2) -> Generator[Simulation]:
-    """Give the world that goes on where *history* ends, in a copy at *path*, after *looks* at it: one for each to learn."""
+    """Return a simulation on a copy of *history* at *path*, after *looks* evaluations, in which the baselines are learnt."""
     shutil.copy(history, path)
     clock = Clock()
     store = Store.open(f"sqlite:///{path}", clock=clock)

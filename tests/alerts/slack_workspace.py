@@ -1,4 +1,4 @@
-"""Slack's Web API with one channel: posts, threads, updates, history with metadata, files, and its own kind of refusals."""
+"""Simulated Slack Web API with one channel: posts, threads, updates, history with metadata, files, and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.alerts.blockkit import check_blocks
 from tests.alerts.receiver import Moods, Receiver
 
 CHANNEL, TOKEN = "C0123456789", "xoxb-1-2-secret"
-# https://docs.slack.dev/reference/methods: those that write take JSON, those that read take forms.
+# https://docs.slack.dev/reference/methods: methods that write accept JSON, methods that read accept forms.
 _JSON = {"chat.postMessage", "chat.update", "files.completeUploadExternal"}
 _READS = {"conversations.history", "conversations.replies"}
 _FORMS = {*_READS, "files.getUploadURLExternal"}
@@ -20,13 +20,13 @@ _UPLOAD = "/upload/v1/"
 
 @dataclass
 class File:
-    """A file of the bot's.
+    """File of the bot.
 
     Args:
-        length: How long it was said to be. [bytes]
-        alt: What it shows.
-        png: What was uploaded.
-        complete: Whether the upload was completed: only then a message may show it.
+        length: Announced length. [bytes]
+        alt: Alternative text.
+        png: Uploaded content.
+        complete: Whether the upload was completed, after which a message may show the file.
     """
 
     length: int
@@ -36,16 +36,16 @@ class File:
 
 
 class SlackWorkspace(Receiver):
-    """A workspace with one channel.
+    """Slack workspace with one channel.
 
     Args:
-        moods: How it fails.
-        scopes: What the bot may do.
-        page: How many messages it shows at once.
+        moods: Failures of the server.
+        scopes: Scopes of the bot's token.
+        page: Number of messages per page.
 
     Attributes:
-        refuse: Its words for methods that it always refuses; `upload` stands for the place where files go.
-        looks_at_files: How often a message with a file comes too early: Slack still looks at it.
+        refuse: Error codes of methods that always fail; `upload` is the upload of file content.
+        looks_at_files: Number of updates that fail because Slack still processes the file.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class SlackWorkspace(Receiver):
 
     @property
     def parents(self) -> list[dict[str, Any]]:
-        """The messages of the channel itself."""
+        """Messages in the channel, without replies."""
         return [message for message in self.messages if message["thread_ts"] is None]
 
     @property
     def replies(self) -> list[dict[str, Any]]:
-        """The messages in threads."""
+        """Replies in threads."""
         return [message for message in self.messages if message["thread_ts"] is not None]
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Hold it to the rules."""
+        """Check the request by the rules of Slack."""
         if path.startswith(_UPLOAD):
             assert headers["Authorization"] is None, "the address is all that an upload needs"
             assert body.startswith(b"\x89PNG"), "only images can be shown"
@@ -97,7 +97,7 @@ class SlackWorkspace(Receiver):
             check_blocks(said["blocks"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Do it."""
+        """Execute the method."""
         del headers
         if path.startswith(_UPLOAD):
             self.calls.append("upload")
@@ -147,7 +147,7 @@ class SlackWorkspace(Receiver):
         return _answer(ok=True, files=[{"id": name} for name in names])
 
     def _shows(self, blocks: list[dict[str, Any]]) -> bool:
-        """Say whether the files in *blocks* can be shown by now."""
+        """Return whether the files in *blocks* can be shown."""
         names = [block["slack_file"]["id"] for block in blocks if block["type"] == "image"]
         if not all(name in self.files and self.files[name].complete for name in names):
             return False

@@ -1,4 +1,4 @@
-"""`stagelens alerts …`: incidents from the command line."""
+"""`stagelens alerts`: incidents on the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
-    """A store with one open incident that Slack heard of."""
+    """Store with one open incident that was sent to Slack."""
     url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     store = Store.open(url)
     at = now.timestamp()
@@ -41,7 +41,7 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
 
 @pytest.fixture
 def ask(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Run one command and return what it printed."""
+    """Run one command and return its output."""
 
     def run(*words: str, later: timedelta = timedelta(minutes=1)) -> str:
         environment = {"STAGELENS_DATABASE": database, "USER": "ann"}
@@ -52,7 +52,7 @@ def ask(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask
 
 
 def test_open_incidents_are_listed(ask: Ask) -> None:
-    """One line: id, how urgent, since when, who acknowledged it, what."""
+    """An incident is one line with id, severity, opening time, owner and headline."""
     head, line = ask("list").splitlines()
 
     assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "who", "what"]
@@ -61,7 +61,7 @@ def test_open_incidents_are_listed(ask: Ask) -> None:
 
 
 def test_one_incident_is_shown_whole(ask: Ask) -> None:
-    """Facts, history and deliveries."""
+    """`show` prints facts, history and deliveries of an incident."""
     text = ask("show", NAME)
 
     assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
@@ -72,7 +72,7 @@ def test_one_incident_is_shown_whole(ask: Ask) -> None:
 
 
 def test_an_incident_is_acknowledged(ask: Ask) -> None:
-    """By whoever is logged in, or whom they name; the list says who."""
+    """An incident is acknowledged with the login name or a given name, which the list shows."""
     said = ask("ack", NAME)
     ask("ack", NAME, "--by", "bob")
 
@@ -83,7 +83,7 @@ def test_an_incident_is_acknowledged(ask: Ask) -> None:
 
 
 def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, now: datetime) -> None:
-    """It is over, and says who took it for normal and why; what is no slower tail says what to do instead."""
+    """An accepted regression is resolved with person and reason; accepting another incident is an error with a fix."""
     name, at = "sl-00000000000000000002", now.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, name="tail", kind="tail", burn=None, shift=shift)
@@ -108,7 +108,7 @@ def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, no
 
 
 def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
-    """From now on for two hours unless told otherwise; ended, it is history."""
+    """A silence lasts two hours from now by default, and an ended one is in the list of all silences."""
     made = ask(
         "silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "moving disks"
     )
@@ -147,7 +147,7 @@ def test_a_mistake_says_its_cure(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Exit 1, one sentence, no traceback."""
+    """An error is exit code 1 and one sentence with a fix, without a traceback."""
     monkeypatch.setenv("STAGELENS_DATABASE", database)
     code = main(["alerts", *words])
 
@@ -156,7 +156,7 @@ def test_a_mistake_says_its_cure(
 
 
 def test_no_store_is_made_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is none, the error says how to name the right one."""
+    """A missing store is an error that explains how to name another one."""
     code = main(["alerts", "list", "--database", f"sqlite:///{tmp_path / 'none.db'}"])
 
     assert code == 1
@@ -167,7 +167,7 @@ def test_no_store_is_made_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_channel_is_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A channel without its secret cannot send: exit 1, and which variable is missing; a wrong name has its cure."""
+    """Testing a channel without its secret fails with the missing variable; an unknown channel is an error with a fix."""
     file = tmp_path / "slo.yaml"
     file.write_text(
         "slos: [{name: a, service: shop, objective: 0.99, window: 30d}]\nchannels: [{kind: slack, webhook_url_env: NO_SUCH_URL}]\n",

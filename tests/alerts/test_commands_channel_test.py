@@ -1,4 +1,4 @@
-"""`stagelens alerts test`: a sample goes out, and what comes back is said with its cure."""
+"""`stagelens alerts test`: sends a sample incident, and prints responses and fixes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Open = Callable[[Any], Any]
 
 @pytest.fixture
 def open_one() -> Iterator[Open]:
-    """Takes receivers, and closes them in the end."""
+    """Function that starts receivers, which are closed at the end."""
     opened: list[Receiver | MailServer] = []
 
     def take(one: Receiver | MailServer) -> Receiver | MailServer:
@@ -42,7 +42,7 @@ def lines(kind: str, channel: Channel) -> list[str]:
 
 
 def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
-    """Both reach PagerDuty as one alert, and the last line says that all is well."""
+    """Opening and end arrive at PagerDuty as one alert, and the last line reports success."""
     service = open_one(PagerDutyService(WILLING))
     said = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url))
 
@@ -56,7 +56,7 @@ def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
 
 
 def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
-    """The second message goes where the first went."""
+    """Both messages are in one thread in Slack."""
     workspace = open_one(SlackWorkspace(WILLING))
     said = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
@@ -65,7 +65,7 @@ def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
 
 
 def test_a_usual_mistake_comes_with_its_cure(open_one: Open) -> None:
-    """Slack's word, whether it would be retried, and what to do."""
+    """An error of Slack is printed with its code, whether it would be retried, and the fix."""
     workspace = open_one(SlackWorkspace(WILLING))
     workspace.refuse_once = ["not_in_channel"]
     said = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
@@ -77,7 +77,7 @@ def test_a_usual_mistake_comes_with_its_cure(open_one: Open) -> None:
 
 
 def test_what_may_have_arrived_is_closed_all_the_same(open_one: Open) -> None:
-    """A page that was perhaps opened must not stay open because it was a test."""
+    """If the outcome of the opening is unknown, the resolve is still sent."""
     server = open_one(MailServer(WILLING, answers={".": ""}))
     said = lines(
         "email", EmailChannel("email", "127.0.0.1", "a@b.example", ("c@d.example",), security="none", port=server.port)
@@ -88,7 +88,7 @@ def test_what_may_have_arrived_is_closed_all_the_same(open_one: Open) -> None:
 
 
 def test_a_receiver_that_is_not_there() -> None:
-    """Nothing listens: said so, with what to look at."""
+    """A refused connection is printed with a hint."""
     hook = SlackHook(WILLING)
     hook.close()
 
@@ -96,7 +96,7 @@ def test_a_receiver_that_is_not_there() -> None:
 
 
 def test_a_heartbeat_is_pinged_once() -> None:
-    """There is no incident to tell it of."""
+    """A heartbeat channel receives one ping."""
     entry = ChannelEntry("pulse", "heartbeat", None, heartbeat=Heartbeat("pulse", "http://127.0.0.1:9/x"))
 
     assert next(check_channel(entry)) == "to pulse (heartbeat): one ping"
@@ -104,7 +104,7 @@ def test_a_heartbeat_is_pinged_once() -> None:
 
 
 def test_a_secret_that_is_missing_is_named() -> None:
-    """Nothing can be sent, and the line says what to add."""
+    """A missing secret is printed with its variable, and nothing is sent."""
     said = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
 
     assert said == ["failed: SLACK_WEBHOOK_URL is not there, so slack can send nothing; add it and try again"]

@@ -1,4 +1,4 @@
-"""The lease: one holder at a time, lost by silence."""
+"""Leases: one holder at a time, and expiry without renewal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def hold(store: Store, holder: str, at: float) -> bool:
 
 @pytest.mark.parametrize(("at", "taken"), [(29.9, False), (30.0, True)])
 def test_a_lease_is_lost_by_silence_only(store: Store, at: float, taken: bool) -> None:
-    """Another gets it when its time is over, not before."""
+    """Another holder can acquire a lease after its expiry, and not before."""
     first = hold(store, "a", 0.0)
 
     assert first
@@ -23,7 +23,7 @@ def test_a_lease_is_lost_by_silence_only(store: Store, at: float, taken: bool) -
 
 
 def test_renewing_keeps_it(store: Store) -> None:
-    """A holder that renews in time is never overtaken."""
+    """A lease that is renewed in time is not lost."""
     mine = [hold(store, "a", 20.0 * turn) for turn in range(10)]
 
     assert all(mine)
@@ -31,7 +31,7 @@ def test_renewing_keeps_it(store: Store) -> None:
 
 
 def test_giving_it_back_frees_it_at_once(store: Store) -> None:
-    """A process that stops leaves no gap, and nobody can give back what another holds."""
+    """A released lease is free immediately, and only its holder can release it."""
     hold(store, "a", 0.0)
     with store.transaction() as connection:
         lease.release(connection, "evaluate", "b")

@@ -1,4 +1,4 @@
-"""The alerts as a part: start, watch, heal, stop."""
+"""The alerts service: start, evaluation, recovery and stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Traffic = Callable[..., None]
 
 @dataclass
 class Inbox:
-    """A webhook that takes everything."""
+    """Webhook that accepts everything."""
 
     url: str
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -39,7 +39,7 @@ class Inbox:
     came: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait until what has come fulfils *condition*."""
+        """Wait until the accepted messages fulfil *condition*."""
         with self.came:
             assert self.came.wait_for(condition, PATIENCE_SECONDS), "it did not come within the deadline"
 
@@ -50,13 +50,13 @@ def inbox() -> Iterator[Inbox]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            """Take it."""
+            """Accept a message."""
             self._take(found.bodies, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
 
         def do_GET(self) -> None:
-            """Take a ping."""
+            """Accept a ping."""
             self._take(found.pings, self.path)
             self.send_response(200)
             self.end_headers()
@@ -67,7 +67,7 @@ def inbox() -> Iterator[Inbox]:
                 found.came.notify_all()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-            """Say nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     found.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -95,7 +95,7 @@ channels:
 
 
 class Said(logging.Handler):
-    """Whoever waits for a line of the log is woken by it."""
+    """Log handler that lets a test wait for a line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,20 +103,20 @@ class Said(logging.Handler):
         self._more = threading.Condition()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line."""
+        """Record a line."""
         with self._more:
             self._lines.append(record.getMessage())
             self._more.notify_all()
 
     def wait_for(self, text: str) -> None:
-        """Wait until a line has *text* in it."""
+        """Wait until a line contains *text*."""
         with self._more:
             assert self._more.wait_for(lambda: any(text in line for line in self._lines), PATIENCE_SECONDS), self._lines
 
 
 @pytest.fixture
 def said() -> Iterator[Said]:
-    """What the alerts log."""
+    """Log of the alerts service."""
     handler, logger = Said(), logging.getLogger("stagelens")
     logger.addHandler(handler)
     yield handler
@@ -124,7 +124,7 @@ def said() -> Iterator[Said]:
 
 
 def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    """Started over a burning store, the webhook hears of it, once, with the address of the dashboard from the settings."""
+    """Started over a store with a high burn rate, the service notifies the webhook once, with the configured dashboard URL."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(slo_yaml, SECOND, "http://dash.example"), store)
     alerts.start()
@@ -136,7 +136,7 @@ def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbo
 
 
 def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    """Two that start at once over one database open one incident and send one message."""
+    """Two services that start together over one database open one incident and send one message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     second_store = Store.open(str(store.engine.url))
     pair = [Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=50)), each) for each in (store, second_store)]
@@ -152,7 +152,7 @@ def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_y
 
 
 def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    """The SLOs of before are evaluated on, and the state says what is wrong."""
+    """After an invalid change of the file, the previous SLOs are evaluated and the errors are reported."""
     alerts = Alerts(AlertsConfig(slo_yaml), store)
     alerts.tick()
     slo_yaml.write_text("slos: [", encoding="utf-8")
@@ -167,7 +167,7 @@ def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, s
 
 
 def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """No SLO file is no error: it says so, and does nothing."""
+    """Without an SLO file the service logs that and evaluates nothing."""
     alerts = Alerts(AlertsConfig(None), store)
     with caplog.at_level(logging.INFO):
         alerts.start()
@@ -180,7 +180,7 @@ def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixtur
 def test_a_channel_without_its_secret_keeps_its_messages(
     store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
 ) -> None:
-    """What cannot be sent waits, and is sent when the variable is set and alerts start again."""
+    """Messages of a channel without its secret wait, and are sent after a restart with the secret."""
     path = tmp_path / "waiting.yaml"
     path.write_text(
         """\
@@ -208,7 +208,7 @@ channels:
 def test_a_channel_goes_on_with_its_rotated_secret(
     store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
 ) -> None:
-    """The address in the file changes while alerts run: the next message goes to the new one."""
+    """After a rotation of the URL in its file, the next message is sent to the new URL."""
     path, secret = tmp_path / "rotating.yaml", tmp_path / "url"
     secret.write_text("http://127.0.0.1:9/nobody", encoding="utf-8")
     path.write_text(
@@ -235,7 +235,7 @@ channels:
 def test_a_store_that_fails_is_waited_for(
     store: Store, slo_yaml: Path, said: Said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trouble with the database is logged once, and once more when it is over; the thread lives."""
+    """A failure of the database is logged once, and so is the recovery."""
     real, broken = store.transaction, threading.Event()
 
     def transaction() -> Any:
@@ -258,7 +258,7 @@ def test_a_store_that_fails_is_waited_for(
 
 
 def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File, interval and dashboard are read; `slo.yaml` in the working directory is the default, if it is there."""
+    """SLO file, interval and dashboard URL are read from the environment; the default file is `slo.yaml`, if it exists."""
     monkeypatch.chdir(tmp_path)
     bare = AlertsConfig.from_env({})
     (tmp_path / "slo.yaml").touch()
@@ -292,7 +292,7 @@ def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_a_wrong_setting_names_the_cure(env: dict[str, str], complaint: str) -> None:
-    """Key, value and what to write instead."""
+    """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError, match=r".") as caught:
         AlertsConfig.from_env(env)
 
@@ -301,14 +301,14 @@ def test_a_wrong_setting_names_the_cure(env: dict[str, str], complaint: str) -> 
 
 @pytest.fixture
 def beating(slo_yaml: Path, inbox: Inbox) -> Path:
-    """A file with a heartbeat."""
+    """SLO file with a heartbeat."""
     with slo_yaml.open("a", encoding="utf-8") as file:
         file.write(f'  - {{kind: heartbeat, url: "{inbox.url}/ping"}}\n')
     return slo_yaml
 
 
 def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
-    """Evaluated, written down, read by who sends: then there is a ping, and no message goes to it."""
+    """After a successful evaluation the heartbeat receiver gets a ping, and no message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(beating, SECOND), store)
     alerts.start()
@@ -322,7 +322,7 @@ def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating:
 def test_an_evaluation_that_fails_is_no_heartbeat(
     store: Store, beating: Path, inbox: Inbox, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever watches from outside hears of it, because the pings stop."""
+    """If the evaluation fails, the pings stop."""
 
     def broken(*_: Any) -> list[Any]:
         msg = "one SLO cannot be judged"
@@ -339,7 +339,7 @@ def test_an_evaluation_that_fails_is_no_heartbeat(
 
 
 def test_a_process_that_does_not_evaluate_does_not_vouch_for_it(store: Store, beating: Path) -> None:
-    """Only who holds the lease says that all was evaluated."""
+    """Only the process that holds the lease records a successful evaluation."""
     first, second = Alerts(AlertsConfig(beating), store), Alerts(AlertsConfig(beating), store)
     first.tick()
     with store.transaction() as connection:

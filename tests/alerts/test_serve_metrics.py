@@ -1,4 +1,4 @@
-"""The alerts' own metrics: what is on record, read when Prometheus asks, from whichever process."""
+"""Metrics and probes of the alerts service, read from the database at each scrape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFINITIONS = Definitions((LATENCY,), CHANNELS)
 
 
 def exposed(store: Store, at: datetime) -> dict[str, float]:
-    """Return every sample there is at *at*, by its name and labels, without the common beginning."""
+    """Return all samples at the time *at* by name without the prefix, and labels."""
     return samples(said(AlertMetrics(store, at.timestamp)))
 
 
@@ -51,7 +51,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def settle(store: Store, channel: str, now: datetime, error: ChannelError | None) -> None:
-    """Send the next message of *channel*, with *error* or without."""
+    """Deliver the next message of *channel*, with *error* or successfully."""
     with store.transaction() as connection:
         claimed = outbox.claim_message(connection, channel, "me", now.timestamp(), 60)
         assert claimed is not None
@@ -62,7 +62,7 @@ def settle(store: Store, channel: str, now: datetime, error: ChannelError | None
 
 
 def test_an_empty_database_has_its_zeros(store: Store, now: datetime) -> None:
-    """Nothing open, nothing waits, never evaluated: each is said, so that an alert on it has something to compare."""
+    """An empty database has zero incidents and messages and no evaluation, so that alerts have values to compare."""
     assert exposed(store, now) == {
         'open_incidents{severity="page"}': 0,
         'open_incidents{severity="ticket"}': 0,
@@ -72,7 +72,7 @@ def test_an_empty_database_has_its_zeros(store: Store, now: datetime) -> None:
 
 
 def test_what_became_of_messages_is_told_by_channel(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Accepted, refused for good, or still to be sent; and since when a page waits for somebody to take it."""
+    """Messages are counted by channel and state, with the age of the oldest undelivered page."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     settle(store, "pager", now, None)
@@ -97,7 +97,7 @@ def test_what_became_of_messages_is_told_by_channel(store: Store, traffic: Traff
 
 
 def test_a_channel_has_its_zeros_before_its_first_message(store: Store, tmp_path: Path) -> None:
-    """If that is refused for good, Prometheus sees a number grow; one that begins at 1 has not grown."""
+    """A channel has zero counts before its first message, so that an alert sees the first refused one as an increase."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
     alerts = Alerts(AlertsConfig(slo_file=slos), store)
@@ -109,7 +109,7 @@ def test_a_channel_has_its_zeros_before_its_first_message(store: Store, tmp_path
 def test_only_an_evaluation_of_everything_counts_as_one(
     store: Store, tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An objective that cannot be judged is an alert that does not work: from then on the last one gets old."""
+    """If an SLO cannot be evaluated, the time of the last evaluation is not updated."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0])
     at = [now, now + MINUTE]
@@ -129,7 +129,7 @@ def test_only_an_evaluation_of_everything_counts_as_one(
 
 
 def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Whether a receiver takes it is not known before it has."""
+    """A message that is being sent counts as waiting."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     with store.transaction() as connection:
@@ -140,7 +140,7 @@ def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: dat
 
 @pytest.mark.stacks
 def test_prometheus_likes_them(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Names, units and help are as `promtool check metrics` wants them."""
+    """Names, units and help are valid for `promtool check metrics`."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     checked = prometheus_tool.run("check", "metrics", given=said(AlertMetrics(store)).encode())
@@ -149,7 +149,7 @@ def test_prometheus_likes_them(store: Store, traffic: Traffic, now: datetime) ->
 
 
 def test_a_database_that_cannot_be_read_leaves_the_others(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """The collector's own metrics are there all the same, and the log says what is wrong."""
+    """While the database cannot be read, other metrics are served and the log has the error."""
     with store.transaction() as connection:
         connection.exec_driver_sql("DROP TABLE outbox")
     beside = SelfMetrics(Health())
@@ -163,7 +163,7 @@ def test_a_database_that_cannot_be_read_leaves_the_others(store: Store, caplog: 
 
 
 def test_alerts_serve_them_where_they_are_told_to(store: Store) -> None:
-    """A port of their own, for a process that has no other server; nothing listens once they have stopped."""
+    """The metrics port is open while the service runs."""
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     alerts.start()
     url = alerts.place.rpartition(" ")[2]
@@ -177,7 +177,7 @@ def test_alerts_serve_them_where_they_are_told_to(store: Store) -> None:
 
 
 def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Path) -> None:
-    """Alerts over a broken store live, so that no restart is made for nothing, and are not ready."""
+    """With a failing store the service is live and not ready, until the store works."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE)
     alerts = Alerts(AlertsConfig(slo_file=slos, interval=timedelta(milliseconds=20), metrics_port=0), store)
@@ -185,13 +185,13 @@ def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Pa
         connection.exec_driver_sql("ALTER TABLE leases RENAME TO gone")
     alerts.start()
     with httpx.Client(base_url=alerts.place.rpartition(" ")[2].removesuffix("/metrics"), timeout=60) as client:
-        # Until it was first evaluated.
+        # Until the first evaluation.
         while "store cannot be used" not in (sick := client.get("/readyz")).text:
             pass
         living = client.get("/livez")
         with store.transaction() as connection:
             connection.exec_driver_sql("ALTER TABLE gone RENAME TO leases")
-        while client.get("/readyz").status_code == 503:  # until it was evaluated again
+        while client.get("/readyz").status_code == 503:  # until the next evaluation
             pass
     alerts.stop()
 
@@ -200,7 +200,7 @@ def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Pa
 
 
 def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path: Path) -> None:
-    """A cluster then keeps those that still have the file of before, which watch."""
+    """A service whose SLO file was never valid is not ready, so that a rollout stops."""
     slos = tmp_path / "slo.yaml"
     slos.write_text("slos: [{name: no-service}]\n")
     alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
@@ -214,7 +214,7 @@ def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path:
 
 
 def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ended their thread."""
+    """If the evaluation thread stopped, the liveness probe fails."""
     monkeypatch.setattr(Alerts, "_run", lambda _alerts: None)
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     alerts.start()
@@ -230,7 +230,7 @@ def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monke
 def test_alerts_that_send_no_more_say_that_they_are_dead(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ended the thread of a channel."""
+    """If the thread of a channel stopped, the liveness probe fails."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
     monkeypatch.setattr(AlertsThread, "_run", lambda _loop: None)
@@ -246,7 +246,7 @@ def test_alerts_that_send_no_more_say_that_they_are_dead(
 
 
 def test_who_stands_by_is_ready_and_says_so(store: Store, tmp_path: Path) -> None:
-    """The one that evaluates is not told from its standby by whether it is ready, but by what it says."""
+    """A process on standby is ready, and its response contains that."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0])
     first, second = (Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store) for _ in range(2))
@@ -264,7 +264,7 @@ def test_who_stands_by_is_ready_and_says_so(store: Store, tmp_path: Path) -> Non
 
 
 def test_probes_tell_nobody_where_the_database_is(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """No address, no statement: anybody may ask. The log has them."""
+    """Responses of probes contain no address and no SQL, because they need no authentication; the log has both."""
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     with store.transaction() as connection:
         connection.exec_driver_sql("DROP TABLE leases")
@@ -284,14 +284,14 @@ def probed(alerts: Alerts, path: str) -> httpx.Response:
 
 
 def end_of(name: str) -> None:
-    """Wait until the thread called *name* has ended."""
+    """Wait until the thread *name* has stopped."""
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join()
 
 
 def test_a_taken_port_is_explained(store: Store) -> None:
-    """Which address, and which setting to change."""
+    """A port in use is an error with address and setting."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(StagelensError, match=rf"127.0.0.1:{port}(.|\n)*STAGELENS_ALERTS_METRICS_PORT"):

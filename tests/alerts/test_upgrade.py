@@ -1,4 +1,4 @@
-"""Incidents that an older version left in the database."""
+"""Incidents of an older version in the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stagelens.alerts.schema import incidents, transitions
 from stagelens.store import Store
 from stagelens.store.engines import database
 
-# What revision 0004 kept of the finding of the tests, beside what did not change.
+# Fields of the finding in revision 0004 that changed later.
 FLAT = {
     "slo": "magika-latency",
     "burn": 31.2,
@@ -34,13 +34,13 @@ NEW = ("name", "burn", "shift", "exemplars", "overruns", "course", "where", "abs
 
 
 def as_it_was(finding: Finding) -> dict[str, Any]:
-    """Return the finding as revision 0004 kept it."""
+    """Return the finding as stored by revision 0004."""
     kept = json.loads(json.dumps(finding.to_json()))
     return {**{key: value for key, value in kept.items() if key not in NEW}, **FLAT}
 
 
 def test_an_incident_of_an_older_version_is_read_as_it_was(store: Store, message: Message, finding: Finding) -> None:
-    """Up from what an older version wrote, down to it, and up again: the same incident, the same message."""
+    """After upgrade, downgrade and upgrade, an incident of an older version and its message are equal."""
     name, finding = message.incident, replace(finding, exemplars=(), course=None)
     incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
     with store.transaction() as connection:

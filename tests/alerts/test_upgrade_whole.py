@@ -1,4 +1,4 @@
-"""A store of an earlier schema, with something in every table, opened by this version: it says what it said before."""
+"""A store of an earlier schema with rows in every table gives the same results in this version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPENERS = 4
 
 
 def previous_revision() -> str:
-    """The schema before this version's."""
+    """Schema revision before the current one."""
     script = ScriptDirectory(str(Path(database.__file__).parents[1] / "migrations"))
     head = script.get_current_head()
     assert head is not None
@@ -39,20 +39,20 @@ def revision_of(store: Store) -> str:
 
 @pytest.fixture
 def url(store: Store) -> str:
-    """Where a full store is, of each engine."""
+    """URL of a store with rows in every table, for each engine."""
     fill(store)
     return store.engine.url.render_as_string(hide_password=False)
 
 
 def test_every_table_has_something_in_it(store: Store) -> None:
-    """What is not there cannot be lost: a new table has to be filled here."""
+    """Every table of the schema has rows in the test store, including new tables."""
     fill(store)
 
     assert [name for name, held in rows(store).items() if not held and name not in ("intents", "moves")] == []
 
 
 def test_a_full_store_of_the_previous_schema_says_the_same(store: Store, url: str) -> None:
-    """Every answer, and every row of every table that the previous schema had."""
+    """All results, and all rows of the previous schema's tables, are equal after the upgrade."""
     before = said(store)
     database.migrate(store.engine, previous_revision())
     held = rows(store)
@@ -65,7 +65,7 @@ def test_a_full_store_of_the_previous_schema_says_the_same(store: Store, url: st
 
 
 def test_those_that_start_during_the_upgrade_wait_for_it(store: Store, url: str) -> None:
-    """Several open the old store at once: one upgrades it, and each finds it whole."""
+    """Of several processes that open an old store together, one upgrades it and the others wait."""
     before = said(store)
     database.migrate(store.engine, previous_revision())
     together = Barrier(OPENERS)
@@ -87,7 +87,7 @@ def test_those_that_start_during_the_upgrade_wait_for_it(store: Store, url: str)
 
 @pytest.fixture(params=WRITTEN_DOWN, ids=lambda path: path.stem)
 def left(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """A store as an earlier version left it, and what that version said of it."""
+    """Store and results written by an earlier version."""
     file, statements = tmp_path / "left.db", request.param
     with closing(sqlite3.connect(file)) as made:
         made.executescript(statements.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str
 
 
 def test_what_an_earlier_version_wrote_is_read_as_it_read_it(left: tuple[Path, dict[str, str]]) -> None:
-    """The file and the answers were made by that version itself, not by our way back to it."""
+    """Results equal those written by the earlier version, which does not depend on downgrades of this version."""
     file, before = left
     store = Store.open(f"sqlite:///{file}", clock=clock)
     after = said(store)
@@ -107,7 +107,7 @@ def test_what_an_earlier_version_wrote_is_read_as_it_read_it(left: tuple[Path, d
 def test_a_backup_of_an_earlier_version_can_be_restored(
     left: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into an empty store of this version, which then says the same."""
+    """A backup of an earlier version restored into an empty store of this version has the same results."""
     backup, before = left
     monkeypatch.setenv("STAGELENS_DATABASE", f"sqlite:///{tmp_path / 'new.db'}")
     code = main(["restore", str(backup)])
@@ -116,5 +116,5 @@ def test_a_backup_of_an_earlier_version_can_be_restored(
     store.close()
 
     assert code == 0
-    # Rows of the same key are added up on the way.
+    # Rows of the same key are added up during the copy.
     assert {**after, "storage": ""} == {**before, "storage": ""}

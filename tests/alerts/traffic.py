@@ -1,4 +1,4 @@
-"""Writes request histograms into a store, as an agent sends them."""
+"""Request histograms in a store, in the format of an agent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _BUCKET = timedelta(seconds=10)
 
 @dataclass
 class Clock:
-    """The store's clock: it stands still until traffic moves it."""
+    """Clock of the store, which the traffic advances."""
 
     at: datetime
 
     def __call__(self) -> float:
-        """Say the time in Unix seconds."""
+        """Return the time in Unix seconds."""
         return self.at.timestamp()
 
 
 @dataclass
 class Traffic:
-    """Writes requests into a store, ten seconds at a time, as if they had just come in."""
+    """Writes requests into a store every ten simulated seconds."""
 
     store: Store
     clock: Clock
@@ -42,7 +42,7 @@ class Traffic:
         version: str = "1",
         errors: int = 0,
     ) -> None:
-        """Write, for every ten seconds, so many requests (the key) of such stages in seconds (the value)."""
+        """Write, for every ten seconds, the given numbers of requests (keys) with stages in seconds (values)."""
         at, points = start, list[Point]()
         while at < start + length:
             for count, stages in mixes.items():

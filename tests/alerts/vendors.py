@@ -1,4 +1,4 @@
-"""The vendors as their documentation describes them: what they refuse, and what they take for the same."""
+"""Simulated vendors by their documentation: validation and deduplication."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.alerts.receiver import Moods, Receiver
 
 
 class SlackHook(Receiver):
-    """Slack's incoming webhook: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks."""
+    """Incoming webhook of Slack: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks."""
 
     def __init__(self, moods: Moods) -> None:
         super().__init__(moods)
@@ -22,7 +22,7 @@ class SlackHook(Receiver):
         self.bodies: list[str] = []
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Hold it to the rules."""
+        """Check the request by the vendor's rules."""
         assert path.startswith("/services/"), path
         assert headers["Content-Type"] == "application/json"
         post = json.loads(body)
@@ -31,7 +31,7 @@ class SlackHook(Receiver):
         check_blocks(post["blocks"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Post it; Slack does not know whether it has seen it."""
+        """Accept a message, without detection of repeats."""
         del path, headers
         self.bodies.append(body.decode())
         self.accepted.append(json.loads(body)["blocks"][0]["block_id"].rsplit(":", 1)[0])
@@ -39,7 +39,7 @@ class SlackHook(Receiver):
 
 
 class PagerDutyService(Receiver):
-    """PagerDuty's Events API v2: one alert for a dedup key until it is resolved."""
+    """Events API v2 of PagerDuty: one alert per dedup key until it is resolved."""
 
     def __init__(self, moods: Moods) -> None:
         super().__init__(moods)
@@ -50,7 +50,7 @@ class PagerDutyService(Receiver):
         self.changes: list[dict[str, Any]] = []
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Hold it to the rules."""
+        """Check the request by the vendor's rules."""
         del headers
         assert path in {"/v2/enqueue", "/v2/change/enqueue"}, path
         assert len(body) <= 512_000
@@ -72,7 +72,7 @@ class PagerDutyService(Receiver):
         assert alert["severity"] in {"critical", "error", "warning", "info"}
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Accept it."""
+        """Accept an event."""
         del headers
         event = json.loads(body)
         if path == "/v2/change/enqueue":
@@ -93,9 +93,9 @@ class PagerDutyService(Receiver):
 
 
 class SignedHook(Receiver):
-    """A receiver that checks the signature and knows the idempotency keys it has seen."""
+    """Receiver that verifies the signature and detects repeated idempotency keys."""
 
-    # Any 2xx is a success: a sender cannot tell a proxy's page from it.
+    # Any 2xx is a success, because a sender cannot distinguish the page of a proxy.
     garbage = False
 
     def __init__(self, moods: Moods) -> None:
@@ -103,7 +103,7 @@ class SignedHook(Receiver):
         self.accepted: list[str] = []
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Hold it to the rules."""
+        """Check the request by the signing rules."""
         assert path == "/alerts", path
         stamp = headers[TIMESTAMP_HEADER]
         assert abs(time.time() - int(stamp)) <= 300
@@ -111,7 +111,7 @@ class SignedHook(Receiver):
         assert json.loads(body)["key"] == headers[KEY_HEADER]
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Accept it."""
+        """Accept a message."""
         del path, body
         if headers[KEY_HEADER] not in self.accepted:
             self.accepted.append(headers[KEY_HEADER])
@@ -119,9 +119,9 @@ class SignedHook(Receiver):
 
 
 class AlertmanagerApi(Receiver):
-    """Alertmanager's API v2: an alert is its labels, fires until it ends, and is forgotten when nobody repeats it."""
+    """API v2 of Alertmanager: labels identify an alert, which expires unless it is repeated."""
 
-    # It answers an empty 200; a sender cannot tell a proxy's page from it.
+    # The response is an empty 200, which a sender cannot distinguish from the page of a proxy.
     garbage = False
 
     def __init__(self, moods: Moods) -> None:
@@ -131,7 +131,7 @@ class AlertmanagerApi(Receiver):
         self.resolved: Counter[str] = Counter()
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Hold it to the rules."""
+        """Check the request by the vendor's rules."""
         assert path == "/api/v2/alerts", path
         assert headers["Content-Type"] == "application/json"
         for alert in json.loads(body):
@@ -140,7 +140,7 @@ class AlertmanagerApi(Receiver):
             assert datetime.fromisoformat(alert["startsAt"]) <= datetime.fromisoformat(alert["endsAt"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Note what fires and what does not any more."""
+        """Record the firing and the resolved alerts."""
         del path, headers
         for alert in json.loads(body):
             name, fires = (

@@ -21,7 +21,7 @@ from tests.alerts.alert_processes import AlertProcesses
 
 
 class Lease(NamedTuple):
-    """The lease to evaluate: its holder, its end, and the last evaluation, in Unix seconds; 0 for never."""
+    """Evaluation lease: its holder, its end, and the last evaluation, in Unix seconds; 0 for never."""
 
     holder: str = ""
     until: float = 0.0
@@ -29,7 +29,7 @@ class Lease(NamedTuple):
 
 
 def lease_of(store: Store) -> Lease:
-    """Return the lease to evaluate."""
+    """Return the evaluation lease."""
     with store.engine.connect() as connection:
         found = connection.execute(select(leases).where(leases.c.name == LEASE)).first()
     return Lease() if found is None else Lease(found.holder, found.until, found.done_at or 0.0)
@@ -78,7 +78,7 @@ class Watch:
 
     @contextmanager
     def suspended(self, process: int) -> Generator[None]:
-        """Suspend *process* (SIGSTOP), as a paused virtual machine is, and resume it at the end."""
+        """Suspend *process* with SIGSTOP, like a paused virtual machine, and resume it at the end."""
         os.kill(process, signal.SIGSTOP)
         try:
             yield
@@ -93,7 +93,7 @@ class Watch:
             connection.execute(update(outbox).where(outbox.c.leased_by.like(mine)).values(leased_until=1.0))
 
     def is_settled(self) -> bool:
-        """Return whether no message waits to be sent."""
+        """Return whether no message waits for delivery."""
         unsettled = select(outbox.c.id).where(outbox.c.state.in_(("waiting", "sending")))
         with self.store.engine.connect() as connection:
             return connection.execute(unsettled).first() is None

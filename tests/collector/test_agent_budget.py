@@ -1,4 +1,4 @@
-"""A service that its own agent would slow down, and a collector: it records less, says so, and counts every request."""
+"""Overhead budget of an agent with a collector: beyond it, requests are still counted, without stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stagelens.store import Selection
 if TYPE_CHECKING:
     from conftest import Served
 
-# What a stage costs is planted: ten microseconds where it is written down, so that no machine is too fast, or too slow.
+# Each stage costs simulated ten microseconds, so that the result does not depend on the machine.
 SERVICE = """
 {before}
 import os, time
@@ -66,7 +66,7 @@ GEVENT = "from gevent import monkey; monkey.patch_all()"
 
 @pytest.mark.parametrize("before", ["", GEVENT], ids=["threads", "greenlets"])
 def test_who_is_over_the_budget_counts_requests_only_and_says_so(served: Served, before: str) -> None:
-    """Each request is counted, those without stages as not timed; how many that were and what they cost is told."""
+    """Beyond the budget requests are counted as untimed, and their number and the overhead are reported."""
     env = os.environ | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
         "OTEL_SERVICE_NAME": "shop",

@@ -1,4 +1,4 @@
-"""Our own agent and the collector, over HTTP: what was counted in the process is what the store counts."""
+"""Agent and collector over HTTP: the store has the counts of the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STAGES = ("queue", "preprocess", "forward")
 
 
 def finished(rng: random.Random) -> records.Record:
-    """A request of one of a hundred series, as the recorder leaves it."""
+    """Return a finished request of one of a hundred series, as from the recorder."""
     start = at = records.clock()
     marks: list[Any] = [records.CLOSED, start, 0]
     for stage in STAGES:
@@ -48,7 +48,7 @@ def finished(rng: random.Random) -> records.Record:
 
 @pytest.mark.parametrize("exports", [1, 3])
 def test_what_an_agent_counted_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch, exports: int) -> None:
-    """Every request, in the bucket of its latency and under its series, and every trace it kept; nothing was refused."""
+    """Every request is in the store with its latency bucket and series, every trace is stored, and none is refused."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}, keep=SamplingLimits(slow=100, errors=100)))
     rng = random.Random(exports)
@@ -90,7 +90,7 @@ for line in sys.stdin:
 def test_a_process_tells_of_itself_while_it_is_asked_nothing(
     served: Served, until: Callable[[Callable[[], object]], None], setting: str, expected: set[str]
 ) -> None:
-    """After one request, and though nothing is counted: CPU, memory and threads of that very process; or nothing at all."""
+    """An idle process reports its CPU, memory and threads after its first request, or nothing if disabled."""
     env = {
         **os.environ,
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
@@ -115,7 +115,7 @@ def test_a_process_tells_of_itself_while_it_is_asked_nothing(
         own = {(each, f"{socket.gethostname()}:{process.pid}") for each in expected}
         ask(1)
         until(lambda: own <= told())
-        # By then another export was due.
+        # A second export was due in this time.
         ask(2)
         process.communicate()
 
@@ -125,7 +125,7 @@ def test_a_process_tells_of_itself_while_it_is_asked_nothing(
 
 
 def test_what_a_replica_says_of_its_start_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its birth, what it loaded before its first request, which one was cold, and how old it was then; each once."""
+    """Start time, loads, cold requests and age of a replica are stored once each."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")
     now = records.clock()

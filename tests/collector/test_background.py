@@ -1,4 +1,4 @@
-"""The thread that folds spans: what it counts, what it refuses, and what it says when it cannot."""
+"""Background thread for spans: counts, refusals, and behaviour while the store fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 
 
 def spans(now_ns: int) -> dict[str, Any]:
-    """A request of another instrumentation, with a call to a database."""
+    """Return a request of another instrumentation, with a database call."""
     common = {"traceId": "ab" * 16, "startTimeUnixNano": str(now_ns - 5 * SECOND)}
     root = {**common, "spanId": "01" * 8, "name": "GET /x", "kind": 2, "endTimeUnixNano": str(now_ns - 3 * SECOND)}
     call = {
@@ -43,7 +43,7 @@ def spans(now_ns: int) -> dict[str, Any]:
 def folding(
     store: Store, health: Health, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None
 ) -> SpanFolder:
-    """The thread, not started."""
+    """The background tasks, not started."""
     return SpanFolder(
         store,
         interval_seconds=60,
@@ -55,7 +55,7 @@ def folding(
 
 
 def test_spans_of_others_are_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
-    """In the inbox when they are answered; counted, with a trace, by the last fold of a collector that ends."""
+    """Spans of other programs are in the inbox when acknowledged, and become requests with a trace, at the latest at shutdown."""
     served = serve()
     answer = served.post("/v1/traces", spans(bodies.now_ns))
     waiting = served.store.waiting()
@@ -73,7 +73,7 @@ def test_spans_of_others_are_requests_with_stages(serve: Callable[..., Any], ahe
 
 
 def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies: Any) -> None:
-    """With a time to come back; whatever is not spans is taken."""
+    """While too many spans wait, spans are refused with a retry delay, and other data are accepted."""
     served = serve(spans_waiting_bytes=10)
     refused = served.post("/v1/traces", spans(bodies.now_ns))
     taken = served.post("/v1/metrics", bodies.metrics(bodies.point()))
@@ -85,7 +85,7 @@ def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies
 
 
 def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Any) -> None:
-    """What other collectors have put in takes room, too."""
+    """Capacity is free after processing, also of spans from other collectors."""
     thread = folding(store, Health(), 100)
     store.write([Batch("another's", spans=bytes(80))])
     thread.run_once()
@@ -102,7 +102,7 @@ def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Any) -> None:
 def test_room_is_free_again_while_a_backlog_is_folded(
     store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when all of it is: while more comes than waits, that may take long."""
+    """Capacity becomes free during the processing of a backlog, which may take long."""
     parcel = encode_spans(Spans(np.zeros(0, ROW), [], []))
     thread = folding(store, Health(), 3 * len(parcel), InboxLimits(due_bytes=0))
     store.write([Batch(name, spans=parcel) for name in "abc"])
@@ -127,7 +127,7 @@ def test_room_is_free_again_while_a_backlog_is_folded(
 
 
 def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collector says so, and works again when the store does."""
+    """A failed processing is reported and repeated, and succeeds when the store works."""
     health = Health()
     thread = folding(store, health)
 
@@ -145,7 +145,7 @@ def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: py
 
 
 def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
-    """By a setting, of which a wrong value is named."""
+    """A setting retains all requests as traces; an invalid value is an error."""
     served = serve(keeps_all_traces=True)
     served.post("/v1/traces", spans(bodies.now_ns))
     ahead.seconds = 20
@@ -161,7 +161,7 @@ def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Any, bo
 
 
 def test_the_metrics_say_what_became_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
-    """How many were folded, and how much waits since when."""
+    """The metrics show processed spans, waiting spans and their age."""
     served = serve()
     served.post("/v1/traces", spans(bodies.now_ns))
     ahead.seconds = 20

@@ -1,4 +1,4 @@
-"""What a collector says about itself: true, bounded, and gone when it is stopped, though not when it dies."""
+"""Status of a collector in the store: content, limits, and removal at shutdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = 1_790_000_000.0
 
 
 class Said:
-    """A reporter at a time that a test sets, and what it said."""
+    """Status reporter with a clock set by the test, and its reports."""
 
     def __init__(self, store: Store) -> None:
         self.now = START
@@ -37,7 +37,7 @@ class Said:
         )
 
     def __call__(self, after: float = 0.0) -> Report:
-        """Return what it says *after* some seconds."""
+        """Return the report *after* some seconds."""
         self.now += after
         self.reporter.report()
         (report,) = self.store.read.collectors()
@@ -50,7 +50,7 @@ def said(store: Store) -> Said:
 
 
 def test_rates_are_of_the_last_minute(said: Said) -> None:
-    """By signal, and what was refused by status."""
+    """Rates cover the last minute, by signal and, for refusals, by status."""
     said()
     for _ in range(30):
         said.metrics.request("metrics", 200)
@@ -66,7 +66,7 @@ def test_rates_are_of_the_last_minute(said: Said) -> None:
 
 
 def test_commits_are_told_by_the_slowest_in_a_hundred(said: Said) -> None:
-    """An upper bound; nothing where nothing was committed."""
+    """Commit time is an upper bound of its 99th percentile; None without commits."""
     quiet = said().vitals
     for seconds in [0.002] * 98 + [0.3] * 2:
         said.metrics.committed([Batch("b")], [False], seconds)
@@ -76,7 +76,7 @@ def test_commits_are_told_by_the_slowest_in_a_hundred(said: Said) -> None:
 
 
 def test_a_commit_past_all_bounds_is_told_as_the_last_of_them(said: Said) -> None:
-    """Infinity is no number for a page."""
+    """A commit beyond all buckets is reported with the last bound instead of infinity."""
     said()
     said.metrics.committed([Batch("b")], [False], 99.0)
 
@@ -84,7 +84,7 @@ def test_a_commit_past_all_bounds_is_told_as_the_last_of_them(said: Said) -> Non
 
 
 def test_what_fails_is_told_with_the_time_it_began(said: Said) -> None:
-    """Not the time of the last failure; and it is gone once it works again."""
+    """An error is reported with the time of its first occurrence, until it is resolved."""
     said.health.failed("committing", "disk full")
     said()
     said.health.failed("committing", "disk still full")
@@ -96,7 +96,7 @@ def test_what_fails_is_told_with_the_time_it_began(said: Said) -> None:
 
 
 def test_targets_are_told_and_bounded(said: Said) -> None:
-    """A thousand targets that are down fill no page."""
+    """The number of reported targets is limited."""
     said.targets = [TargetState(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
     said.targets += [TargetState("http://up/", "s", state="up"), TargetState("http://theirs/", "s", state="elsewhere")]
     vitals = said().vitals
@@ -107,7 +107,7 @@ def test_targets_are_told_and_bounded(said: Said) -> None:
 
 
 def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Store) -> None:
-    """A pod that crashes again and again is one row; two machines that are called alike are two."""
+    """A restarted process replaces its previous row; two machines with the same name have two rows."""
 
     def report(name: str, seen: float) -> Report:
         return Report(name, "pod:4318", "1", START, seen)
@@ -124,7 +124,7 @@ def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Stor
 
 
 def test_the_dead_are_forgotten_after_a_day(store: Store) -> None:
-    """By whoever reports then; by then somebody has seen them."""
+    """Rows of stopped processes are deleted after a day by other reporters."""
     with store.transaction() as connection:
         write_report(connection, Report("old", "a:1", "1", START, START))
         write_report(connection, Report("new", "b:1", "1", START, START + FORGOTTEN_AFTER + 1))
@@ -133,7 +133,7 @@ def test_the_dead_are_forgotten_after_a_day(store: Store) -> None:
 
 
 def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
-    """What a newer collector says, and an older dashboard does not know, is passed over."""
+    """Unknown fields of a newer collector are ignored by an older dashboard."""
     vitals = Vitals({"metrics": 1.5}, {"429": 0.1}, {"metrics x": 2}, failing=(("a", "b", 1.0),), file_errors=("e",))
     with store.transaction() as connection:
         write_report(connection, Report("a", "a:1", "1", START, START, vitals))
@@ -144,7 +144,7 @@ def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
 
 
 def test_one_that_is_stopped_is_not_missed_and_one_that_is_killed_is(store: Store) -> None:
-    """The row goes with an orderly end only."""
+    """Only an orderly shutdown deletes the row; that of a killed process remains."""
     with store.transaction() as connection:
         write_report(connection, Report("stopped", "a:1", "1", START, START))
         write_report(connection, Report("killed", "b:1", "1", START, START))
@@ -156,7 +156,7 @@ def test_one_that_is_stopped_is_not_missed_and_one_that_is_killed_is(store: Stor
 def test_a_running_collector_reports_and_leaves(
     serve: Callable[..., Any], store: Store, until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """From its start to its end, under its host and port."""
+    """A running collector has a row with its host and port until it stops."""
     served = serve()
     until(store.read.collectors)
     (report,) = store.read.collectors()

@@ -1,4 +1,4 @@
-"""`stagelens collector --check`: everything at once, no secret, and nothing touched."""
+"""`stagelens collector --check`: all errors together, no secrets, and no changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The settings of a good collector; return where its file is."""
+    """Write the settings of a valid collector; return the path of its file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STAGELENS_COLLECTOR_CONFIG", "collector.yaml")
     monkeypatch.setenv("TEAM_A", SECRET)
@@ -38,14 +38,14 @@ scrape:
 
 
 def check(capsys: Run, *options: str) -> tuple[int, str, str]:
-    """Return the exit code, the output and the errors."""
+    """Return exit code, output and errors."""
     code = main(["collector", "--check", *options])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
 def test_what_a_good_collector_would_do_is_said_without_a_secret(capsys: Run, tmp_path: Path) -> None:
-    """Where it listens, who may send what, where it goes, what is read; and nothing was made."""
+    """A valid configuration is printed with addresses, access, destinations and targets, without secrets; nothing is created."""
     code, said, errors = check(capsys, "--collector-host", "0.0.0.0")
 
     assert (code, errors) == (0, "")
@@ -60,7 +60,7 @@ def test_what_a_good_collector_would_do_is_said_without_a_secret(capsys: Run, tm
 def test_all_that_is_wrong_is_said_at_once(
     capsys: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Settings with their keys, the file with its lines, the store; and no secret."""
+    """Errors in settings, file and store are reported together with key or line, and without secrets."""
     monkeypatch.setenv("STAGELENS_MAX_BODY", "much")
     monkeypatch.setenv("STAGELENS_COLLECTOR_TOKEN", "hunter2")
     settings.write_text(f"access:\n  tokens:\n    - {{name: a, token: {SECRET}}}\nscrap: {{}}\n")
@@ -81,7 +81,7 @@ def test_all_that_is_wrong_is_said_at_once(
 
 
 def test_a_collector_that_would_be_open_to_others_is_wrong(capsys: Run, settings: Path) -> None:
-    """And the way out is said; by somebody's word it is right, and shown."""
+    """A collector that would be open to other machines is an error with fixes; with an explicit permission it is valid."""
     settings.write_text("")
 
     assert "STAGELENS_COLLECTOR_TOKEN" in check(capsys, "--collector-host", "0.0.0.0")[2]
@@ -89,7 +89,7 @@ def test_a_collector_that_would_be_open_to_others_is_wrong(capsys: Run, settings
 
 
 def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Authorities) -> None:
-    """A key that belongs to another certificate is found before the start."""
+    """A key that does not match its certificate is an error."""
     own, other = authority("servers").sign("own"), authority("servers").sign("other")
     text = f"access:\n  tls: {{certificate: {own.certificate}, key: KEY, client_ca: {authority('clients').file}}}\n"
     settings.write_text(text.replace("KEY", str(other.key)))
@@ -104,7 +104,7 @@ def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Au
 
 
 def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does nothing, and nobody would notice; those that Kubernetes makes are left alone."""
+    """An unknown setting is a warning, except variables that Kubernetes creates."""
     monkeypatch.setenv("STAGELENS_COLLECTOR_OPNE", "true")
     monkeypatch.setenv("STAGELENS_COLLECTOR_PORT_4318_TCP_ADDR", "10.0.0.1")
     code, said, _ = check(capsys)
@@ -116,7 +116,7 @@ def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pyte
 
 @pytest.mark.stacks
 def test_a_database_that_does_not_answer_is_found(capsys: Run, postgresql_server: Server) -> None:
-    """And its password is not shown; one that answers is left as it is."""
+    """An unavailable database is an error without its password; an available one stays unchanged."""
     url = postgresql_server.new_database()
     dead = "postgresql://u:hunter2@127.0.0.1:1/d"
     code, _, errors = check(capsys, "--database", dead)

@@ -1,4 +1,4 @@
-"""Real clients: the OpenTelemetry SDKs for Python and JavaScript, over every protocol they speak."""
+"""Real clients: the OpenTelemetry SDKs for Python and JavaScript, over all of their protocols."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stagelens.core.errors import StoreError
 Serve: TypeAlias = Callable[..., Any]
 
 HERE = Path(__file__).parent / "javascript"
-# Beside the virtual environment: `make test-stacks` installs there too, and a checkout stays as it was.
+# Beside the virtual environment: `make test-stacks` installs there too, so that a checkout stays unchanged.
 INSTALLED = Path(__file__).parents[2] / ".venv" / "javascript"
 DELTA: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
 PROTOCOLS = ["http", "grpc"]
@@ -62,7 +62,7 @@ def grpc_address(served: Any) -> str:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_the_python_sdk_can_send_our_metrics_over_grpc(serve: Serve, compression: grpc.Compression) -> None:
-    """A delta exponential histogram of ours arrives whole."""
+    """A delta exponential histogram sent by the Python SDK over gRPC is stored exactly."""
     served = serve(grpc_port=0)
     export_requests(
         GrpcMetrics(grpc_address(served), insecure=True, compression=compression, preferred_temporality=DELTA), 100
@@ -73,7 +73,7 @@ def test_the_python_sdk_can_send_our_metrics_over_grpc(serve: Serve, compression
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_python_sdk_can_send_spans(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Spans of a program that knows nothing of us are acknowledged."""
+    """Spans of a program without Stagelens are acknowledged."""
     served = serve(grpc_port=0)
     exporter = (
         GrpcSpans(grpc_address(served), insecure=True)
@@ -92,7 +92,7 @@ def test_the_python_sdk_can_send_spans(serve: Serve, protocol: str, caplog: pyte
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_python_sdk_can_send_logs(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Its log records are acknowledged, and none is kept."""
+    """Log records are acknowledged and not stored."""
     served = serve(grpc_port=0)
     exporter = (
         GrpcLogs(grpc_address(served), insecure=True) if protocol == "grpc" else HttpLogs(f"{served.url}/v1/logs")
@@ -115,13 +115,13 @@ def test_the_python_sdk_comes_back_when_it_is_told_to(
     monkeypatch: pytest.MonkeyPatch,
     protocol: str,
 ) -> None:
-    """It waits as long as it is told while the store fails; its retry is acknowledged, and counts once."""
+    """The SDK waits for the given delay while the store fails; its retry is acknowledged and counts once."""
     served = serve_slow(grpc_port=0)
-    # Nearly twice as long as its own first wait would be.
+    # Nearly twice the first delay of the SDK.
     monkeypatch.setitem(responses.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
 
     class Healing(logging.Handler):
-        """The store works again as soon as the SDK has said that it will wait."""
+        """Log handler that repairs the store when the SDK logs that it waits."""
 
         def emit(self, record: logging.LogRecord) -> None:
             if "retrying in" in record.getMessage():
@@ -149,7 +149,7 @@ def test_the_python_sdk_comes_back_when_it_is_told_to(
 
 @pytest.fixture(scope="module")
 def javascript() -> dict[str, str]:
-    """The environment of a Node with the OpenTelemetry SDK; without Node the test is skipped, never in CI."""
+    """Environment of Node.js with the OpenTelemetry SDK; skipped without Node.js, except in CI."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         message = "no Node on this machine; `apt-get install nodejs npm`, or `make test-stacks`, which does"
         if os.environ.get("CI"):
@@ -169,7 +169,7 @@ def javascript() -> dict[str, str]:
 @pytest.mark.stacks
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
 def test_the_javascript_sdk_can_send_spans_and_metrics(serve: Serve, javascript: dict[str, str], protocol: str) -> None:
-    """Its exports are acknowledged in gzip, and its histogram of ours arrives whole."""
+    """Compressed exports of the JavaScript SDK are acknowledged, and a histogram is stored exactly."""
     served = serve(grpc_port=0)
     endpoint = grpc_address(served) if protocol == "grpc" else served.url
     command = ["node", str(HERE / "client.js"), protocol, endpoint, names.REQUEST_DURATION]

@@ -1,4 +1,4 @@
-"""The collector as a whole: real clients, duplicates, and how it begins and ends."""
+"""The collector from end to end: clients, duplicates, start and shutdown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from stagelens.store import Batch, Retention, Selection, Store
 
 
 def test_an_export_is_in_the_store_when_it_is_answered(served: Any, bodies: Any) -> None:
-    """A request answered with 200 can be read back at once."""
+    """An export acknowledged with 200 is in the store."""
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))))
 
     assert (answer.status_code, answer.json(), served.counted()) == (200, {}, 2)
@@ -50,7 +50,7 @@ def test_an_export_is_in_the_store_when_it_is_answered(served: Any, bodies: Any)
 
 @pytest.mark.parametrize("compression", [Compression.Gzip, Compression.NoCompression])
 def test_the_opentelemetry_sdk_can_send_our_metrics(served: Any, compression: Compression) -> None:
-    """A histogram of ours recorded with the OpenTelemetry SDK arrives whole, by protobuf."""
+    """A histogram of the OpenTelemetry SDK sent in protobuf is stored exactly."""
     exporter = OTLPMetricExporter(
         f"{served.url}/v1/metrics",
         compression=compression,
@@ -76,7 +76,7 @@ def test_the_opentelemetry_sdk_can_send_our_metrics(served: Any, compression: Co
 def test_the_opentelemetry_sdk_is_told_why_its_points_are_refused(
     served: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cumulative temporality, the SDK's default, is declined by partial success and changes nothing."""
+    """Cumulative temporality, the default of the SDK, is a partial success with a reason and changes nothing."""
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{served.url}/v1/metrics"), export_interval_millis=1e9)
     view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
     provider = MeterProvider([reader], views=[view])
@@ -89,7 +89,7 @@ def test_the_opentelemetry_sdk_is_told_why_its_points_are_refused(
 
 
 def test_the_opentelemetry_sdk_can_send_spans(served: Any) -> None:
-    """Spans of the SDK are accepted and counted as not kept."""
+    """Spans of the SDK are accepted and counted."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{served.url}/v1/traces")))
     with provider.get_tracer("mine").start_as_current_span("work"):
@@ -120,7 +120,7 @@ with stagelens.request("chat"):
 
 
 def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
-    """Everything the agent sends passes every rule: each of its requests is counted, by its batch too, and traces are kept."""
+    """All data of the agent are accepted: each request is counted, by batch size too, and traces are stored."""
     environment = {
         "PATH": os.environ["PATH"],
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
@@ -137,7 +137,7 @@ def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
 
 
 def test_a_request_that_answers_bit_by_bit_is_kept_whole(served: Any, tmp_path: Path) -> None:
-    """Its tokens are there by definition, its stages up to the first token, and the request inside it in its trace."""
+    """A streaming request has first tokens by definition, stages before the first token, and the nested request in its trace."""
     environment = {"PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "chat"}
     subprocess.run([sys.executable, "-c", STREAMING], env=environment, cwd=tmp_path, check=True, timeout=60)
     now = datetime.now(UTC)
@@ -168,7 +168,7 @@ def test_a_request_that_answers_bit_by_bit_is_kept_whole(served: Any, tmp_path: 
 
 @pytest.mark.parametrize("headers", [{"x_stagelens_batch": "pod-1:7"}, {}])
 def test_a_batch_delivered_twice_counts_once(served: Any, bodies: Any, headers: dict[str, str]) -> None:
-    """A retry, known by its name or by its body, is answered like the first and changes nothing."""
+    """A retry, detected by batch name or body, gets the response of the first attempt and changes nothing."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     first = served.post("/v1/metrics", body, **headers)
     again = served.post("/v1/metrics", gzip.compress(body), content_encoding="gzip", **headers)
@@ -177,7 +177,7 @@ def test_a_batch_delivered_twice_counts_once(served: Any, bodies: Any, headers: 
 
 
 def test_one_name_serves_both_signals(served: Any, bodies: Any) -> None:
-    """A client that numbers metrics and traces alike loses neither."""
+    """The same batch name for metrics and traces does not make them duplicates."""
     served.post("/v1/metrics", bodies.metrics(bodies.point()), x_stagelens_batch="pod-1:7")
     served.post("/v1/traces", bodies.spans(*bodies.trace({"forward": 5})), x_stagelens_batch="pod-1:7")
 
@@ -186,7 +186,7 @@ def test_one_name_serves_both_signals(served: Any, bodies: Any) -> None:
 
 
 def test_many_senders_at_once_are_counted_exactly(served: Any, bodies: Any) -> None:
-    """Batches that arrive together, some of them twice at the same moment, are each counted once."""
+    """Concurrent batches, some of them duplicates, are counted once each."""
     body = json.dumps(bodies.metrics(bodies.point((0.1, 0.2, 0.3)))).encode()
     names_twice = [f"pod:{number}" for number in range(100)] * 2
     with ThreadPoolExecutor(16) as pool:
@@ -201,7 +201,7 @@ def test_many_senders_at_once_are_counted_exactly(served: Any, bodies: Any) -> N
 def test_what_comes_late_is_counted_while_its_retry_would_be_known(
     serve: Callable[..., Any], bodies: Any, hours: int, counted: int
 ) -> None:
-    """Data three hours old count as long as names of batches are kept longer, even where the 10 s tier is not."""
+    """Data three hours old count while batch names are retained longer, even if the 10 s tier is not."""
     served = serve(retention=Retention(seconds_10=timedelta(hours=1), batches=timedelta(hours=hours)))
     late = bodies.now_ns - 3 * 3600 * 1_000_000_000
     point = bodies.point(startTimeUnixNano=str(late - 10_000_000_000), timeUnixNano=str(late))
@@ -214,7 +214,7 @@ def test_what_comes_late_is_counted_while_its_retry_would_be_known(
 def test_a_duplicate_waits_for_the_commit_of_the_first(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
-    """A retry that arrives while the first still waits is not answered before both are on disk."""
+    """A retry during the first attempt is acknowledged after the commit of both."""
     served = serve_slow()
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -233,7 +233,7 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
 
 
 def test_stopping_answers_what_was_accepted(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """A request under way when the collector is told to stop is committed and answered; then nobody listens."""
+    """A request in progress during shutdown is committed and acknowledged; then the port is closed."""
     served = serve_slow()
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -249,7 +249,7 @@ def test_stopping_answers_what_was_accepted(serve_slow: Any, slow: Any, bodies: 
 
 
 def test_stopping_does_not_wait_for_a_store_that_fails(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """Batches that cannot be committed at the end are given up; their senders were never told otherwise."""
+    """Batches that cannot be committed during shutdown are dropped; they were not acknowledged."""
     served = serve_slow()
     slow.failure = StoreError("the disk is full")
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
@@ -260,7 +260,7 @@ def test_stopping_does_not_wait_for_a_store_that_fails(serve_slow: Any, slow: An
 
 
 def test_a_collector_that_was_never_started_can_be_stopped(store: Store) -> None:
-    """stop() is safe at any time; there is no address before start()."""
+    """Stopping a collector before its start is permitted, and it has no address."""
     collector = Collector(CollectorConfig(port=0), store)
     collector.stop()
     with pytest.raises(StagelensError, match="before its start"):
@@ -268,7 +268,7 @@ def test_a_collector_that_was_never_started_can_be_stopped(store: Store) -> None
 
 
 def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that ends while it starts ends the start, and leaves no thread behind."""
+    """A server that stops during its start is an error, and leaves no thread."""
 
     async def end(*_: object) -> None:
         raise SystemExit(3)
@@ -278,12 +278,12 @@ def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.Mo
     with pytest.raises(StagelensError, match="stopped during startup"):
         Collector(CollectorConfig(port=0), store).start()
 
-    # Those of others may end meanwhile.
+    # Threads of other tests may stop at the same time.
     assert set(threading.enumerate()) <= before
 
 
 def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
-    """A batch that comes too late is refused, so that its sender tries elsewhere or again."""
+    """A batch during shutdown is refused, so that its sender retries."""
     health = Health()
     writer = Writer(store, max_batches=1, max_bytes=1, health=health, metrics=SelfMetrics(health))
     writer.start()
@@ -295,7 +295,7 @@ def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
 def test_a_writer_that_breaks_shows(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """A fault of the writer itself is not hidden behind a healthy face: /readyz and /livez say to restart."""
+    """After an unexpected error of the writer, /readyz and /livez fail and ask for a restart."""
 
     def broken(*_: object) -> None:
         raise ArithmeticError
@@ -314,7 +314,7 @@ def test_a_writer_that_breaks_shows(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
-    """Targets that nobody reads any more are no silence: /livez says to restart."""
+    """After an unexpected error of the scraper, /livez fails and asks for a restart."""
 
     def broken(_self: TaskSupervisor[Any]) -> None:
         raise ArithmeticError
@@ -327,13 +327,13 @@ def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_port_that_is_taken_is_named_with_the_cure(served: Any, store: Store) -> None:
-    """Two collectors cannot have one port; the error says which, and what to set."""
+    """A port in use is an error with the port and a fix."""
     _, port = served.collector.address
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{port} .*in use[\s\S]*STAGELENS_COLLECTOR_PORT"):
         Collector(CollectorConfig(port=port), store).start()
 
 
 def test_an_address_that_is_not_ours_is_named(store: Store) -> None:
-    """A host that cannot be listened on is as plain."""
+    """An address of another machine is an error with the address and a fix."""
     with pytest.raises(StagelensError, match=r"cannot listen on 192\.0\.2\.1:0"):
         Collector(CollectorConfig(host="192.0.2.1", port=0, is_open=True), store).start()

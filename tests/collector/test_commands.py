@@ -1,4 +1,4 @@
-"""`stagelens storage`, `backup`, `restore` and `migrate`, as people run them."""
+"""Commands `stagelens storage`, `backup`, `restore` and `migrate`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.raw_requests import Fold, Request  # pyright: ignore[reportMi
 STAGELENS = [sys.executable, "-m", "stagelens"]
 PATIENCE_SECONDS = 150
 HOURS = 20
-# A command that is killed before it has copied its fifth stretch of rows.
+# A command that is killed before the fifth step of its copy.
 DYING = """
 import os, signal, sys
 from stagelens.__main__ import main
@@ -55,7 +55,7 @@ REQUESTS = HOURS * 25
 
 
 def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends over `stagelens.db` in *folder*, in this process, and return what came of it."""
+    """Run a command in this process over `stagelens.db` in *folder*, and return its result."""
     with chdir(folder), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as error:
         try:
             code = main(words)
@@ -65,14 +65,14 @@ def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def batch(name: str, at: int) -> Batch:
-    """A batch of one request *at* Unix seconds, of one of three services."""
+    """Return a batch of one request *at* Unix seconds, of one of three services."""
     series = Series(f"service-{at % 3}", "1", route=f"/{at % 5}")
     return Batch(name, Fold().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)]))
 
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a store with some requests in every hour of a day."""
+    """File of a store with requests in every hour of a day."""
     path = tmp_path_factory.mktemp("day") / "day.db"
     start = int(time.time()) - HOURS * 3600
     opened = Store.open(f"sqlite:///{path}")
@@ -84,7 +84,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(day: Path, tmp_path: Path) -> Generator[Store]:
-    """A store with that day in `stagelens.db`: where the commands look for it."""
+    """Store with that day in `stagelens.db`, where the commands expect it."""
     shutil.copy(day, tmp_path / "stagelens.db")
     opened = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     yield opened
@@ -92,7 +92,7 @@ def store(day: Path, tmp_path: Path) -> Generator[Store]:
 
 
 def counted(store: Store) -> dict[str, object]:
-    """Return what *store* says of each service over all that is kept."""
+    """Return the requests of each service in *store* over the whole retention."""
     end = datetime.now(UTC) + timedelta(minutes=1)
     return {
         name: (
@@ -105,7 +105,7 @@ def counted(store: Store) -> dict[str, object]:
 
 
 def counted_at(url: str) -> dict[str, object]:
-    """Return the same of the store at *url*."""
+    """Return the requests of each service in the store at *url*."""
     store = Store.open(url)
     try:
         return counted(store)
@@ -114,7 +114,7 @@ def counted_at(url: str) -> dict[str, object]:
 
 
 def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
-    """Every tier, the largest tables, and what it will come to."""
+    """`stagelens storage` prints every tier, the largest tables, and the forecast."""
     result = stagelens(tmp_path, "storage")
 
     assert (result.returncode, result.stderr) == (0, "")
@@ -125,7 +125,7 @@ def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
 
 
 def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
-    """With all that was counted of them, in every tier; others stay, and the ledger is that of what is left."""
+    """All data of a named service are deleted in every tier; others stay, and the ledger is correct."""
     before = counted(store)
     mistaken = stagelens(tmp_path, "storage", "forget", "service-1", "nobody-*")
     literal = stagelens(tmp_path, "storage", "forget", "service-[12]")
@@ -150,7 +150,7 @@ def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
 
 
 def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
-    """While a tier is empty nobody can say how large it will be: no number is better than a wrong one."""
+    """While a tier is empty, no forecast is printed."""
     young = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     young.write([batch("young", int(time.time()) - 10)])
     young.close()
@@ -162,9 +162,9 @@ def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
-    """As in `stagelens storage | head`."""
+    """A closed output pipe, as in `stagelens storage | head`, causes no traceback."""
     reading, writing = os.pipe()
-    # Before it begins: all it says would fit into a pipe that is read later.
+    # Closed before the start, because the whole output fits into the buffer of a pipe.
     os.close(reading)
     try:
         ours = subprocess.run(
@@ -182,7 +182,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
 
 
 def test_storage_makes_no_store(tmp_path: Path) -> None:
-    """Asking for the size of what is not there is an error, and leaves nothing behind."""
+    """`stagelens storage` of a missing store is an error and creates none."""
     result = stagelens(tmp_path, "storage")
 
     assert result.returncode == 1
@@ -191,7 +191,7 @@ def test_storage_makes_no_store(tmp_path: Path) -> None:
 
 
 def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
-    """A file with other tables is no store, and gets none of ours."""
+    """A database with other tables is refused and stays unchanged."""
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE mine (id INTEGER)")
     other.close()
@@ -206,7 +206,7 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_backup_under_writes_is_of_one_moment(tmp_path: Path, store: Store) -> None:
-    """Each batch is in it with all it has, or not at all; restored, it answers as the backup does."""
+    """A backup during writes contains whole batches only, and the restored store has the same results."""
     begun, ended = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -244,7 +244,7 @@ def test_a_backup_under_writes_is_of_one_moment(tmp_path: Path, store: Store) ->
 
 
 def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
-    """A file that is there stays; what a backup that was killed has left does not."""
+    """An existing file is not overwritten, except the incomplete file of a killed backup."""
     (tmp_path / "kept.db").write_text("mine")
     (tmp_path / "backup.db.part").write_text("half of an old one")
     refused = stagelens(tmp_path, "backup", "kept.db")
@@ -259,7 +259,7 @@ def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_a_backup_is_its_owners_only(tmp_path: Path) -> None:
-    """Whoever else has an account on the machine does not read it."""
+    """A backup is readable by its owner only."""
     assert stagelens(tmp_path, "backup", "backup.db").returncode == 0
     assert stat.S_IMODE((tmp_path / "backup.db").stat().st_mode) == 0o600
 
@@ -273,7 +273,7 @@ def test_a_backup_is_its_owners_only(tmp_path: Path) -> None:
     ],
 )
 def test_a_backup_that_computes_is_not_restored(tmp_path: Path, store: Store, computing: str) -> None:
-    """A view may have no end, a trigger does what its author likes: what is none of ours is named."""
+    """A backup with views or triggers is refused and names them, because they may execute unwanted statements."""
     stagelens(tmp_path, "backup", "backup.db")
     with sqlite3.connect(tmp_path / "backup.db") as connection:
         connection.executescript(computing)
@@ -290,7 +290,7 @@ def test_a_backup_that_computes_is_not_restored(tmp_path: Path, store: Store, co
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, command: str) -> None:
-    """`q?timeout=5` is no setting of the backup."""
+    """A file name such as `q?timeout=5` is refused, because it would be parsed as settings."""
     result = stagelens(tmp_path, command, "q?timeout=5")
 
     assert result.returncode == 1
@@ -298,7 +298,7 @@ def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, comman
 
 
 def test_a_backup_needs_a_folder(tmp_path: Path, store: Store) -> None:
-    """The message names it."""
+    """A missing folder is an error that names it."""
     result = stagelens(tmp_path, "backup", "absent/backup.db")
 
     assert store.read.revision()
@@ -307,7 +307,7 @@ def test_a_backup_needs_a_folder(tmp_path: Path, store: Store) -> None:
 
 
 def test_a_backup_that_does_not_fit_is_not_begun(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what it needs and what there is."""
+    """Insufficient disk space is an error with the required and the available space."""
     monkeypatch.setattr(commands.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 1024))
     environment = {"STAGELENS_DATABASE": str(store.engine.url)}
     with pytest.raises(StoreError, match=rf"needs about \d+ KiB, and the disk of {tmp_path} has 3 KiB left; free some"):
@@ -331,7 +331,7 @@ def test_a_backup_that_does_not_fit_is_not_begun(tmp_path: Path, store: Store, m
     ],
 )
 def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list[str], said: str) -> None:
-    """No traceback and no password: one message with what to mend; what was there stays as it is."""
+    """An error is one message with a fix, without traceback and password, and existing data stay unchanged."""
     (tmp_path / "notes.txt").write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
     (tmp_path / "empty.db").touch()
     before = counted(store)
@@ -348,7 +348,7 @@ def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list
 
 @pytest.mark.stacks
 def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, postgresql_server: Server) -> None:
-    """It answers the same there, its size is told, and a second move into it is refused."""
+    """After a migration to PostgreSQL results are equal; a second migration into the same database is refused."""
     url = postgresql_server.new_database()
     there = stagelens(tmp_path, "migrate", "--to", url)
     storage = stagelens(tmp_path, "storage", "--database", url)
@@ -367,7 +367,7 @@ def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, post
 
 @pytest.mark.stacks
 def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
-    """Over the network, with a file for the rest; the banner of a server over both hides the password."""
+    """Points are migrated to ClickHouse over HTTP, with a file for the rest; the startup text contains no password."""
     with clickhouse_server() as form:
         points = form.format(new_database()).replace("//127", "//u:secret@127") + "&ttl=off"
         result = stagelens(tmp_path, "migrate", "--to", "sqlite:///rest.db", "--to-points", points)
@@ -383,7 +383,7 @@ def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
 
 
 def test_a_migration_that_was_killed_goes_on(tmp_path: Path, store: Store) -> None:
-    """Kill -9 in the middle: no server takes the half for a store, the same command again finishes it."""
+    """After kill -9 during a migration, servers refuse the incomplete store, and the same command completes it."""
     words = ["migrate", "--to", "sqlite:///target.db"]
     killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=PATIENCE_SECONDS)
     server, again = (

@@ -1,4 +1,4 @@
-"""The collector's settings."""
+"""Settings of the collector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stagelens.core.errors import ConfigError
 
 
 def test_settings_come_from_the_environment() -> None:
-    """Every setting has a variable; what is not set, or empty, has its default."""
+    """Every setting is read from its environment variable; missing or empty ones have defaults."""
     config = CollectorConfig.from_env(
         {
             "STAGELENS_DATABASE": "sqlite:////data/s.db",
@@ -43,7 +43,7 @@ def test_settings_come_from_the_environment() -> None:
 
 @pytest.mark.parametrize("value", ["0", "none", " None "])
 def test_a_store_may_have_no_budget(value: str) -> None:
-    """Then it takes as much room as its retention needs."""
+    """Without a size budget the store grows as required by its retention."""
     assert CollectorConfig.from_env({"STAGELENS_STORAGE_BUDGET": value}).retention.budget_bytes is None
 
 
@@ -67,6 +67,6 @@ def test_a_store_may_have_no_budget(value: str) -> None:
     ],
 )
 def test_a_wrong_setting_names_key_value_and_cure(key: str, value: str) -> None:
-    """A setting that cannot be read stops the start with what to write instead."""
+    """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError, match=rf"{key} is '{value[:20]}.*(write|must)"):
         CollectorConfig.from_env({key: value})

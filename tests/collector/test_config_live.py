@@ -1,4 +1,4 @@
-"""The collector's file: every mistake at once, read again when it changes, and never broken by an edit."""
+"""File of the collector: all errors together, and reload after changes."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def names(config: CollectorFile) -> list[str]:
 
 
 def edit(file: Path, text: str) -> None:
-    """Write *text*, at another time than before."""
+    """Write *text* with another modification time."""
     before = file.stat().st_mtime_ns
     file.write_text(text)
     os.utime(file, ns=(before, before + 1_000_000))
 
 
 def test_without_a_file_the_environment_says_all() -> None:
-    """Most collectors need none."""
+    """Without a file, settings are from the environment."""
     assert read_collector_file(None, {}) == CollectorFile()
     assert names(read_collector_file(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
 
 
 def test_an_empty_file_says_nothing(file: Path) -> None:
-    """It is there, and that is all."""
+    """An empty file is valid and has no settings."""
     file.write_text("# later\n")
 
     assert read_collector_file(file, {}) == CollectorFile()
 
 
 def test_the_token_of_the_environment_counts_beside_those_of_the_file(file: Path) -> None:
-    """Whatever the file says, and where it says nothing."""
+    """The token in the environment is valid in addition to those in the file."""
     (file.with_name("empty.yaml")).touch()
 
     assert names(read_collector_file(file.with_name("empty.yaml"), {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
@@ -57,7 +57,7 @@ def test_the_token_of_the_environment_counts_beside_those_of_the_file(file: Path
 
 
 def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
-    """Nobody starts a server ten times to find ten of them."""
+    """All errors are reported together with their lines."""
     file.write_text(
         f"acces: {{}}\naccess:\n  tokens:\n    - {{name: a, token: {SECRET}}}\n    - {{name: b, token_env: X}}\n"
     )
@@ -71,7 +71,7 @@ def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
 
 @pytest.mark.parametrize("text", ["access: [", "- access", "a\0b", "access: {tokens: [{}]}", "access: &a [*a]"])
 def test_no_text_is_more_than_a_mistake(file: Path, text: str) -> None:
-    """What people save by accident has a message, too."""
+    """Any text as a file is parsed or an error."""
     file.write_text(text)
 
     with pytest.raises(ConfigError, match=r"collector\.yaml"):
@@ -79,13 +79,13 @@ def test_no_text_is_more_than_a_mistake(file: Path, text: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """A mount that failed must not leave a collector open."""
+    """A missing file is an error, because a failed mount must not leave a collector open."""
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
         LiveConfig(tmp_path / "nowhere.yaml", {})
 
 
 def test_a_changed_file_is_read_again_and_a_broken_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What was in force stays so until the file is mended; the log says why."""
+    """A changed file is reloaded; an invalid one is logged, and the last valid one stays in force."""
     live = LiveConfig(file, ENV)
     before = names(live.current)
     edit(file, TWO)
@@ -107,7 +107,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(file: Path, caplog
 
 @pytest.mark.parametrize("text", ["", "# all gone", "access:", "access: {tokens: []}", "access: {anonymous: {}}"])
 def test_a_file_that_asks_for_nothing_any_more_lets_nobody_in(file: Path, text: str) -> None:
-    """Half a file, while somebody saves it, must not open the collector."""
+    """A file that removes all authentication is refused, because it may be incomplete while it is saved."""
     live = LiveConfig(file, ENV)
     edit(file, text)
     live.refresh()
@@ -117,7 +117,7 @@ def test_a_file_that_asks_for_nothing_any_more_lets_nobody_in(file: Path, text: 
 
 
 def test_tls_stays_as_it_was_at_the_start(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The port that is open speaks what it spoke; to ask for certificates on it would refuse everybody."""
+    """A change of TLS settings has no effect until a restart."""
     live = LiveConfig(file, ENV)
     (tmp_path / "a.pem").touch()
     tls = f"  tls: {{certificate: {tmp_path}/a.pem, key: {tmp_path}/a.pem, client_ca: {tmp_path}/a.pem}}\n"
@@ -131,7 +131,7 @@ def test_tls_stays_as_it_was_at_the_start(file: Path, tmp_path: Path, caplog: py
 def test_a_watched_file_is_read_again_by_itself(
     file: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """Without a restart or a signal."""
+    """A watched file is reloaded automatically."""
     monkeypatch.setattr("stagelens.collector.config._CHECK_SECONDS", 0.01)
     live = LiveConfig(file, ENV)
     live.start()

@@ -1,4 +1,4 @@
-"""Acknowledged means kept, once: a collector that is killed under load, again and again."""
+"""Kills of a collector under load: acknowledged batches are stored once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SENDERS = 8
 
 
 class Process:
-    """A collector in a process of its own."""
+    """Collector in a separate process."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
@@ -47,12 +47,12 @@ class Process:
         self.port = int(self._stdout.readline())
 
     def kill(self) -> None:
-        """Kill it as the kernel does when memory runs out."""
+        """Kill the process, as the kernel does when memory is exhausted."""
         self._process.kill()
         self._close()
 
     def stop(self) -> int:
-        """Have it drain and end; return its exit code."""
+        """Stop the process in an orderly way; return its exit code."""
         self._stdin.close()
         return self._close()
 
@@ -65,7 +65,7 @@ class Process:
 
 
 def send(port: int, bodies: Iterable[tuple[str, bytes]], acknowledged: set[str], enough: threading.Event) -> None:
-    """Send *bodies* over one connection until it breaks or *enough* is set; note which were acknowledged."""
+    """Send *bodies* over one connection until it fails or *enough* is set; record the acknowledged ones."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         for name, body in bodies:
             if enough.is_set():
@@ -80,7 +80,7 @@ def send(port: int, bodies: Iterable[tuple[str, bytes]], acknowledged: set[str],
 
 
 def in_store(url: str) -> tuple[set[str], int]:
-    """The batches the store says it counted, and the number of requests in its points."""
+    """Return the number of batches in the store, and the number of requests in its points."""
     store = Store.open(url)
     try:
         with store.engine.connect() as connection:
@@ -94,7 +94,7 @@ def in_store(url: str) -> tuple[set[str], int]:
 
 
 def test_killing_the_collector_loses_and_doubles_nothing(tmp_path: Path, bodies: Any) -> None:
-    """After each kill -9 every acknowledged batch is in the store; after all are sent again each is in it once."""
+    """After each kill -9 every acknowledged batch is stored; after all are sent again, each is stored once."""
     url = f"sqlite:///{tmp_path}/stagelens.db"
     generator = random.Random(1)
     sizes = {f"pod:{number}": 1 + number % 7 for number in range(1500)}
@@ -103,7 +103,7 @@ def test_killing_the_collector_loses_and_doubles_nothing(tmp_path: Path, bodies:
     for _ in range(KILLS):
         process = Process(url)
         target = len(acknowledged) + generator.randint(1, 150)
-        # One in ten is sent by two senders at once, as a client does that lost patience.
+        # One in ten batches is sent by two senders at the same time, like a client after a timeout.
         left = [item for item in batches.items() if item[0] not in acknowledged]
         shares = [left[sender::SENDERS] + left[sender + 1 :: SENDERS * 10] for sender in range(SENDERS)]
         enough = threading.Event()
@@ -124,7 +124,7 @@ def test_killing_the_collector_loses_and_doubles_nothing(tmp_path: Path, bodies:
 
     assert KILLS <= len(acknowledged) < len(batches)
     process = Process(url)
-    # What was unacknowledged at the last kill, and everything before it once more.
+    # All batches are sent again, including those unacknowledged at the last kill.
     again = [(name, batches[name]) for name in [*acknowledged, *list(batches)[:600]]]
     redelivered: set[str] = set()
     send(process.port, again, redelivered, threading.Event())

@@ -1,4 +1,4 @@
-"""What is told in text and in protobuf: the same, escaped, and as promtool wants it."""
+"""Exposition in text and in protobuf: equal, escaped, and valid for promtool."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(histogram: Histogram, service: str = "shop") -> Counters:
-    """Counters that have counted *histogram*."""
+    """Return counters that counted *histogram*."""
     made = Counters()
     made.count(PointColumns.of([Point(Series(service), names.REQUEST_DURATION, "forward", 0, histogram)]))
     return made
 
 
 def read(body: bytes) -> dict[str, Any]:
-    """The families of a body in protobuf, by name."""
+    """Parse the metric families of a protobuf body, by name."""
     stream, found = BytesIO(body), dict[str, Any]()
     while family := parse_length_prefixed(MetricFamily, stream):
         found[family.name] = family
@@ -56,7 +56,7 @@ def read(body: bytes) -> dict[str, Any]:
 
 @given(st.lists(st.floats(1e-5, 1e4) | st.just(0.0), max_size=60))
 def test_a_native_histogram_is_the_very_histogram_that_was_counted(durations: list[float]) -> None:
-    """Bucket for bucket: its spans and deltas unfold to ours, each by its upper edge."""
+    """The spans and deltas of a native histogram equal the counted buckets, by upper bound."""
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
@@ -76,7 +76,7 @@ def test_a_native_histogram_is_the_very_histogram_that_was_counted(durations: li
 
 @given(st.text(max_size=20))
 def test_any_name_of_a_service_comes_through_both_formats(service: str) -> None:
-    """Quotes, lines and anything else are escaped; what is no character at all is a question mark."""
+    """Any service name is escaped in both formats; an invalid character becomes a question mark."""
     counted = told(Histogram(buckets={0: 1}), service).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
     native = read(protobuf.write_protobuf([], counted))[NAME].metric[0]
@@ -86,7 +86,7 @@ def test_any_name_of_a_service_comes_through_both_formats(service: str) -> None:
 
 
 def test_classic_buckets_are_the_same_in_both() -> None:
-    """Who reads text sees the counts that stand beside the native buckets."""
+    """Classic buckets are equal in the text format and beside native ones in protobuf."""
     counted = told(Histogram(buckets={-40: 3, 0: 2, 500: 1}, zero=4)).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
     written = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
@@ -99,7 +99,7 @@ def test_classic_buckets_are_the_same_in_both() -> None:
 
 
 def test_plain_metrics_are_the_same_in_both() -> None:
-    """The collector's own metrics lose nothing where protobuf is asked for."""
+    """The collector's own metrics are equal in both formats."""
     registry = CollectorRegistry()
     Counter("a", "Counted.", ("by",), registry=registry).labels("x").inc(3)
     Gauge("b", "Shown.", registry=registry).set(-1.5)
@@ -133,7 +133,7 @@ def test_plain_metrics_are_the_same_in_both() -> None:
     ],
 )
 def test_who_asks_gets_the_format_they_prefer(accept: str, expected: str) -> None:
-    """Protobuf is for those alone who name it, and name it first; garbage gets text."""
+    """Protobuf is sent only if the Accept header prefers it; an invalid header gets text."""
     assert exposition.negotiate(accept) == expected
 
 
@@ -141,7 +141,7 @@ HOSTILE = 'a "b" \\ {}\n# TYPE x counter\r\t\0推論'
 
 
 def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
-    """What would end a label or a line is escaped, and the other services are as they were."""
+    """Special characters of labels are escaped, and other services are unaffected."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.3))))
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,)), service=HOSTILE))
     page = served.client.get("/metrics")
@@ -158,7 +158,7 @@ def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
 
 @pytest.mark.stacks
 def test_the_page_of_a_collector_is_what_promtool_wants(served: Any, bodies: Any) -> None:
-    """Names, units and help of all there is, once something was counted, whatever a service calls itself."""
+    """Names, units and help of all metrics are valid for promtool, for any service name."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,)), service=HOSTILE))
     page = served.client.get("/metrics")
 
@@ -168,7 +168,7 @@ def test_the_page_of_a_collector_is_what_promtool_wants(served: Any, bodies: Any
 def test_both_formats_come_with_their_media_types(
     served: Any, bodies: Any, until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """A collector answers as it is asked."""
+    """Each format has its content type."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,))))
 
     def asked(accept: str) -> httpx.Response:

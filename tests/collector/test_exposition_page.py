@@ -1,4 +1,4 @@
-"""docs/metrics.md and the code: the same metrics, and rules about metrics that exist."""
+"""Consistency of docs/metrics.md, alert rules and the metrics of the code."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NAME = re.compile(r"\bstagelens_(?:collector|alerts)_\w+")
 
 @pytest.fixture
 def told(served: Any, store: Store) -> set[str]:
-    """The names of all metrics of a server, as they are read."""
+    """Return the names of all metrics in an exposition."""
     served.collector.metrics.include(AlertMetrics(store))
     lines = served.client.get("/metrics").text.splitlines()
     found = {line.split()[2] for line in lines if line.startswith("# TYPE")}
-    # When a counter began is told beside it by the client library.
+    # The client library adds the creation time of counters.
     return {name for name in found if name.startswith("stagelens_") and not name.endswith("_created")}
 
 
 def test_every_metric_is_on_the_page_with_what_to_do(told: set[str]) -> None:
-    """In the first column of a table whose other columns say what it means, when to worry and what to do."""
+    """Every metric is in a table of the page with meaning, threshold and action."""
     rows = [line for line in PAGE.splitlines() if line.startswith("| `stagelens_")]
     described = {name for row in rows for name in NAME.findall(row.split("|")[1])}
 
@@ -43,8 +43,8 @@ def test_every_metric_is_on_the_page_with_what_to_do(told: set[str]) -> None:
 
 
 def test_other_pages_name_what_there_is(told: set[str]) -> None:
-    """The runbook above all: who looks for a metric at night must find it."""
-    # `stagelens_collector_forward_…` is all that begin so.
+    """Metrics named on other pages, mainly in the runbook, exist."""
+    # `stagelens_collector_forward_…` stands for all names with that prefix.
     named = {
         page.name: {name for name in NAME.findall(page.read_text()) if not name.endswith("_")}
         for page in DOCS.glob("*.md")
@@ -55,7 +55,7 @@ def test_other_pages_name_what_there_is(told: set[str]) -> None:
 
 
 def test_every_histogram_is_on_the_page_about_prometheus() -> None:
-    """And no other."""
+    """The Prometheus page has exactly the exported histograms."""
     page = (DOCS / "prometheus.md").read_text()
 
     assert set(re.findall(r"^\| `(stagelens_\w+_seconds)`", page, re.MULTILINE)) == {each.name for each in FAMILIES}
@@ -63,7 +63,7 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
 
 @pytest.mark.stacks
 def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path, told: set[str]) -> None:
-    """A rule about a metric that is called otherwise would never fire."""
+    """The rules about Stagelens are valid and refer to existing metrics."""
     written = export.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
     file.write_text(written)
@@ -75,7 +75,7 @@ def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path
 
 
 def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, store: Store) -> None:
-    """A counter that begins at one has not grown, and whoever waits for the first trouble would miss it."""
+    """A counter in an alert on its increase exists from the start, because the first increase would be missed otherwise."""
     destinations = DestinationStates()
     destinations.waiting({"tempo": Backlog()})
     for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
@@ -91,7 +91,7 @@ def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, st
 
 
 def test_what_a_collector_tells_at_first_can_be_read(served: Any) -> None:
-    """Before anything was counted no histogram is there, and nothing of the rest is broken."""
+    """Before the first request there is no histogram, and the exposition is valid."""
     families = list(text_string_to_metric_families(served.client.get("/metrics").text))
 
     assert {each.name for each in families}.isdisjoint(each.name for each in FAMILIES)

@@ -1,4 +1,4 @@
-"""A collector's memory: what pages need and it does not, its process never loads."""
+"""Memory of a collector: modules for pages are not imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counters Prometheus is told: nothing lost, nothing grown too large, and the buckets true."""
+"""Histograms for Prometheus: complete counts, limited series, and correct buckets."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SECONDS = st.floats(2e-6, 1e5)
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """Clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """Say what it was set to."""
+        """Return the time of the clock."""
         return self.now
 
 
 def points(
     *durations: float, metric: str = names.REQUEST_DURATION, stage: str = "forward", scale: int = 5, **series: str
 ) -> PointColumns:
-    """One point of *durations*."""
+    """Return one point of *durations*."""
     histogram = Histogram(scale)
     for seconds in durations:
         histogram.record(seconds)
@@ -41,14 +41,14 @@ def points(
 
 
 def shown(found: list[HistogramFamily], name: str = "stagelens_request_duration_seconds") -> dict[tuple[str, ...], int]:
-    """How many requests each histogram of the metric *name* has, by the values of its labels."""
+    """Return the number of requests of the metric *name* by its label values."""
     (family,) = [each for each in found if each.family.name == name]
     totals = (family.counts.sum(axis=1) + family.zero).tolist()
     return {tuple(value for _, value in labels): total for labels, total in zip(family.labels, totals, strict=True)}
 
 
 def full(clock: Clock, **settings: object) -> Counters:
-    """Counters with *settings* and *clock*."""
+    """Return counters with *settings* and *clock*."""
     chosen = PrometheusSettings(**settings)  # pyright: ignore[reportArgumentType]
     return Counters(lambda: chosen, clock)
 
@@ -57,7 +57,7 @@ def full(clock: Clock, **settings: object) -> Counters:
 def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_scale(
     durations: list[float], scale: int
 ) -> None:
-    """What is told to be at most a bound is; coarser buckets count where all they hold is."""
+    """The count at a standard bound is never too high, and exact at the default scale; coarser buckets count at their end."""
     clock = Clock()
     told = Counters(clock=clock)
     told.count(points(*durations, scale=scale))
@@ -75,7 +75,7 @@ def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_s
 def test_a_bound_of_the_users_own_is_off_by_the_requests_of_its_bucket_at_most(
     durations: list[float], bound: float
 ) -> None:
-    """It is split as thresholds of objectives are."""
+    """The count at a custom bound is split within its bucket, and is off by at most the requests of that bucket."""
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
@@ -91,7 +91,7 @@ def test_a_bound_of_the_users_own_is_off_by_the_requests_of_its_bucket_at_most(
 
 
 def test_all_a_service_counts_adds_up() -> None:
-    """Points of two batches, of all dominant stages, of routes nobody asked to tell apart, are one histogram."""
+    """Points of several batches, dominant stages and unselected routes are one histogram."""
     clock = Clock()
     told = Counters(clock=clock)
     told.count(PointColumns.join([points(0.1, 0.2, route="/a"), points(0.0, stage="queue", route="/b")]))
@@ -102,7 +102,7 @@ def test_all_a_service_counts_adds_up() -> None:
 
 
 def test_labels_are_those_that_were_chosen() -> None:
-    """Service and status always, the others in the order of the section, the stage last."""
+    """Labels are service and status, then the selected ones in configured order, and the stage last."""
     clock = Clock()
     told = full(clock, labels=("route",))
     told.count(points(0.1, metric=names.STAGE_DURATION, stage="queue", route="/a"))
@@ -112,7 +112,7 @@ def test_labels_are_those_that_were_chosen() -> None:
 
 
 def test_a_histogram_begins_empty() -> None:
-    """Prometheus must see it before it grows, or it would take its first requests for old ones."""
+    """A new histogram is first exposed without counts, so that Prometheus sees its first increase."""
     clock = Clock()
     told = Counters(clock=clock)
     told.count(points(0.1))
@@ -124,7 +124,7 @@ def test_a_histogram_begins_empty() -> None:
 
 
 def test_what_does_not_grow_any_more_leaves_and_begins_anew() -> None:
-    """A version that is gone takes no room; when it comes back it begins at nothing."""
+    """A histogram without increase is removed, and starts at zero when it returns."""
     clock = Clock()
     told = full(clock, histograms=1)
     told.count(points(0.1, version="1"))
@@ -138,7 +138,7 @@ def test_what_does_not_grow_any_more_leaves_and_begins_anew() -> None:
 
 
 def test_past_the_limit_the_rest_is_one() -> None:
-    """No request is lost: what has no room of its own counts in `__other__`, failed ones apart."""
+    """Series beyond the limit are counted in `__other__` by status."""
     clock = Clock()
     told = full(clock, histograms=2)
     for number in range(5):
@@ -157,7 +157,7 @@ def test_past_the_limit_the_rest_is_one() -> None:
 
 
 def test_every_metric_has_room_past_the_limit() -> None:
-    """With no room left at all each metric and status still counts."""
+    """With the limit used up, each metric and status still counts."""
     clock = Clock()
     told = full(clock, histograms=1)
     for family in FAMILIES:
@@ -170,7 +170,7 @@ def test_every_metric_has_room_past_the_limit() -> None:
 
 
 def test_other_labels_begin_anew() -> None:
-    """The file may be changed while the collector runs."""
+    """After a change of labels, histograms start at zero."""
     settings = [PrometheusSettings()]
     clock = Clock()
     told = Counters(lambda: settings[0], clock)
@@ -183,7 +183,7 @@ def test_other_labels_begin_anew() -> None:
 
 
 def test_nothing_is_counted_where_nothing_is_wanted() -> None:
-    """`histograms: 0`."""
+    """With `histograms: 0` nothing is counted."""
     clock = Clock()
     told = full(clock, histograms=0)
     told.count(points(0.1))
@@ -192,7 +192,7 @@ def test_nothing_is_counted_where_nothing_is_wanted() -> None:
 
 
 def test_what_is_too_short_or_too_long_counts_at_the_ends() -> None:
-    """A nanosecond, and a week."""
+    """A nanosecond and a week count in the first and last bucket."""
     clock = Clock()
     told = Counters(clock=clock)
     told.count(points(1e-9, 7 * 86_400.0))

@@ -1,4 +1,4 @@
-"""The section `prometheus:` of the collector's file: what it takes, and what it says of mistakes."""
+"""Section `prometheus:` of the collector's file: parsing and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagelens.core.errors import ConfigError
 
 
 def written(folder: Path, section: str) -> Path:
-    """A file whose section is *section*."""
+    """Write a file with the section *section*."""
     path = folder / "collector.yaml"
     path.write_text(f"prometheus: {section}\n")
     return path
@@ -29,7 +29,7 @@ def written(folder: Path, section: str) -> Path:
     ],
 )
 def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: PrometheusSettings) -> None:
-    """Labels in an order of their own, whatever theirs; bounds rising, each once."""
+    """Labels have a fixed order, and bounds are sorted without duplicates."""
     assert read_collector_file(written(tmp_path, section), {}).prometheus == expected
 
 
@@ -49,7 +49,7 @@ def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: Pro
     ],
 )
 def test_a_mistake_is_named_with_its_cure(tmp_path: Path, section: str, said: str) -> None:
-    """File, line, key, value, and what may be written there."""
+    """An error has file, line, key, value and allowed values."""
     path = written(tmp_path, section)
     with pytest.raises(ConfigError) as raised:
         read_collector_file(path, {})

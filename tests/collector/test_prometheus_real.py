@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes collectors: its quantiles beside ours, restarts, and two collectors over one store."""
+"""A real Prometheus that scrapes collectors: quantiles, restarts, and two collectors over one store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def scraping(tmp_path: Path) -> Scraping:
-    """Runs a Prometheus that scrapes collectors five times a second; skipped where there is none, never in CI."""
+    """Function that runs a Prometheus with five scrapes a second; skipped if not installed, except in CI."""
     if not prometheus_server.is_installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
 
@@ -53,14 +53,14 @@ def scraping(tmp_path: Path) -> Scraping:
 
 
 def told(server: Prometheus, expression: str) -> float:
-    """Return the number that *expression* is; after a scrape that came too late there is none until the next."""
+    """Return the value of *expression*; None after a late scrape."""
     while (found := server.number(expression)) is None:
         pass
     return found
 
 
 def test_quantiles_are_ours(served: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
-    """Native histograms find the very bucket, 2.2 % wide; classic ones that of the ladder, which doubles each time."""
+    """Native histograms have quantiles within their buckets of 2.2 %, classic ones within a doubling bucket."""
     served.post("/v1/metrics", bodies.metrics(bodies.point(tuple(SAMPLES))))
     with scraping(served.collector.address, flags=NATIVE) as native, scraping(served.collector.address) as classic:
         until(lambda: native.number(f"histogram_count({NAME})") == len(SAMPLES))
@@ -83,7 +83,7 @@ def test_quantiles_are_ours(served: Any, bodies: Any, scraping: Scraping, until:
 
 
 def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
-    """Each batch is told by the one that counted it; one that comes to both is told once."""
+    """Each batch is exposed by the collector that counted it, and a duplicate once."""
     first, second = serve(), serve()
     twice = bodies.metrics(bodies.point((0.1, 0.2)))
     for served in (first, second):
@@ -97,12 +97,12 @@ def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scr
 
 
 def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
-    """What is counted after a restart comes on top of what was counted before."""
+    """After a restart, counts continue as after a counter reset."""
 
     def post(served: Any, name: str, *durations: float) -> None:
         served.post("/v1/metrics", bodies.metrics(bodies.point(durations)), x_stagelens_batch=name)
 
-    # Between the two it is nobody else's.
+    # Between both collectors no other process uses the port.
     port = free_port()
     before = serve(port=port)
     with scraping(before.collector.address, flags=NATIVE) as prometheus:
@@ -116,7 +116,7 @@ def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scrapi
         until(lambda: prometheus.number(f"histogram_count({NAME})") == 3)
         grown = prometheus.number(f"histogram_count(rate({NAME}[1m])) * 60")
 
-    # Of 1, 5, 3: four more, and three from nothing; what Prometheus extrapolates beyond its samples comes on top.
+    # With counts 1, 5 and 3: an increase of four, and three after the reset, plus extrapolation.
     assert grown is not None
     assert grown >= 6.99
 

@@ -1,4 +1,4 @@
-"""What the collector says of its store on /metrics."""
+"""Metrics of the store on /metrics of the collector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def test_the_size_of_the_store_is_told(serve_slow: Callable[..., Any], until: Callable[..., None]) -> None:
-    """After each maintenance: the room it takes, its budget (0 without one), and how many dimensions fold."""
+    """After each maintenance, size, budget (0 without one) and number of capped dimensions are exposed."""
     served = serve_slow()
     until(lambda: served.metric("stagelens_collector_store_bytes") > 0)
 

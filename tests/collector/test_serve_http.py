@@ -1,4 +1,4 @@
-"""The OTLP/HTTP protocol: what each request is answered, and that a refused one changes nothing."""
+"""OTLP over HTTP: responses to requests, and no changes by refused ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stagelens.collector.otlp.model import BodyTooLargeError
 from stagelens.collector.server.body_reader import inflate
 
 PROTOBUF = "application/x-protobuf"
-# A zstd frame that asks its reader for a window of 1 GiB (RFC 8878, 3.1.1.1.2), and then says nothing.
+# A zstd frame that requires a window of 1 GiB (RFC 8878, 3.1.1.1.2) and has no content.
 WIDE = b"\x28\xb5\x2f\xfd\x00\xa0\x01\x00\x00"
 
 
@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Message)
 
 
 def parsed(answer: httpx.Response, message: M) -> M:
-    """Read what was answered in the encoding it was answered in into *message*."""
+    """Parse the response in its encoding into *message*."""
     if answer.headers["content-type"] == PROTOBUF:
         message.ParseFromString(answer.content)
         return message
@@ -47,21 +47,21 @@ def parsed(answer: httpx.Response, message: M) -> M:
 
 
 def status_of(body: bytes) -> tuple[int, str]:
-    """Read the code and the message of a google.rpc.Status."""
+    """Return code and message of a google.rpc.Status."""
     status = Status.FromString(body)
     return status.code, status.message
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "Application/JSON; charset=utf-8"])
 def test_json_is_answered_in_json(served: Any, bodies: Any, content_type: str) -> None:
-    """A JSON export that is taken whole gets an empty JSON message; parameters of the content type do not matter."""
+    """A JSON export gets an empty JSON message, with any parameters of the content type."""
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point()), content_type=content_type)
 
     assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
 
 
 def test_protobuf_is_answered_in_protobuf(served: Any) -> None:
-    """A protobuf export that is taken whole gets an empty message."""
+    """A protobuf export gets an empty protobuf message."""
     answer = served.post("/v1/metrics", ExportMetricsServiceRequest().SerializeToString(), content_type=PROTOBUF)
 
     assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, PROTOBUF, b"")
@@ -69,7 +69,7 @@ def test_protobuf_is_answered_in_protobuf(served: Any) -> None:
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip", "GZIP", "x-gzip", "zstd", "Zstd"])
 def test_encodings_are_undone(served: Any, bodies: Any, encoding: str) -> None:
-    """A body may be compressed by gzip or zstd."""
+    """A body compressed by gzip or zstd is accepted."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pack = {"identity": bytes, "zstd": zstandard.compress}.get(encoding.lower(), gzip.compress)
     sent = pack(body)
@@ -79,7 +79,7 @@ def test_encodings_are_undone(served: Any, bodies: Any, encoding: str) -> None:
 
 
 def test_a_chunked_body_is_read(served: Any, bodies: Any) -> None:
-    """A body without Content-Length is read to its end."""
+    """A chunked body without Content-Length is accepted."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pieces = iter([body[:10], body[10:]])
     answer = served.client.post("/v1/metrics", content=pieces, headers={"content-type": "application/json"})
@@ -88,7 +88,7 @@ def test_a_chunked_body_is_read(served: Any, bodies: Any) -> None:
 
 
 def test_partial_success_is_reported_in_json(served: Any, bodies: Any) -> None:
-    """Refused points are counted and named, the others are taken."""
+    """Refused points are counted and named in JSON, and the others are stored."""
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point(), bodies.point(scale=99)))
     partial = answer.json()["partialSuccess"]
 
@@ -97,7 +97,7 @@ def test_partial_success_is_reported_in_json(served: Any, bodies: Any) -> None:
 
 
 def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
-    """The same, for clients that speak protobuf."""
+    """Refused points are counted and named in protobuf, and the others are stored."""
     request = ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="inference.request.duration")
     metric.exponential_histogram.data_points.add(count=5)
@@ -109,7 +109,7 @@ def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
 
 
 def test_traces_of_ours_and_of_others_are_taken_together(served: Any, bodies: Any) -> None:
-    """Spans of our scope are kept as they are; others wait for their requests, and a malformed one is declined."""
+    """Retained traces of agents and spans of other programs are stored together; a malformed span is refused."""
     body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
     other = bodies.trace({"forward": 5})
     body["resourceSpans"] += bodies.spans(*other, other[0] | {"spanId": "00"}, scope="other")["resourceSpans"]
@@ -121,8 +121,8 @@ def test_traces_of_ours_and_of_others_are_taken_together(served: Any, bodies: An
 
 
 def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
-    """The same, for clients that speak protobuf."""
-    # A ResourceSpans with a ScopeSpans with an empty span.
+    """A malformed span is refused with a partial success in protobuf."""
+    # A ResourceSpans with a ScopeSpans that contains an empty span.
     answer = served.post("/v1/traces", b"\x0a\x04\x12\x02\x12\x00", content_type=PROTOBUF)
 
     assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 1
@@ -153,7 +153,7 @@ def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
 def test_what_cannot_be_read_is_refused_with_a_reason(
     shared: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
-    """A malformed, truncated or wrongly labelled body gets the right code and says why, as a google.rpc.Status."""
+    """A malformed, truncated or wrongly labelled body gets its status and a reason as a google.rpc.Status."""
     answer = shared.post("/v1/metrics", body, **headers)
     protobuf = headers.get("content_type") == PROTOBUF
     code, message = status_of(answer.content) if protobuf else (answer.json()["code"], answer.json()["message"])
@@ -164,7 +164,7 @@ def test_what_cannot_be_read_is_refused_with_a_reason(
 
 
 def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
-    """Past the limit the body is refused, and its sender gets to read why though it sends on."""
+    """A body beyond the limit is refused, and its sender can read the response although it is still sending."""
     served = serve(max_body_bytes=1000)
     answer = served.post("/v1/metrics", b"x" * 3000)
 
@@ -179,14 +179,14 @@ def test_a_body_without_end_is_cut_off(serve: Callable[..., Any]) -> None:
     served = serve(max_body_bytes=1000)
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012 - whichever of the two calls notices
+        with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012 - either of the two calls may fail
             for _ in range(100_000):
                 connection.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
 
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
 def test_a_bomb_is_stopped(serve: Callable[..., Any], encoding: str) -> None:
-    """A small body that inflates to more than the limit is refused."""
+    """A small body that decompresses to more than the limit is refused."""
     served = serve(max_inflated_bytes=1_000_000)
     answer = served.post("/v1/metrics", BOMBS[encoding](bytes(100_000_000)), content_encoding=encoding)
 
@@ -196,7 +196,7 @@ def test_a_bomb_is_stopped(serve: Callable[..., Any], encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
 def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
-    """The limit is the largest size allowed, compressed or not."""
+    """A body of exactly the limit is accepted, compressed or not."""
     assert inflate(b"x" * 100, "", 100) == inflate(BOMBS[encoding](b"x" * 100), encoding, 100) == b"x" * 100
     for body, packed in ((b"x" * 101, ""), (BOMBS[encoding](b"x" * 101), encoding)):
         with pytest.raises(BodyTooLargeError):
@@ -206,7 +206,7 @@ def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=300_000), st.integers(1, 22), st.sampled_from(list(BOMBS)))
 def test_what_was_compressed_comes_back(body: bytes, level: int, encoding: str) -> None:
-    """Whatever the body and however hard it was compressed, it is the same again, or refused for its window."""
+    """Any compressed body is decompressed correctly, or refused for its window."""
     packed = gzip.compress(body, level % 10) if encoding == "gzip" else zstandard.compress(body, level)
 
     assert inflate(packed, encoding, 300_000) == body
@@ -214,7 +214,7 @@ def test_what_was_compressed_comes_back(body: bytes, level: int, encoding: str) 
 
 @pytest.mark.parametrize("media_type", ["application/json", PROTOBUF])
 def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str) -> None:
-    """An exporter of logs does not fail, and is told that nothing was kept and how to stop it."""
+    """Logs are acknowledged with a partial success that explains how to disable them, and counted."""
     request = ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
     records.add()
@@ -231,7 +231,7 @@ def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str
 
 @pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"resourceLogs": 1}', b'{"resourceLogs": [{"scopeLogs": [0]}]}'])
 def test_logs_that_cannot_be_read_are_refused(shared: Any, body: bytes) -> None:
-    """Garbage is garbage at this address as well."""
+    """Invalid logs are an error."""
     assert shared.post("/v1/logs", body).status_code == 400
     assert shared.post("/v1/logs", b"\xff" + body, content_type=PROTOBUF).status_code == 400
     assert shared.post("/v1/logs", body, content_type="text/plain").status_code == 415
@@ -250,7 +250,7 @@ def test_logs_that_cannot_be_read_are_refused(shared: Any, body: bytes) -> None:
     ],
 )
 def test_a_wrong_address_is_answered_with_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
-    """Whoever asks for the wrong thing is told what would be right."""
+    """An unknown path or method is an error with the right one."""
     answer = shared.client.request(method, path)
 
     assert answer.status_code == status
@@ -259,7 +259,7 @@ def test_a_wrong_address_is_answered_with_a_hint(shared: Any, method: str, path:
 
 
 def test_the_front_page_says_what_this_is(serve: Callable[..., Any]) -> None:
-    """A person who opens the collector in a browser finds the way to the dashboard."""
+    """The front page describes the collector and links to the dashboard."""
     served = serve(dashboard_url="http://stagelens.example")
     answer = served.client.get("/")
 
@@ -269,14 +269,14 @@ def test_the_front_page_says_what_this_is(serve: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 def test_a_healthy_collector_says_ok(shared: Any, path: str) -> None:
-    """The probes answer 200 while threads live and commits succeed."""
+    """Probes return 200 while threads run and commits succeed."""
     answer = shared.client.get(path)
 
     assert (answer.status_code, answer.text) == (200, "ok\n")
 
 
 def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until: Callable[..., None]) -> None:
-    """A connection that breaks in the middle of a body is forgotten."""
+    """A connection that closes within a body causes no error."""
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(
             b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
@@ -289,7 +289,7 @@ def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until
 def test_bodies_that_are_being_received_are_bounded_together(
     serve: Callable[..., Any], bodies: Any, until: Callable[..., None]
 ) -> None:
-    """A sender that is slow with a large body keeps its memory; another is asked to come back, and then served."""
+    """Bodies being received are limited together: a second sender gets a retry delay, and is served later."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     served = serve(queue_bytes=len(body) + 100)
     with socket.create_connection(served.collector.address, timeout=60) as connection:
@@ -306,7 +306,7 @@ def test_bodies_that_are_being_received_are_bounded_together(
 
 
 def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unexpected error is answered as a google.rpc.Status without its insides, and the next request is served."""
+    """An unexpected error is a google.rpc.Status without details, and the next request succeeds."""
 
     def broken(*_: object) -> None:
         msg = "secret"
@@ -321,7 +321,7 @@ def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypa
 
 
 def test_what_is_no_http_is_refused(served: Any) -> None:
-    """Bytes that are no HTTP get a 400 and no more."""
+    """Data that are not HTTP get a 400."""
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00 this is TLS, or worse\r\n\r\n")
 
@@ -329,7 +329,7 @@ def test_what_is_no_http_is_refused(served: Any) -> None:
 
 
 def test_its_own_metrics_add_up(served: Any, bodies: Any) -> None:
-    """/metrics counts requests, points, what was refused and why, ignored points, dropped requests and duplicates."""
+    """The metrics count requests, points, refusals by reason, ignored points, dropped requests and duplicates."""
     dropped = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": [{"asInt": 4}]}
     body = bodies.metrics(bodies.point(), bodies.point(scale=99))
     body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"] += [
@@ -355,7 +355,7 @@ def test_its_own_metrics_add_up(served: Any, bodies: Any) -> None:
 
 
 def test_metrics_are_what_prometheus_reads(served: Any) -> None:
-    """The exposition parses, and says so in its content type."""
+    """The exposition is valid and has its content type."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - used here only
 
     answer = served.client.get("/metrics")

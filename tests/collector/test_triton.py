@@ -1,4 +1,4 @@
-"""Triton's own traces: captured from a real server, read by the built-in rules and folded to requests with their stages."""
+"""OpenTelemetry traces of a real Triton: stages and requests by the built-in rules."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ MUCH_LATER = 10_000
 
 
 def capture(kind: str) -> bytes:
-    """An export of a real Triton."""
+    """Return a recorded export of Triton."""
     return (CAPTURES / f"{kind}.json").read_bytes()
 
 
 def opened(trace: KeptTrace) -> KeptTrace:
-    """*trace* with its spans as they are read from the store again."""
+    """Return *trace* with its spans as read from the store."""
     assert trace.document is not None
     return replace(trace, spans=records.unpack_trace(trace.document)["spans"])
 
 
 class Read:
-    """What became of *exports* once all of them had come, and nothing more did."""
+    """Result of *exports* after all of them are processed."""
 
     def __init__(self, *exports: bytes, media_type: str = JSON) -> None:
         self.tally = IngestResult()
@@ -60,7 +60,7 @@ class Read:
         self.traces = [opened(trace) for trace in folded.traces]
 
     def histograms(self, metric: str) -> dict[str, Histogram]:
-        """The histograms of one metric, by what tells them apart."""
+        """Return the histograms of one metric by their keys."""
         found: dict[str, Histogram] = {}
         for point in self.points:
             if point.metric == metric:
@@ -69,7 +69,7 @@ class Read:
 
 
 def cut(body: bytes) -> list[bytes]:
-    """The export *body* as one for each span."""
+    """Split the export *body* into one export per span."""
     root = json.loads(body)
     (resource,) = root["resourceSpans"]
     (scope,) = resource["scopeSpans"]
@@ -80,7 +80,7 @@ def cut(body: bytes) -> list[bytes]:
 
 
 def test_a_request_has_the_stages_that_triton_timed() -> None:
-    """To the nanosecond: queue, the three parts of compute, and the bytes on their way; the rest is overhead."""
+    """Queue, the three parts of compute, and transfers are exact to the nanosecond; the rest is overhead."""
     read = Read(capture("single"))
     (trace,) = read.traces
 
@@ -111,7 +111,7 @@ def test_a_request_has_the_stages_that_triton_timed() -> None:
 
 
 def test_a_request_that_waited_for_a_batch_shows_it_as_queue() -> None:
-    """Three requests of one batch are three requests, each with its own wait."""
+    """Three requests of one batch are three requests, each with its queue time."""
     read = Read(capture("batched"))
 
     assert [trace.series.model for trace in read.traces] == ["batched"] * 3
@@ -121,7 +121,7 @@ def test_a_request_that_waited_for_a_batch_shows_it_as_queue() -> None:
 
 
 def test_an_ensemble_is_one_request_of_all_its_models() -> None:
-    """Its steps are not counted again, and it goes by the name of the ensemble."""
+    """An ensemble is one request with the ensemble's model name, and its steps are not counted again."""
     read = Read(capture("ensemble"))
     (trace,) = read.traces
 
@@ -132,7 +132,7 @@ def test_an_ensemble_is_one_request_of_all_its_models() -> None:
 
 
 def test_a_stream_is_counted_to_its_first_answer_too() -> None:
-    """By the server's own definition of it, with the longest wait between two answers."""
+    """A streaming request has a first token by the server's definition, and the longest wait between two responses."""
     read = Read(capture("decoupled"))
     first, gap = read.histograms(names.FIRST_TOKEN), read.histograms(names.STREAM_GAP)
 
@@ -141,7 +141,7 @@ def test_a_stream_is_counted_to_its_first_answer_too() -> None:
 
 
 def test_both_encodings_say_the_same() -> None:
-    """An OpenTelemetry Collector in between forwards Triton's JSON as protobuf."""
+    """An export forwarded by an OpenTelemetry Collector as protobuf gives the same result as Triton's JSON."""
     root = json.loads(capture("ensemble"))
     for resource in root["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -155,21 +155,21 @@ def test_both_encodings_say_the_same() -> None:
 
 @pytest.mark.parametrize("kind", ["single", "batched", "ensemble", "decoupled"])
 def test_a_request_may_come_in_several_exports(kind: str) -> None:
-    """Spans are exported as they end; however they are cut, the requests are the same."""
+    """A request whose spans arrive in several exports, split in any way, gives the same result."""
     pieces, whole = Read(*cut(capture(kind))), Read(capture(kind))
 
     assert {trace.span_id: trace for trace in pieces.traces} == {trace.span_id: trace for trace in whole.traces}
 
 
 def test_a_request_that_comes_twice_is_one() -> None:
-    """Some collector in between has put two batches together."""
+    """A request that is in two merged batches counts once."""
     read = Read(capture("single"), capture("single"))
 
     assert read.histograms(names.REQUEST_DURATION)["forward"].count == 1
 
 
 def test_a_request_that_triton_refused_before_a_model_had_it_has_no_stages() -> None:
-    """It is counted all the same: its time is overhead."""
+    """A request that Triton refused before its model is counted as unattributed time."""
     *_, root = cut(capture("single"))
     (trace,) = Read(root).traces
 
@@ -177,7 +177,7 @@ def test_a_request_that_triton_refused_before_a_model_had_it_has_no_stages() -> 
 
 
 def test_times_of_a_broken_clock_are_neither_shown_nor_counted() -> None:
-    """Events as late as the wire allows, or at no time at all."""
+    """Events with the largest possible time or without a time are ignored."""
     body = json.loads(capture("single"))
     compute, model, root = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     model["events"][1]["timeUnixNano"] = "0"
@@ -195,7 +195,7 @@ damage = st.sampled_from(["parentSpanId", "spanId", "startTimeUnixNano", "endTim
 @given(st.lists(st.tuples(st.integers(0, 5), damage, st.sampled_from(["", "0", "9" * 18, "c0039793258d9055"]))))
 @settings(max_examples=60)
 def test_damaged_spans_never_raise(changes: list[tuple[int, str, str]]) -> None:
-    """Whatever is wrong with a trace, it is refused or counted; what is counted adds up."""
+    """A damaged trace is refused or counted, and counted stages add up."""
     body: dict[str, Any] = json.loads(capture("ensemble"))
     spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     for index, key, value in changes:
@@ -212,7 +212,7 @@ def test_damaged_spans_never_raise(changes: list[tuple[int, str, str]]) -> None:
 
 
 def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, until: Callable[..., None]) -> None:
-    """As it comes off the wire: JSON, in the inbox when it is answered, and counted when it is folded."""
+    """A running collector stores Triton's JSON in the inbox and then counts its requests."""
     shift = bodies.now_ns - 1795197799952871197
     body = json.loads(capture("single"))
     for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:
@@ -220,7 +220,7 @@ def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, u
             for key in node.keys() & {"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano"}:
                 node[key] = str(int(node[key]) + shift)
     answer = served.post("/v1/traces", body)
-    # While the collector itself looks at what waits, nobody else may fold it.
+    # While this test reads the waiting spans, no other thread may process them.
     until(lambda: served.store.fold(_folded_later, 1 << 20))
     frame = served.store.read.services(*_around(bodies.now_ns))
 
@@ -231,7 +231,7 @@ def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, u
 
 
 def _folded_later(delivery: AggregationInput) -> AggregationResult:
-    """Fold as if everything had been waited for."""
+    """Process all spans as if their waiting time were over."""
     return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the statistics, for the modules that read the store."""
+"""Fixtures of the regression statistics, for modules that read the store."""
 
 from tests.analysis.regression.conftest import make_service, reference, service, three_days
 

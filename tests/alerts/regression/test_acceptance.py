@@ -1,4 +1,4 @@
-"""A slower tail that somebody takes for the new normal: over for everybody, and told again only when it is slower still."""
+"""Acceptance of a latency regression as the new baseline: the incident ends, and only a further rise is notified."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORSE = (Slow("preprocess", 2.4),)
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with two quiet days of a service."""
+    """Database with two days of a service without regressions."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     recorded(path, [(Service(), ())])
     return path
@@ -52,7 +52,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def slow(history: Path, tmp_path: Path) -> Iterable[Simulation]:
-    """A world in which an incident was opened because a stage takes longer."""
+    """Simulation with an open incident because a stage is slower."""
     with watched(history, tmp_path / "stagelens.db") as found:
         found.run(40, SLOW)
 
@@ -61,7 +61,7 @@ def slow(history: Path, tmp_path: Path) -> Iterable[Simulation]:
 
 
 def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simulation) -> None:
-    """Its end says who and why; hours later nothing is opened, restart or not; then a further regression is, against the new level."""
+    """The end names person and reason; the level opens no incident for hours, also after a restart; a further regression does."""
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
     slow.run(2, SLOW)
     slow.restart()
@@ -85,7 +85,7 @@ def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simula
 
 
 def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Simulation) -> None:
-    """The process that judged is gone before the next minute; the next one knows."""
+    """If the process dies before the next minute, the next process uses the accepted level."""
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.restart()
     slow.run(30, SLOW)
@@ -94,7 +94,7 @@ def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Si
 
 
 def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation) -> None:
-    """The days before it, which were faster, say nothing of what is normal any more."""
+    """After a day the baseline contains only the accepted level, and no faster days before."""
     began = slow.at - 40 * MINUTE
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.run(2, SLOW)
@@ -117,7 +117,7 @@ def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation
 
 
 def test_two_versions_that_were_accepted_are_not_compared_again(history: Path, tmp_path: Path) -> None:
-    """As long as both serve, nobody is told again that one of them is slower, nor that the service is."""
+    """While both versions of an accepted pair serve, no incident about the pair or the service opens."""
     with watched(history, tmp_path / "stagelens.db") as world:
         world.run(10)
         world.run(30, **{"2": SLOW})
@@ -132,7 +132,7 @@ def test_two_versions_that_were_accepted_are_not_compared_again(history: Path, t
 
 
 def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted: str = "") -> None:
-    """Write an incident that began an hour ago."""
+    """Write an incident that opened an hour ago."""
     at = finding.since
     kept_as = IncidentRecord(
         name, cause or f"x:{name}", finding, at, at, at, sequence=1, peak=1.3, heard="" if muted else "open", story=name
@@ -144,7 +144,7 @@ def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted:
 
 @pytest.fixture
 def slower(finding: Finding, now: datetime) -> Finding:
-    """The p99 of a service is slower since an hour."""
+    """Return a finding: the p99 of a service is higher since an hour."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
     since = (now - timedelta(hours=1)).timestamp()
     return replace(finding, name="tail", kind="tail", severity="ticket", since=since, burn=None, shift=shift)
@@ -161,7 +161,7 @@ def accepted(store: Store) -> dict[str, AcceptedLevel]:
 
 
 def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slower: Finding, now: datetime) -> None:
-    """Routes, models and versions of that service in that environment, whoever is told of them; not what burns there."""
+    """Accepting a service includes its routes, models and versions in the same environment, and no SLO incidents."""
     prod = {"environment": "prod"}
     opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
     opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
@@ -190,7 +190,7 @@ def _shift(finding: Finding) -> LatencyRegression:
 
 
 def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Finding, now: datetime) -> None:
-    """Once, however often it is accepted; who it was and why stands in the history."""
+    """Channels are notified of an acceptance once; person and reason are in the history."""
     opened(store, "sl-1", slower)
     first = accept_regression(store, "sl-1", "ann", now, "the new tokenizer")
     again = accept_regression(store, "sl-1", "bob", now + timedelta(hours=1))
@@ -205,7 +205,7 @@ def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Fi
 
 
 def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Finding, now: datetime) -> None:
-    """A level that went on to change since it began is that of the last hours."""
+    """If the level changed since the onset, the level of the last hours is accepted."""
     opened(store, "sl-1", replace(slower, since=slower.since - 3 * 86_400), "tail:shop")
     accept_regression(store, "sl-1", "ann", now)
     at = int(now.timestamp()) // 60 + 1
@@ -216,7 +216,7 @@ def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Fin
 def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
     store: Store, finding: Finding, now: datetime
 ) -> None:
-    """An objective is changed in its file; silence is silenced; and nothing is written."""
+    """Accepting an SLO violation or missing traffic is an error with a fix, and changes nothing."""
     opened(store, "burns", finding)
     opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
     before = endings(store)
@@ -230,7 +230,7 @@ def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
 
 
 def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: datetime) -> None:
-    """With since when, or where those are that there are."""
+    """Accepting a resolved incident is an error with the time of its end, an unknown one with a command that lists incidents."""
     opened(store, "sl-1", slower)
     with store.transaction() as connection:
         found = lifecycle.get_incident(connection, "sl-1")
@@ -243,7 +243,7 @@ def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: d
 
 
 def test_accepted_while_it_is_judged_it_stays_accepted(store: Store, slower: Finding, now: datetime) -> None:
-    """The evaluation that was under way found it still slower; that is out of date when it is written."""
+    """An evaluation in progress during the acceptance does not reopen the incident."""
     opened(store, "sl-1", slower, "tail:shop")
 
     def find() -> Verdict:

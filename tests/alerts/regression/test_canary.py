@@ -1,4 +1,4 @@
-"""Two versions side by side."""
+"""Comparison of two versions that serve at the same time."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ DAY = 1440
 
 
 def first_alarm(reference: Reference, old: MinuteHistograms, new: MinuteHistograms) -> tuple[int, TailScore] | None:
-    """Return after how many minutes it fires, and what was judged then; None if it does not."""
+    """Return the minutes until the alarm, and the score at that time; None without an alarm."""
     a, b = count_beyond(reference.rows, old), count_beyond(reference.rows, new)
     progress = scoring.AlarmState()
     for at in range(1, len(a) + 1):
@@ -41,7 +41,7 @@ def first_alarm(reference: Reference, old: MinuteHistograms, new: MinuteHistogra
 
 
 def test_a_slower_canary_is_seen_within_a_quarter_of_an_hour(service: Any, reference: Reference) -> None:
-    """Half as slow again in one stage, on a tenth of the traffic, with the stage to blame."""
+    """A canary with 10 % of the traffic and a stage slower by half fires within 15 minutes, with that stage."""
     slower = {"forward": 1.5}
     old, new = service.minutes(0, 60, share=0.9), service.minutes(0, 60, slower, share=0.1)
     found = first_alarm(reference, old, new)
@@ -56,12 +56,12 @@ def test_a_slower_canary_is_seen_within_a_quarter_of_an_hour(service: Any, refer
 
 
 def test_an_equal_canary_is_none(service: Any, reference: Reference) -> None:
-    """Two equal versions differ by chance only."""
+    """Two equal versions cause no alarm."""
     assert first_alarm(reference, service.minutes(0, 180, share=0.7), service.minutes(0, 180, share=0.3)) is None
 
 
 def test_what_slows_both_down_cancels(service: Any, reference: Reference) -> None:
-    """A dependency that gets slower for all is not the canary's doing."""
+    """A dependency that is slower for both versions causes no alarm."""
     slower = {"preprocess": 2.0}
     old, new = service.minutes(0, 90, slower, share=0.7), service.minutes(0, 90, slower, share=0.3)
 
@@ -69,7 +69,7 @@ def test_what_slows_both_down_cancels(service: Any, reference: Reference) -> Non
 
 
 def test_a_cold_start_of_the_canary_is_outlasted(service: Any, reference: Reference) -> None:
-    """Three slow minutes at the beginning say nothing."""
+    """Three slow minutes at the start of a canary cause no alarm."""
     cold = service.minutes(0, 3, {"forward": 4.0}, share=0.3)
     warm = service.minutes(3, 87, share=0.3)
     a = count_beyond(reference.rows, service.minutes(0, 90, share=0.7))
@@ -87,13 +87,13 @@ def test_a_cold_start_of_the_canary_is_outlasted(service: Any, reference: Refere
 
 
 def canary_joined(reference: Reference, *parts: MinuteHistograms) -> TailCounts:
-    """Count *parts* after each other."""
+    """Return the counts of *parts*, one after the other."""
     first, second = (count_beyond(reference.rows, part) for part in parts)
     return join_tallies(first, second)
 
 
 def test_both_must_be_of_the_same_minutes(service: Any, reference: Reference) -> None:
-    """Pairs of other minutes would not cancel anything."""
+    """Counts of different minutes are an error, because their effects would not cancel out."""
     old, new = (
         count_beyond(reference.rows, service.minutes(0, 30)),
         count_beyond(reference.rows, service.minutes(5, 30)),
@@ -104,13 +104,13 @@ def test_both_must_be_of_the_same_minutes(service: Any, reference: Reference) ->
 
 
 def test_chance_is_that_of_the_theory() -> None:
-    """The smallest of seven normal blocks has a known median; the mean of all has none but zero."""
+    """The simulated median of the smallest of seven normal blocks equals the known one, and that of the mean is zero."""
     assert canary.null_distribution(7, 6)[0] == pytest.approx(-1.31, abs=0.03)
     assert canary.null_distribution(9, 0) == pytest.approx((0.0, 1 / 3), abs=0.01)
 
 
 def test_few_requests_are_judged_when_far_too_many_of_them_are_slow(service: Any, reference: Reference) -> None:
-    """Where three would be beyond by chance and many are, the stage has moved, and the whole with it."""
+    """With few requests, a stage and the whole are scored if many more requests than expected are beyond the threshold."""
     n = len(reference.rows)
     p99 = next(number for number, row in enumerate(reference.rows) if (row.stage, row.at) == ("forward", 0.99))
     old = count_beyond(reference.rows, service.minutes(0, 30))
@@ -125,7 +125,7 @@ def test_few_requests_are_judged_when_far_too_many_of_them_are_slow(service: Any
 
 
 def test_a_cold_start_takes_no_blame(service: Any) -> None:
-    """The first requests of a canary wait for its weights and are its slowest; that is not why the others are slower."""
+    """The cold starts of a canary, its slowest requests, are not named as the cause of a slower stage."""
     habits = learn_stage_baseline(POLICY, [service.spent(0, DAY)])
     new = with_cold_requests(service.spent(0, 20, {"forward": 1.3}), 0.06)
     blamed = canary.rank_canary_suspects(POLICY, habits, service.spent(0, 20), new, {"forward": 1.2, "preprocess": 0.1})
@@ -135,7 +135,7 @@ def test_a_cold_start_takes_no_blame(service: Any) -> None:
 
 
 def with_cold_requests(spent: StageSeconds, share: float) -> StageSeconds:
-    """Return *spent* and so many more requests, slower than all: each has the mean of every stage, and the rest is `load`."""
+    """Return *spent* plus slow requests that have the mean of every stage and the remaining time in `load`."""
     n, bucket = share * spent.total.sum(axis=1), spent.total.shape[1] - 1
     means = spent.seconds.sum(axis=(1, 2)) / spent.total.sum()
     total = spent.total + 0

@@ -1,4 +1,4 @@
-"""What is said of a regression."""
+"""Verdict about a latency regression."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def drawn(factor: float) -> Histogram:
 
 
 def test_a_verdict_has_before_and_after_with_their_intervals_and_the_stage_with_its_runner_up() -> None:
-    """All that a message needs to be believed."""
+    """A verdict has values before and after, error bounds, the most suspect stage and the second one."""
     verdict = make_verdict(ROW, CELL, drawn(1.0), drawn(1.5), (FORWARD, OTHER, QUEUE))
 
     assert verdict.before
@@ -43,7 +43,7 @@ def test_a_verdict_has_before_and_after_with_their_intervals_and_the_stage_with_
 
 
 def test_a_changed_mix_says_so_with_what_is_left_on_the_common_mix() -> None:
-    """Slower, but the traffic changed."""
+    """If the mix changed, the verdict has the change on the common mix."""
     shift = TrafficShift("route", "/slow", 0.1, 0.3)
     verdict = make_verdict(ROW, CELL, drawn(1), drawn(1.5), (), shifts=(shift,), on_common_mix=(0.1, 0.102))
 
@@ -54,7 +54,7 @@ def test_a_changed_mix_says_so_with_what_is_left_on_the_common_mix() -> None:
 
 @pytest.mark.parametrize("at", [0.95, MEAN])
 def test_no_requests_before_is_no_comparison(at: float | str) -> None:
-    """There is nothing to compare with, at a percentile or at the mean."""
+    """Without requests before, there is no comparison at a percentile or in the mean."""
     verdict = make_verdict(replace(ROW, at=at), CELL, Histogram(), drawn(1.0), ())
 
     assert (verdict.before, verdict.change) == (None, None)

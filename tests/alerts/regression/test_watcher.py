@@ -1,4 +1,4 @@
-"""The search for regressions on a real store: what it says, when, and what is left of it after a restart."""
+"""Regression watcher on a real store: findings, notifications and restarts."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from tests.alerts.simulated_services import (
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulated kill of the process."""
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with two quiet days of a service."""
+    """Database with two days of a service without regressions."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     recorded(path, [(Service(), ())])
     return path
@@ -61,7 +61,7 @@ def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
 
 
 def killed(store: Store, write: int) -> Callable[[], None]:
-    """Kill whoever writes for the time number *write* to what is kept of tails or incidents; return what ends that."""
+    """Kill the process at write number *write* to the tables of regressions or incidents; return a function that ends this."""
     seen = [0]
 
     def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -75,7 +75,7 @@ def killed(store: Store, write: int) -> Callable[[], None]:
 
 
 def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: Simulation) -> None:
-    """Sixty percent in one stage: within the hour, with stage, growth and link; nothing in the calm before; and its end."""
+    """A stage slower by 60 % opens one incident within an hour, with stage, growth and link, and its end is notified."""
     world.run(60)
     quiet, began = list(world.events), world.at
     world.run(30, SLOW)
@@ -100,7 +100,7 @@ def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: Simulation)
 
 
 def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: Simulation) -> None:
-    """The minutes it missed are stepped through; trouble that began and ended meanwhile is no news."""
+    """After a gap the missed minutes are evaluated, and a regression that ended in the gap is not notified."""
     world.run(3)
     world.write(60, SLOW)
     world.write(180)
@@ -110,7 +110,7 @@ def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: Simulation
 
 
 def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
-    """The version the trouble came with is in the headline."""
+    """The release at the onset is in the headline."""
     world.run(35)
     world.service.version = "2"
     world.run(45, SLOW)
@@ -121,7 +121,7 @@ def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
 
 
 def test_a_changed_mix_is_told_and_taken_out(world: Simulation) -> None:
-    """The slow route has more requests: it is said, and what is left without; nothing is learnt of who hardly served."""
+    """A larger share of the slow route is named, with the change on the common mix; a rare route has no baseline."""
     slow: Slower = (Slow("forward", 2.0),)
     other = Service(route="/slow")
     for hours in (24, 25):
@@ -141,7 +141,7 @@ def test_a_changed_mix_is_told_and_taken_out(world: Simulation) -> None:
 
 
 def test_slow_requests_are_shown(world: Simulation) -> None:
-    """Those that took longer than is usual, with their stage and link."""
+    """The finding has slow requests with their stage and link."""
     world.run(20, SLOW)
     series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
     started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
@@ -155,7 +155,7 @@ def test_slow_requests_are_shown(world: Simulation) -> None:
 
 
 def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
-    """The slower of the two is told, against which, and which stage; when it is gone, so is the trouble."""
+    """A slower version is reported with the compared version and the stage, and resolved when it no longer serves."""
     world.run(10)
     world.run(40, **{"2": SLOW})
     world.run(20)
@@ -173,7 +173,7 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
 
 
 def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) -> None:
-    """Killed before each write of the minutes in which it fires, again and again: it is told, and told once."""
+    """After a kill before each write around the alarm, the regression is notified once."""
     world.run(24, SLOW)
     deaths = 0
     for number in range(1, 13):
@@ -191,7 +191,7 @@ def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) 
 
 
 def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is raised when all others had their turn, and the time goes on."""
+    """An error in one series is raised after the others are evaluated, and evaluation continues."""
     judge = RegressionRule(world.store)
     broken = Evaluator(world.store, "me", lease_seconds=30, rules=[judge])
     for _ in range(12):
@@ -205,7 +205,7 @@ def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch
 
 
 def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
-    """A day in which it went on already says nothing of what is usual."""
+    """The reference excludes the days during the regression."""
     now, began = 60_000, 60_000 - 2000
     found = same_hours_before(Group("shop"), now - 60, now, began, 4)
 
@@ -214,7 +214,7 @@ def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
 
 @pytest.mark.parametrize("length", [10, 400])
 def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
-    """However long a route is."""
+    """The cause of a group is unique and fits its column, for routes of any length."""
     parts = [("shop", "route", f"/{'x' * length}{number}") for number in range(3)]
     causes = {make_cause("tail", *part, environment=place) for part in parts for place in ("", "prod")}
 
@@ -223,7 +223,7 @@ def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
 
 
 def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
-    """Nobody knows yet what is normal for it."""
+    """A service younger than a day has no baseline and no findings."""
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
     world = Simulation(store, evaluator(store), clock)
@@ -238,7 +238,7 @@ def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
 def test_who_is_ignored_is_not_watched(world: Simulation, tmp_path: Path, text: str) -> None:
-    """Nothing is learnt or said of a service that the file leaves out, or of any where it does not speak of regressions."""
+    """An ignored service has no baseline and no findings, and no service has if the setting is off."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
     found = slo_file.read_slo_file(path, {})
@@ -256,7 +256,7 @@ def test_who_is_ignored_is_not_watched(world: Simulation, tmp_path: Path, text: 
     ],
 )
 def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: str) -> None:
-    """With file, line and key."""
+    """An invalid setting is an error with file, line, key and fix."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
 
@@ -265,7 +265,7 @@ def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: 
 
 
 def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulation) -> None:
-    """A restart goes on with it, and writes nothing new."""
+    """After a restart the stored baselines are used, and nothing is written."""
     with world.store.engine.connect() as connection:
         before = connection.execute(select(tail_references)).all()
     world.run(2)
@@ -278,7 +278,7 @@ def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulati
 
 
 def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> None:
-    """Written over and over, on every engine; what another process has judged further stays; what is old goes."""
+    """On every engine, stored state is equal after loading, newer state of another process stays, and old state is deleted."""
     reference = Reference(
         5,
         (Row("", 0.99, 3, 1.0, 0.01),),

@@ -1,4 +1,4 @@
-"""What exactly became slower: a route, a model, the mean, one environment of two, a version that is gone again."""
+"""Regressions of a route, a model, the mean, one environment, and a version that was rolled back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stagelens.alerts.delivery.message_text import comparison_basis, headline, w
 from stagelens.alerts.incidents import journal
 from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 
-# The rare route has a model of its own, and staging is slower than production at any time.
+# The rare route has a different model, and staging is always slower than production.
 RARE = Service(route="/rare", model="large", rate=120)
 STAGED: Slower = (Slow("forward", 2.0),)
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with two quiet days of a service that has two routes and models."""
+    """Database with two days of a service with two routes and models."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     recorded(path, [(Service(model="small"), ()), (RARE, ())])
     return path
@@ -27,19 +27,19 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
-    """Whose five series are learnt."""
+    """Simulation in which five series have a baseline."""
     with watched(history, tmp_path / "stagelens.db", looks=6) as found:
         found.service = Service(model="small")
         yield found
 
 
 def openings(world: Simulation) -> list[Message]:
-    """Return what was opened, whoever was told of it."""
+    """Return the opened incidents, notified or muted."""
     return [journal.message_for(turn, at.timestamp()) for at, turn in world.turns if turn.event == "opened"]
 
 
 def test_a_route_and_a_model_are_named(world: Simulation) -> None:
-    """Whoever is told of it reads which part it is; the part that is as fast as ever is not in it."""
+    """The finding names the slower route and model, and not those that are unchanged."""
     world.beside = [(RARE, (Slow("preprocess", 2.5),))]
     world.run(45)
     found = {tuple(each.finding.where.values()): each for each in openings(world)}
@@ -54,7 +54,7 @@ def test_a_route_and_a_model_are_named(world: Simulation) -> None:
 
 
 def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: Simulation) -> None:
-    """Fast requests that became slower leave the slowest as they were: the mean says it, and so do its stages."""
+    """If only fast requests became slower, the finding is about the mean, with the stages of all requests."""
     world.beside = [(RARE, ())]
     world.run(45, (Slow("forward", 1.4, up_to=0.6),))
     told = next(each for each in openings(world) if not each.finding.where)
@@ -72,7 +72,7 @@ def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: S
 
 
 def test_environments_are_judged_apart(tmp_path: Path) -> None:
-    """More traffic in the slower of two is no news for either; what becomes slower in one is told of that one."""
+    """A traffic shift between environments is no regression; a regression in one environment is reported for it."""
     path, staging = tmp_path / "history.db", Service(environment="staging", rate=150)
     recorded(path, [(Service(environment="prod"), ()), (staging, STAGED)])
     with watched(path, tmp_path / "stagelens.db", looks=3) as world:
@@ -98,7 +98,7 @@ def of_whole(world: Simulation) -> list[str]:
 
 
 def test_what_a_rollback_ended_does_not_begin_again_with_a_restart(world: Simulation) -> None:
-    """The windows of the next process reach back into the version that is gone: it is over all the same."""
+    """A regression that a rollback ended is not opened again after a restart, whose windows include the old version."""
     world.beside = [(RARE, ())]
     world.run(35)
     world.service.version = "2"

@@ -1,4 +1,4 @@
-"""Rates: as much as was said over any time, in bounded memory, whoever tries to be forgotten."""
+"""Rate limits: exact over any time, with bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE = RateLimits(requests_per_second=1.0)
 
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 5), max_size=200))
 def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: list[float]) -> None:
-    """However the requests lie in time."""
+    """Any sequence of requests is limited to rate and burst."""
     meter, now, admitted = ClientMeter(RateLimits(requests_per_second=rate), 0.0), 0.0, 0
     for pause in pauses:
         now += pause
@@ -22,11 +22,11 @@ def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: li
         assert admitted <= max(rate * BURST_SECONDS, 1.0) + rate * now + 1e-6
 
 
-# A second after 0.13 s is, in floating point, a little less than a second.
+# In floating point, a second after 0.13 s is slightly less than a second.
 @example([(0.13, 5500), (0.0, 0)])
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), max_size=100))
 def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]]) -> None:
-    """Whatever it had sent before."""
+    """After the delay in a refusal, the next request is permitted."""
     meter, now = ClientMeter(RateLimits(2.0, 500.0), 0.0), 0.0
     for pause, size_bytes in sent:
         now += pause
@@ -39,7 +39,7 @@ def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]
 
 
 def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> None:
-    """And the one that had spent all before is still known."""
+    """A hundred thousand addresses use no more memory than ten thousand, and the state of an exhausted client remains."""
     meters = ClientMeters()
     spent = meters.of("attacker", ONE, 0.0)
     while not spent.request(0.0):
@@ -52,7 +52,7 @@ def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> N
 
 
 def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> None:
-    """A flood from everywhere is held to one client's rate, and it ends with the flood."""
+    """Addresses beyond the memory limit share one limit until others are idle."""
     meters = ClientMeters(most=3)
     for number in range(3):
         meters.of(number, ONE, 0.0).request(0.0)
@@ -62,7 +62,7 @@ def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> N
 
 
 def test_other_limits_count_at_once() -> None:
-    """A client that was cut short gets on as soon as its limit is raised."""
+    """A changed limit applies immediately."""
     meters = ClientMeters()
     before = meters.of("team-a", ONE, 0.0)
 

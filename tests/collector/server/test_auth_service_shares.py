@@ -1,4 +1,4 @@
-"""A sender that invents services has a share of the places, and no more."""
+"""Limit of services per sender."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ B: Sender = ("address", "10.0.0.7")
 
 
 def test_a_sender_has_its_share_and_others_have_theirs() -> None:
-    """What it has named it may go on naming; who is greedy is known by name."""
+    """A sender may continue to use its services, those beyond its share are refused, and others have their own share."""
     shares = ServiceShares(lambda: 0.0)
     admitted = sum(shares.admit(A, f"invented-{number}") for number in range(10_000))
 
@@ -26,7 +26,7 @@ def test_a_sender_has_its_share_and_others_have_theirs() -> None:
 
 
 def test_what_is_not_named_for_a_day_gives_its_place_up() -> None:
-    """What was named meanwhile stays."""
+    """A service that is unused for a day frees its place."""
     now = [0.0]
     shares = ServiceShares(lambda: now[0])
     for number in range(MAX_SERVICES + 1):
@@ -42,7 +42,7 @@ def test_what_is_not_named_for_a_day_gives_its_place_up() -> None:
 
 
 def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take no more memory than so many, and nobody who is known loses anything; a day later there is room again."""
+    """Senders beyond the memory limit share one share; known senders lose nothing, and places are free after a day."""
     monkeypatch.setattr(auth, "_MAX_SENDERS", 10)
     now = [0.0]
     shares = ServiceShares(lambda: now[0])
@@ -60,7 +60,7 @@ def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) ->
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 400), st.floats(0, 50_000)), max_size=300))
 def test_no_day_has_more_than_a_share(calls: list[tuple[Sender, int, float]]) -> None:
-    """Whatever is named when, of what a sender may name within any day there are no more than its share."""
+    """Within any day a sender uses at most its share of services."""
     now, named = 0.0, dict[Sender, list[tuple[float, str]]]()
     shares = ServiceShares(lambda: now)
     for sender, number, seconds in calls:
@@ -73,7 +73,7 @@ def test_no_day_has_more_than_a_share(calls: list[tuple[Sender, int, float]]) ->
 
 
 def test_services_of_the_store_are_always_admitted() -> None:
-    """After a restart a gateway goes on with all its services, in whatever order they come."""
+    """Services in the store are always admitted, so that a gateway continues after a restart."""
     shares = ServiceShares(lambda: 0.0, known=[f"old-{number}" for number in range(300)])
 
     assert all(shares.admit(A, f"old-{number}") for number in range(300))

@@ -1,4 +1,4 @@
-"""How much memory all bodies may hold together."""
+"""Memory limit of all bodies together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stagelens.collector.server.body_reader import BodyReader
 
 @pytest.fixture
 def body_reader() -> BodyReader:
-    """Receives bodies that may hold 100 bytes together."""
+    """Body reader with a limit of 100 bytes."""
     return BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics(Health()))
 
 
 def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(body_reader: BodyReader) -> None:
-    """The one that would exceed it is refused; the other goes on."""
+    """Two bodies may use the limit together; the one that would exceed it is refused, and the other continues."""
     with body_reader.held() as first, body_reader.held() as second:
         first(60)
         second(40)
@@ -29,14 +29,14 @@ def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(body_reader: Bo
 
 
 def test_a_body_that_is_alone_may_exceed_it(body_reader: BodyReader) -> None:
-    """Else it could never be received."""
+    """A single body may exceed the limit, because it could never be received otherwise."""
     with body_reader.held() as hold:
         hold(60)
         hold(900)
 
 
 def test_a_body_frees_what_it_held_when_it_ends(body_reader: BodyReader) -> None:
-    """However it ends."""
+    """A body frees its memory when it ends in any way."""
     with body_reader.held() as first:
         first(50)
         with suppress(KeyError), body_reader.held() as failed:

@@ -1,4 +1,4 @@
-"""Bodies that wait are read together, and each gets an answer of its own."""
+"""Decoders: waiting bodies are parsed together, and each gets a separate result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = 2
 
 
 class Reading:
-    """Reads bodies; the first wait until they are let go."""
+    """Parser whose first calls block until released."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -24,13 +24,13 @@ class Reading:
         self.groups: list[Sequence[bytes]] = []
 
     def wait(self, body: bytes) -> bytes:
-        """Read *body*, in a while."""
+        """Parse *body* after the release."""
         self.begun.release()
         assert self.go.wait(60)
         return body
 
     def together(self, bodies: Sequence[bytes]) -> list[bytes]:
-        """Read *bodies* on; all fail where one is bad."""
+        """Parse *bodies*; raise an error if one is invalid."""
         self.groups.append(bodies)
         if b"bad" in bodies:
             msg = "bad"
@@ -39,7 +39,7 @@ class Reading:
 
 
 async def _begun(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
-    """Keep all threads of *decoders* busy."""
+    """Occupy all threads of *decoders*."""
     tasks = [asyncio.create_task(decoders.read(b"first", "", reading.wait, reading.together)) for _ in range(THREADS)]
     for _ in tasks:
         assert await asyncio.to_thread(reading.begun.acquire, timeout=60)
@@ -47,7 +47,7 @@ async def _begun(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[b
 
 
 def test_one_that_fails_costs_others_nothing() -> None:
-    """What waits is read together; of those among it that fail, each is told by itself."""
+    """Of bodies parsed together, only the invalid ones fail."""
     reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> list[bytes | BaseException]:
@@ -71,7 +71,7 @@ def test_one_that_fails_costs_others_nothing() -> None:
 
 
 def test_what_nobody_waits_for_is_not_read() -> None:
-    """A request that ends before its body is read is passed over, and what came behind it is answered."""
+    """The body of a cancelled request is skipped, and the following ones are parsed."""
     reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> bytes:
@@ -92,7 +92,7 @@ def test_what_nobody_waits_for_is_not_read() -> None:
 
 @pytest.mark.parametrize("most", [SMALL_BYTES // 2, 4 * SMALL_BYTES])
 def test_large_bodies_are_read_and_too_large_ones_are_not(most: int) -> None:
-    """However large, up to the most there may be."""
+    """Bodies up to the maximum size are parsed, and larger ones are refused."""
     reading, decoders = Reading(), DecoderPool(most)
     body = b"x" * (most - 1)
 

@@ -1,4 +1,4 @@
-"""Connections that want too much: large heads, slow senders, slow readers, and too many of them."""
+"""Connection limits: large heads, slow senders, slow readers, and too many connections."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def connected(served: Any) -> socket.socket:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """All that comes until the other end closes."""
+    """Return all data until the other end closes the connection."""
     received = b""
     try:
         while more := connection.recv(65_536):
             received += more
-    except ConnectionResetError:  # it has not read all of ours
+    except ConnectionResetError:  # The server did not read all data.
         pass
     return received
 
@@ -53,12 +53,12 @@ def answer(connection: socket.socket) -> bytes:
     ids=["long", "many", "endless", "endless name", "address", "whole address", "trailers", "trailer", "extension"],
 )
 def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: bytes) -> None:
-    """However it is made large, the sender is told how much is allowed, disconnected, and nobody else is hurt."""
+    """A head that exceeds the limit in any way gets a response with the limit and is disconnected; others are unaffected."""
     with connected(served) as connection:
         for start in range(0, len(sent), 10_000):
             try:
                 connection.sendall(sent[start : start + 10_000])
-            except OSError:  # it need not listen to the end
+            except OSError:  # The server may close before the end of the request.
                 break
         received = answer(connection)
 
@@ -68,7 +68,7 @@ def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: byt
 
 
 def test_a_head_of_ordinary_size_passes_again_and_again(served: Any, bodies: Any) -> None:
-    """The limit is one of each request, not of a connection; bodies do not count."""
+    """The limit applies to each head, not to the connection or to bodies."""
     body = json.dumps(bodies.metrics(*[bodies.point()] * 100)).encode()
     answers = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
 
@@ -78,7 +78,7 @@ def test_a_head_of_ordinary_size_passes_again_and_again(served: Any, bodies: Any
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/met", HEAD + b"X-Slow: "])
 def test_a_head_that_does_not_come_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    """A connection that never says what it wants is closed, with a word."""
+    """A connection without a request is closed with a response."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(sent)
@@ -89,7 +89,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(served: Any, monkeypatch: p
 def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
     served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """Its end is due at a time; each letter does not buy another wait. Nor do the empty lines between two requests."""
+    """The deadline of a head is not extended by further bytes or empty lines."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.3)
     for first, letter in (
         (b"POST /v1/metrics HTTP/1.1\r\nX: ", b"x"),
@@ -109,7 +109,7 @@ def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
 
 
 def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that does not come in time is answered 408, and its memory is given back."""
+    """A body that exceeds its deadline gets a 408, and its memory is freed."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
@@ -122,8 +122,8 @@ def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest
 def test_connections_beyond_the_limit_are_told_when_to_come_back(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """The one too many gets 503 with Retry-After; probes and those before it are served, and so is the next when one has left."""
-    # Who waits here for its turn is not too slow.
+    """A connection beyond the limit gets a 503 with Retry-After; probes and earlier connections are served."""
+    # A long deadline, so that waiting connections are not closed for slowness.
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     server = served.collector._server
     server.limits.most = 2
@@ -155,7 +155,7 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
 
 @pytest.mark.parametrize("limit", ["most", "most_of_one"])
 def test_who_says_nothing_keeps_nobody_out(served: Any, bodies: Any, limit: str) -> None:
-    """Where all places are taken by connections that wait, the oldest of them ends, with a word, for each that comes."""
+    """A new connection replaces the oldest idle one, which gets a response."""
     setattr(served.collector._server.limits, limit, 2)
     with connected(served) as first, connected(served), connected(served), connected(served):
         assert answer(first).startswith(b"HTTP/1.1 503 ")
@@ -165,8 +165,8 @@ def test_who_says_nothing_keeps_nobody_out(served: Any, bodies: Any, limit: str)
 def test_an_address_has_so_many_connections_and_others_have_theirs(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """Bodies that never end take the places of their own address only; probes are answered there, too."""
-    # Who waits here for its turn is not too slow.
+    """The limit per address does not affect other addresses or probes."""
+    # A long deadline, so that waiting connections are not closed for slowness.
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     server = served.collector._server
     server.limits.most_of_one = 2
@@ -203,7 +203,7 @@ def test_far_too_many_connections_are_shut_at_once(served: Any) -> None:
 def test_who_does_not_read_is_disconnected(
     served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """A connection that asks and asks and reads no answer is given up, and does not hold up the end."""
+    """A client that sends requests and reads no responses is disconnected, and does not delay the shutdown."""
     monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 0.2)
     accepted = served.collector._server.server_state.connections
     with socket.socket() as connection:
@@ -223,13 +223,13 @@ def test_who_does_not_read_is_disconnected(
 def test_an_answer_is_not_written_to_who_has_left(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of several requests on one connection the first is still at work when the other end goes: no answer is a fault."""
+    """A client that disconnects while its request is processed causes no error."""
     served = serve_slow()
     server = served.collector._server.server_state
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     slow.open.clear()
     with connected(served) as connection:
-        # The first waits for its commit, the second for the first.
+        # The first request waits for its commit, the second one for the first.
         connection.sendall((HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body) * 2)
 
         assert slow.entered.acquire(timeout=60)
@@ -243,23 +243,23 @@ def test_an_answer_is_not_written_to_who_has_left(
 
 
 class SlowlyRead:
-    """A transport whose client reads *steps* of its response, one between two checks."""
+    """Transport whose client reads its response in *steps*, one between two checks."""
 
     def __init__(self, *steps: int) -> None:
         self._left = list(steps)
         self.aborted = False
 
     def get_write_buffer_size(self) -> int:
-        """Return how much is unread."""
+        """Return the number of unread bytes."""
         return self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
     def abort(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.aborted = True
 
 
 class Timers:
-    """An event loop whose timers run when the test says so."""
+    """Event loop whose timers run when the test advances them."""
 
     def __init__(self) -> None:
         self.now, self.waiting = 0.0, list[Callable[[], None]]()
@@ -269,7 +269,7 @@ class Timers:
         return self.now
 
     def call_later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
-        """Wait with *call*."""
+        """Add a timer."""
 
         def run() -> None:
             self.now += seconds
@@ -282,7 +282,7 @@ class Timers:
     ("unread", "checks"), [((900, 600, 300, 0), 3), ((900, 900), 1), ((0,), 1), (tuple(range(1000, 0, -1)), 13)]
 )
 def test_a_client_that_goes_on_reading_is_not_disconnected(unread: tuple[int, ...], checks: int) -> None:
-    """A slow network is no attack; one that reads nothing for ten seconds, or goes on for two minutes, is given up."""
+    """A client that reads slowly stays connected, unless it reads nothing for ten seconds or takes two minutes."""
     connection: Any = connections.Connection.__new__(connections.Connection)
     connection.transport, connection.loop = SlowlyRead(*unread), Timers()
     connection._abort_later()
@@ -296,7 +296,7 @@ def test_a_client_that_goes_on_reading_is_not_disconnected(unread: tuple[int, ..
 
 
 def test_uvicorn_has_the_methods_that_are_overridden() -> None:
-    """An override of a method that uvicorn no longer has is never called, and its limit no longer holds."""
+    """Each overridden method of uvicorn exists, because otherwise its limit would have no effect."""
     methods = {name for name, value in vars(connections.Connection).items() if inspect.isfunction(value)}
     overridden = {name for name in methods if not name.startswith("_")} - {"give_way"}
 
@@ -304,7 +304,7 @@ def test_uvicorn_has_the_methods_that_are_overridden() -> None:
 
 
 def test_uvicorn_has_the_attributes_that_are_used() -> None:
-    """Of connections, of requests, and of the flow control."""
+    """The used attributes of uvicorn's connections, requests and flow control exist."""
 
     async def application(_scope: Any, _receive: Any, _send: Any) -> None: ...
 

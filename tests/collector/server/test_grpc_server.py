@@ -1,4 +1,4 @@
-"""OTLP/gRPC: what each call is answered, and that it is one intake with HTTP."""
+"""OTLP over gRPC: responses to calls, and ingestion equal to HTTP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Serve: TypeAlias = Callable[..., Any]
 
 
 def channel(collector: Collector, compression: grpc.Compression | None = None) -> grpc.Channel:
-    """A connection of its own."""
+    """Separate connection to the server."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
     return grpc.insecure_channel(f"127.0.0.1:{collector.grpc_port}", options, compression)
 
@@ -54,7 +54,7 @@ def call(
     compression: grpc.Compression | None = None,
     **metadata: str,
 ) -> bytes:
-    """Send one message and return what was answered; a key of *metadata* is written with underscores."""
+    """Send one message and return the response; keys of *metadata* have underscores."""
     body = message if isinstance(message, bytes) else message.SerializeToString()
     headers = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
     with channel(served.collector, compression) as to:
@@ -62,19 +62,19 @@ def call(
 
 
 def refusal(served: Any, *arguments: Any, **metadata: Any) -> grpc.RpcError:
-    """Send one message and return how it was refused."""
+    """Send one message and return the error."""
     with pytest.raises(grpc.RpcError) as caught:
         call(served, *arguments, **metadata)
     return caught.value
 
 
 def details(error: Any) -> Status:
-    """The google.rpc.Status that came with a refusal."""
+    """Return the google.rpc.Status of an error."""
     return Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
 
 
 def retry_seconds(error: Any) -> int:
-    """When a refusal says to come back, in both of the places where exporters look."""
+    """Return the retry delay of an error, from both places that exporters read."""
     (found,) = details(error).details
     info = RetryInfo()
     assert found.Unpack(info)
@@ -84,7 +84,7 @@ def retry_seconds(error: Any) -> int:
 
 @st.composite
 def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
-    """*whole* with a few bytes changed, and cut off somewhere."""
+    """Generate *whole* with a few bytes changed, possibly truncated."""
     body = bytearray(whole)
     for _ in range(draw(st.integers(1, 3))):
         body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
@@ -92,7 +92,7 @@ def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 def rows(store: Store) -> list[int]:
-    """How many rows the tables have that a call may write to."""
+    """Return the number of rows in the tables that a call may write to."""
     with store.engine.connect() as connection:
         tables = ("points", "traces", "batches", "series")
         return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
@@ -100,7 +100,7 @@ def rows(store: Store) -> list[int]:
 
 @pytest.fixture
 def metrics(bodies: Any) -> ExportMetricsServiceRequest:
-    """An export of one point that holds one request."""
+    """Return an export of one point with one request."""
     return ParseDict(bodies.metrics(bodies.point()), ExportMetricsServiceRequest())
 
 
@@ -108,7 +108,7 @@ def metrics(bodies: Any) -> ExportMetricsServiceRequest:
 def test_an_export_is_in_the_store_when_it_is_answered(
     serve: Serve, metrics: Any, compression: grpc.Compression | None
 ) -> None:
-    """A call answered with OK can be read back at once, compressed or not."""
+    """An acknowledged export is in the store, compressed or not."""
     served = serve(grpc_port=0)
     answer = call(served, metrics, compression=compression)
 
@@ -117,7 +117,7 @@ def test_an_export_is_in_the_store_when_it_is_answered(
 
 
 def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
-    """Refused points are counted and named, the others are taken."""
+    """Refused points are counted and named, and the others are stored."""
     served = serve(grpc_port=0)
     points = metrics.resource_metrics[0].scope_metrics[0].metrics[0].exponential_histogram.data_points
     points.add().CopyFrom(points[0])
@@ -129,7 +129,7 @@ def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
 
 
 def test_traces_are_kept(serve: Serve, bodies: Any) -> None:
-    """Spans of the agent are kept."""
+    """Traces retained by an agent are stored."""
     served = serve(grpc_port=0)
     body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
     for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:  # in protobuf's JSON, bytes are base64
@@ -142,7 +142,7 @@ def test_traces_are_kept(serve: Serve, bodies: Any) -> None:
 
 
 def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
-    """An exporter of logs does not fail, and is told that nothing was kept and how to stop it."""
+    """Logs are acknowledged with a partial success that explains how to disable them."""
     served = serve(grpc_port=0)
     request = ExportLogsServiceRequest()
     request.resource_logs.add().scope_logs.add().log_records.add()
@@ -166,7 +166,7 @@ def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
 def test_what_cannot_be_read_is_refused_with_a_reason(
     serve: Serve, message: bytes, compression: grpc.Compression | None, code: grpc.StatusCode, reason: str
 ) -> None:
-    """Garbage, a bomb and what is too large are refused for good, and the next call is served."""
+    """Invalid messages, decompression bombs and too large messages are permanent errors, and the next call succeeds."""
     served = serve(grpc_port=0, max_body_bytes=200_000, max_inflated_bytes=1_000_000)
     error: Any = refusal(served, message, METRICS, compression)
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_refused_with_a_reason(
 
 
 def test_a_refusal_is_a_status_of_google_rpc(serve: Serve) -> None:
-    """The details hold the code and the message again, as the specification has it."""
+    """The details of an error contain code and message, as in the specification."""
     error: Any = refusal(serve(grpc_port=0), b"\xff\xff")
     status = details(error)
 
@@ -186,7 +186,7 @@ def test_a_refusal_is_a_status_of_google_rpc(serve: Serve) -> None:
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, Callable[..., Any]]]:
-    """A collector for all examples: its store, and what begins a call."""
+    """Collector for all examples: its store, and a function that starts a call."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
     collector = Collector(CollectorConfig(port=0, grpc_port=0, max_inflated_bytes=100_000), store)
     collector.start()
@@ -207,7 +207,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, C
 def test_anything_is_answered_and_only_ok_changes_the_store(
     export: tuple[Store, Callable[..., Any]], method: str, message: bytes, name: str | None
 ) -> None:
-    """Whatever the bytes and their name, a call is acknowledged or refused for good, with a reason."""
+    """Any bytes to any method are acknowledged, or refused permanently with a reason."""
     store, begin = export
     before = rows(store)
     ended: Any = begin(method, message, () if name is None else (("x-stagelens-batch", name.strip()),))
@@ -220,7 +220,7 @@ def test_anything_is_answered_and_only_ok_changes_the_store(
     "method", ["/a.B/C", f"/{OTLP}.metrics.v1.MetricsService/Import", "/grpc.health.v1.Health/Watch"]
 )
 def test_other_methods_are_not_implemented(serve: Serve, method: str) -> None:
-    """Whoever calls the wrong thing is told what would be right."""
+    """An unknown method is UNIMPLEMENTED with the supported ones."""
     error: Any = refusal(serve(grpc_port=0), b"", method)
 
     assert error.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -230,7 +230,7 @@ def test_other_methods_are_not_implemented(serve: Serve, method: str) -> None:
 def test_the_health_service_says_whether_it_can_commit(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
-    """It serves while commits succeed, and not while they fail; nobody is asked for a service."""
+    """The health service reports SERVING while commits succeed, and needs no service name."""
     served = serve_slow(grpc_port=0)
     check = "/grpc.health.v1.Health/Check"
     healthy = call(served, b"", check)
@@ -246,7 +246,7 @@ def test_the_health_service_says_whether_it_can_commit(
 
 
 def test_a_full_queue_says_when_to_come_back(serve_slow: Serve, slow: Any, metrics: Any) -> None:
-    """When as many batches wait as may, the next is answered RESOURCE_EXHAUSTED with RetryInfo."""
+    """With a full queue, a call is RESOURCE_EXHAUSTED with RetryInfo."""
     served = serve_slow(grpc_port=0, queue_batches=1)
     slow.open.clear()
     with ThreadPoolExecutor(1) as pool:
@@ -260,7 +260,7 @@ def test_a_full_queue_says_when_to_come_back(serve_slow: Serve, slow: Any, metri
 
 
 def test_too_many_calls_are_told_when_to_come_back(serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that is one too many is not received."""
+    """A call beyond the limit is refused before its message is received."""
     served = serve(grpc_port=0)
     with monkeypatch.context() as patch:
         patch.setattr(grpc_server, "MAX_CALLS", 0)
@@ -271,7 +271,7 @@ def test_too_many_calls_are_told_when_to_come_back(serve: Serve, metrics: Any, m
 
 
 def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metrics: Any) -> None:
-    """A retry is known by its name, or else by its body, whichever way it comes."""
+    """A retry is detected by batch name or body, over either protocol."""
     served = serve(grpc_port=0)
     call(served, metrics, x_stagelens_batch="pod-1:7")
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))), x_stagelens_batch="pod-1:7")
@@ -285,7 +285,7 @@ def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metr
 def test_a_duplicate_waits_for_the_commit_of_the_first(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
-    """A retry that arrives while the first still waits is not answered before both are on disk."""
+    """A retry during the first attempt is acknowledged after the commit of both."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -302,7 +302,7 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
 def test_a_sender_that_leaves_undoes_nothing(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
-    """What was received of a call that is cancelled is committed, and its memory is given back."""
+    """A cancelled call whose message was received is committed, and its memory is freed."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with channel(served.collector) as to:
@@ -317,7 +317,7 @@ def test_a_sender_that_leaves_undoes_nothing(
 
 
 def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
-    """A stream that ends before it began is no export."""
+    """A stream that ends without a message is an error."""
     served = serve(grpc_port=0)
     with channel(served.collector) as to, pytest.raises(grpc.RpcError) as caught:
         to.stream_unary(METRICS)(iter(()), timeout=60)
@@ -327,7 +327,7 @@ def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
 
 
 def test_stopping_answers_what_was_accepted(serve_slow: Serve, slow: Any, metrics: Any) -> None:
-    """A call under way when the collector is told to stop is committed and answered; then nobody listens."""
+    """A call in progress during shutdown is committed and acknowledged; then the port is closed."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -343,14 +343,14 @@ def test_stopping_answers_what_was_accepted(serve_slow: Serve, slow: Any, metric
 
 
 def test_a_port_that_is_taken_is_named_with_the_cure(serve: Serve, store: Store) -> None:
-    """Two collectors cannot share a port, which gRPC would let them do without a word."""
+    """A port in use is an error with a fix, although gRPC would share it silently."""
     taken = serve(grpc_port=0).collector.grpc_port
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{taken} for gRPC[\s\S]*STAGELENS_COLLECTOR_GRPC_PORT"):
         Collector(CollectorConfig(port=0, grpc_port=taken), store).start()
 
 
 def test_without_grpc_there_is_no_port(served: Any) -> None:
-    """A collector that was told `off` speaks HTTP alone."""
+    """With the port set to `off`, the collector serves HTTP only."""
     assert served.collector.grpc_port is None
 
 
@@ -370,7 +370,7 @@ def test_both_protocols_ask_for_the_token(  # noqa: PLR0917 - what is sent, what
     code: grpc.StatusCode | None,
     status: HTTPStatus,
 ) -> None:
-    """Without the right one nothing is taken in, and the answer says so; probes need none."""
+    """Without a valid token both protocols refuse exports with a reason; probes need none."""
     import httpx  # noqa: PLC0415 - used here only
 
     file = LiveConfig(None, {"STAGELENS_COLLECTOR_TOKEN": TOKEN})

@@ -1,4 +1,4 @@
-"""Exports of spans as OTLP/JSON, written down shortly, and the same as protobuf."""
+"""Exports of spans as OTLP/JSON and as protobuf for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
 
 
 def attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Attributes as OTLP/JSON has them."""
+    """Return attributes as OTLP/JSON."""
     return [{"key": key, "value": _value(value)} for key, value in values.items()]
 
 
@@ -41,7 +41,7 @@ def span(
     name: str = "work",
     *,
     kind: str = "internal",
-    id: int = 1,  # noqa: A002 - as the field is called
+    id: int = 1,  # noqa: A002 - named like the field
     parent: int = 0,
     start_ms: float = 0,
     end_ms: float | None = 100,
@@ -49,7 +49,7 @@ def span(
     events: Iterable[tuple[str, float]] = (),
     **fields: Any,
 ) -> dict[str, Any]:
-    """A span; its times are milliseconds after noon, those of *events*, too."""
+    """Return a span; its times, and those of *events*, are milliseconds after noon."""
     return {
         "traceId": f"{7:032x}",
         "spanId": f"{id:016x}",
@@ -65,7 +65,7 @@ def span(
 
 
 def export(*spans: dict[str, Any], scope: str = "theirs", resource: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An export of *spans*."""
+    """Return an export of *spans*."""
     found = {"service.name": "shop"} if resource is None else resource
     return {
         "resourceSpans": [
@@ -78,7 +78,7 @@ def export(*spans: dict[str, Any], scope: str = "theirs", resource: Mapping[str,
 
 
 def as_protobuf(body: dict[str, Any]) -> bytes:
-    """The same export in its binary form."""
+    """Return the same export as protobuf."""
     body = json.loads(json.dumps(body))
     for resource in body["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -89,6 +89,6 @@ def as_protobuf(body: dict[str, Any]) -> bytes:
 
 
 def read(body: dict[str, Any], own: Sequence[Rule] = (), tally: IngestResult | None = None) -> Spans:
-    """Read an export with rules of the user's own before the built-in ones."""
+    """Parse an export with custom rules before the built-in ones."""
     reader = SpanReader(lambda: own)
     return reader.read(JSON, json.dumps(body).encode(), ALWAYS, tally or IngestResult()).spans

@@ -1,4 +1,4 @@
-"""Spans written down one by one, the parcels they come in, and the plainest way to count them."""
+"""Spans, their exports, and a simple reference implementation that counts requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHOP, STOCK = SpanSource("shop", "1", "prod", "pod-1"), SpanSource("stock")
 
 @dataclass(frozen=True)
 class Span:
-    """One span; times are nanoseconds after `NOON`."""
+    """Span for tests; times are nanoseconds after `NOON`."""
 
     id: int
     parent: int = 0
@@ -54,7 +54,7 @@ class Span:
 
 
 def columns(spans: Sequence[Span]) -> Spans:
-    """Return *spans* as an export of them is read."""
+    """Return *spans* in the parsed form of an export."""
     sources, labels = list({span.source: 0 for span in spans}), list({span.label: 0 for span in spans})
     rows = np.zeros(len(spans), ROW)
     for row, span in zip(rows, spans, strict=True):
@@ -67,14 +67,14 @@ def columns(spans: Sequence[Span]) -> Spans:
 
 
 def opened(trace: KeptTrace) -> KeptTrace:
-    """Return *trace* as it is read from the store again."""
+    """Return *trace* as read from the store."""
     assert trace.document is not None
     document = records.unpack_trace(trace.document)
     return replace(trace, spans=document["spans"], attributes=document["attributes"], document=None)
 
 
 class Shown(NamedTuple):
-    """What a picture shows of a span; times in nanoseconds."""
+    """Span as shown in a retained trace; times in nanoseconds."""
 
     name: str
     stage: str
@@ -84,7 +84,7 @@ class Shown(NamedTuple):
 
 
 class Inbox:
-    """What the store does for a fold, in memory."""
+    """In-memory inbox with the operations of the store."""
 
     def __init__(self, limits: InboxLimits | None = None, keep: SamplingPolicy | None = None) -> None:
         self.limits, self.keep = limits or InboxLimits(), keep or SamplingPolicy(everything=True)
@@ -94,16 +94,16 @@ class Inbox:
         self._numbers = 0
 
     def put(self, spans: Sequence[Span], at: int) -> None:
-        """Receive an export of *spans*, *at* seconds after `NOON`."""
+        """Receive an export of *spans* at *at* seconds after `NOON`."""
         self.put_parcel(Parcel(NOON + at, counted=False, spans=encode_spans(columns(spans))))
 
     def put_parcel(self, parcel: Parcel) -> None:
-        """Keep *parcel* under a number of its own."""
+        """Store *parcel* under a new number."""
         self._numbers += 1
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)
 
     def fold(self, at: int, max_bytes: int | None = None) -> InboxOutcome:
-        """Fold *at* seconds after `NOON`."""
+        """Process the inbox at *at* seconds after `NOON`."""
         ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
         waiting = [parcel for parcel in ordered if not parcel.counted]
         chosen, size = list[Parcel](), 0
@@ -126,11 +126,11 @@ class Inbox:
         return outcome
 
     def rows(self) -> int:
-        """How many rows wait."""
+        """Return the number of waiting rows."""
         return sum(len(decode_rows(parcel.spans)) for parcel in self.parcels.values() if not parcel.counted)
 
     def waiting(self) -> int:
-        """How many parcels wait."""
+        """Return the number of waiting parcels."""
         return sum(not parcel.counted for parcel in self.parcels.values())
 
 
@@ -138,7 +138,7 @@ Counted = dict[tuple[Series, str, str, int], tuple[dict[int, int], int, int]]
 
 
 def counted(points: Iterable[Point]) -> Counted:
-    """Return the buckets, the zeros and the sum (in nanoseconds) of each series, metric, key and 10 s."""
+    """Return buckets, zero count and sum (in nanoseconds) by series, metric, key and 10 s."""
     histograms: dict[Any, Any] = {}
     for point in points:
         key = (point.series, point.metric, point.stage, point.at - point.at % 10)
@@ -150,7 +150,7 @@ def counted(points: Iterable[Point]) -> Counted:
 
 
 class Plain:
-    """Counts *spans* one by one, all of them there."""
+    """Reference implementation that counts complete *spans* one by one."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self.spans = {(span.trace, span.id): span for span in spans}
@@ -184,7 +184,7 @@ class Plain:
         return found
 
     def root_of(self, span: Span) -> Span | None:
-        """The root of the request that *span* is of."""
+        """Return the root span of the request of *span*."""
         root = self._root_above(span)
         top = self._way(span)[-1]
         if root is not None or not top.parent or self._parent(top) is not None:
@@ -199,12 +199,12 @@ class Plain:
         return hosts[0] if len(hosts) == 1 else None
 
     def _above(self, span: Span) -> Span | None:
-        """What *span* hangs on: its parent, or else the root it was found to be of."""
+        """Return the parent of *span*, or the root of its request if there is none."""
         root = self.root_of(span)
         return None if root is span else self._up(span) or root
 
     def own(self, root: Span) -> dict[str, int]:
-        """What the request of *root* spent in each stage."""
+        """Return the time of the request of *root* in each stage."""
         return partition(self._intervals(root), root.start, root.end or 0)
 
     def _intervals(self, root: Span) -> list[Interval]:
@@ -233,7 +233,7 @@ class Plain:
         return found
 
     def shown(self, root: Span) -> list[Shown]:
-        """What the picture of the request of *root* shows, in any order."""
+        """Return the spans in the retained trace of the request of *root*, unordered."""
         found: list[Shown] = []
         for span in (span for span in self.spans.values() if self.root_of(span) is root):
             below = [each for each in self.spans.values() if self._above(each) is span]

@@ -1,4 +1,4 @@
-"""Spans are read as they were written, by this version or the one before; whatever else is there is refused."""
+"""Storage format of spans: readable for this and the previous version, with errors for other data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPANS = columns([
 
 
 def as_before(spans: Spans) -> bytes:
-    """What the first format has of *spans*: streams and labels in one document."""
+    """Return *spans* in the first format: streams and labels in one document."""
 
     def told(label: Label) -> dict[str, Any]:
         return {name: value for name, value in asdict(label).items() if name != "text"}
@@ -47,7 +47,7 @@ def as_before(spans: Spans) -> bytes:
 
 @pytest.mark.parametrize("blob", [encode_spans(SPANS), as_before(SPANS)], ids=["now", "before"])
 def test_what_was_written_is_read(blob: bytes) -> None:
-    """By this version or the one before, of which some may wait yet after an upgrade."""
+    """Spans of this and the previous version are read, because spans may wait during an upgrade."""
     found = decode_spans(blob)
 
     assert found.rows.tolist() == decode_rows(blob).tolist() == SPANS.rows.tolist()
@@ -57,14 +57,14 @@ def test_what_was_written_is_read(blob: bytes) -> None:
 
 
 def test_labels_that_only_seem_equal_are_not() -> None:
-    """To Python, 1 and true are; to who looks at a trace, they are not."""
+    """Labels that are equal in Python, such as 1 and true, stay distinct."""
     assert len({LABELS[1], LABELS[2], Label("1", attributes=(("flag", True),))}) == 2
 
 
 @settings(max_examples=60, deadline=None)
 @given(old=st.booleans(), at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
 def test_damage_is_told_of(old: bool, at: int, byte: bytes, cut: int) -> None:
-    """Bytes that are others, or missing: nothing but a StoreError is raised."""
+    """Changed or missing bytes raise only a StoreError."""
     whole = as_before(SPANS) if old else encode_spans(SPANS)
     blob = bytearray(whole)
     blob[at % len(blob) : at % len(blob) + len(byte)] = byte
@@ -76,6 +76,6 @@ def test_damage_is_told_of(old: bool, at: int, byte: bytes, cut: int) -> None:
 
 
 def test_a_newer_format_is_refused() -> None:
-    """It says what to do."""
+    """A newer format is an error with a fix."""
     with pytest.raises(StoreError, match=r"format 03.*upgrade"):
         decode_spans(b"\x03" + encode_spans(SPANS)[1:])

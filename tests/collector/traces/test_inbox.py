@@ -1,4 +1,4 @@
-"""Whatever way the spans of a request come, it is counted once, and its stages add up to its time."""
+"""Requests from spans: counted once for any order of exports, with stages that add up to the latency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plai
 
 KINDS = ("internal", "internal", "server", "client", "producer")
 STAGES = ("", "forward", "queue", "dependency", "mine")
-# Two tokens: what is between them is whole nanoseconds, so that sums do not depend on the order.
+# With two tokens, times between tokens are whole nanoseconds, so that sums do not depend on order.
 ANSWERS = st.builds(
     StreamMeasurements,
     first_token_ns=st.sampled_from((0, NS // 8, NS)),
@@ -31,7 +31,7 @@ ANSWERS = st.builds(
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[Span]:
-    """Spans of a few traces of two processes: any tree, any times, some without an end, some whose parent never comes."""
+    """Generate spans of a few traces of two processes: any tree and times, some without an end or a parent."""
     spans: list[Span] = []
     for number in range(1, draw(st.integers(1, 14)) + 1):
         kind = draw(st.sampled_from(KINDS))
@@ -65,7 +65,7 @@ def trees(draw: st.DrawFn) -> list[Span]:
 
 
 def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
-    """Cut *spans* into exports in any order, some of which repeat others."""
+    """Split *spans* into exports in any order, with some repetitions."""
     spans = [*spans, *rng.choices(spans, k=rng.randrange(4))]
     rng.shuffle(spans)
     cuts = sorted(rng.randrange(len(spans) + 1) for _ in range(rng.randrange(4)))
@@ -75,7 +75,7 @@ def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
 @settings(max_examples=40, deadline=None)
 @given(spans=trees(), rng=st.randoms(use_true_random=False))
 def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random.Random) -> None:
-    """In any order, over any exports within the time they are waited for, with repetitions and folds in between."""
+    """Any split into exports, within the waiting time and with repetitions, gives the same counts as one export."""
     inbox = Inbox()
     for at, export in zip(sorted(rng.randrange(10) for _ in range(9)), parcels(spans, rng), strict=False):
         inbox.put(export, at)
@@ -87,7 +87,7 @@ def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random
     assert len(inbox.traces) == len(plain.roots)
     for trace in inbox.traces:
         assert sum(trace.stages_ns.values()) == trace.duration_ns
-    # What is sent again much later is recognised, and what never became a request goes in the end.
+    # Late repetitions are detected, and spans without a request are deleted in the end.
     inbox.put(spans, 40)
     inbox.fold(60)
     inbox.fold(2000)
@@ -99,7 +99,7 @@ def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random
 @settings(max_examples=60, deadline=None)
 @given(spans=trees())
 def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
-    """The spans of the request with their times, what is before the first below one, and what was called elsewhere."""
+    """A retained trace has the spans of the request with their times, those before its first child, and calls to others."""
     inbox = Inbox()
     inbox.put(spans, 0)
     inbox.fold(20)
@@ -119,7 +119,7 @@ def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
 
 
 def test_of_very_many_spans_the_longest_are_shown() -> None:
-    """In the order they began."""
+    """Of very many spans the longest are shown, in order of their start."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 0, 10_000, SERVER), *(Span(n, 1, n, n + n % 1100, WORK) for n in range(2, 1102))], 0)
     inbox.fold(20)
@@ -131,7 +131,7 @@ def test_of_very_many_spans_the_longest_are_shown() -> None:
 @settings(max_examples=25, deadline=None)
 @given(spans=trees(), seed=st.integers(0, 2**32))
 def test_spans_that_end_replace_those_that_had_not(spans: list[Span], seed: int) -> None:
-    """A process that tells of a span twice, as it begins and as it ends, is counted by the end."""
+    """A span that is exported at its start and at its end is counted by its end."""
     inbox = Inbox()
     rng = random.Random(seed)
     begun = [replace(span, end=None) for span in spans if rng.random() < 0.5]
@@ -147,17 +147,17 @@ SERVER, WORK = Label("POST", "server", request=True), Label("work", stage="forwa
 
 
 def request(trace: int = 1, end: int = 10) -> list[Span]:
-    """A request with one stage."""
+    """Return a request with one stage."""
     return [Span(1, 0, 1, end, SERVER, trace=trace), Span(2, 1, 2, 5, WORK, trace=trace)]
 
 
 def requests(inbox: Inbox) -> int:
-    """How many were counted."""
+    """Return the number of counted requests."""
     return sum(point.histogram.count for point in inbox.points if point.metric == names.REQUEST_DURATION)
 
 
 def test_a_request_waits_for_what_is_still_on_its_way() -> None:
-    """Nothing is counted before the hold is over; what came by then is in it."""
+    """A request is counted after its waiting time, with the spans that arrived until then."""
     inbox = Inbox()
     root, below = request()
     inbox.put([root], 0)
@@ -171,7 +171,7 @@ def test_a_request_waits_for_what_is_still_on_its_way() -> None:
 
 
 def test_what_comes_late_or_again_changes_nothing() -> None:
-    """A row below a request that was counted, also where its parent never came, and a request that is sent again."""
+    """A late span of a counted request, and a repeated request, change nothing."""
     inbox = Inbox()
     root, below = request()
     inbox.put([root], 0)
@@ -187,7 +187,7 @@ def test_what_comes_late_or_again_changes_nothing() -> None:
 
 
 def test_a_second_request_of_the_trace_is_not_late() -> None:
-    """A service that is called twice within a trace: what is below the second call came before its root."""
+    """In a second request of the same trace, a child that arrives before its root is not late."""
     inbox = Inbox()
     inbox.put(request(), 0)
     inbox.fold(10)
@@ -201,7 +201,7 @@ def test_a_second_request_of_the_trace_is_not_late() -> None:
 
 
 def test_what_never_gets_a_root_is_given_up() -> None:
-    """A row without its root, a root that never ends, and rows that go round in a circle."""
+    """Spans without a root, with a root that never ends, or in a circle are dropped."""
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
     inbox.put([Span(6, 7, 2, 5, WORK), Span(7, 6, 2, 5, WORK), Span(8, 8, 2, 5, WORK)], 0)
@@ -215,7 +215,7 @@ def test_what_never_gets_a_root_is_given_up() -> None:
 
 
 def test_the_oldest_of_too_much_that_waits_for_a_root_is_given_up() -> None:
-    """It would take room for ever; what is younger may still find its root."""
+    """If too many spans wait for a root, the oldest are dropped."""
     inbox = Inbox(InboxLimits(carry_bytes=2 * ROW.itemsize))
     for number in range(2, 6):
         inbox.put([Span(number, 1, 2, 5, WORK)], 60 * number)
@@ -228,7 +228,7 @@ def test_the_oldest_of_too_much_that_waits_for_a_root_is_given_up() -> None:
 
 
 def test_what_is_no_request_by_its_rule_is_not_counted() -> None:
-    """A tree whose top is none, and all below it."""
+    """A tree whose root is no request by its rule is not counted."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 1, 10, Label("loop")), Span(2, 1, 2, 5, WORK)], 0)
 
@@ -237,7 +237,7 @@ def test_what_is_no_request_by_its_rule_is_not_counted() -> None:
 
 
 def test_what_is_above_a_request_is_not_in_it() -> None:
-    """A loop that is none itself: its request neither shows itself as a row of its own, nor ends the head of the loop."""
+    """A loop span above requests is neither shown in them nor ended by them."""
     inbox = Inbox()
     inbox.put([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)], 0)
     inbox.fold(20)
@@ -248,7 +248,7 @@ def test_what_is_above_a_request_is_not_in_it() -> None:
 
 
 def test_a_request_that_an_agent_has_counted_is_not_counted_again() -> None:
-    """Its agent's own spans in the user's trace say so, wherever they are in it."""
+    """A request that an agent counted, as marked on the user's spans, is not counted again."""
     inbox = Inbox()
     inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
     outcome = inbox.fold(20)
@@ -259,7 +259,7 @@ def test_a_request_that_an_agent_has_counted_is_not_counted_again() -> None:
 
 
 def test_a_request_inside_a_request_is_part_of_it_unless_the_process_called_itself() -> None:
-    """A server span directly below one is the same request; one below a client span has come over the wire."""
+    """A server span below another one is the same request; below a client span it is a separate one."""
     inbox = Inbox()
     call = Label("call", "client", stage="dependency")
     inbox.put(
@@ -272,14 +272,14 @@ def test_a_request_inside_a_request_is_part_of_it_unless_the_process_called_itse
 
 @pytest.mark.parametrize("skew", [0, 50 * NS, -50 * NS])
 def test_a_call_is_split_by_durations_whatever_the_clocks_say(skew: int) -> None:
-    """As long as the other process was busy it is a dependency, the rest is network; the picture is moved where it must be."""
+    """A call is split by durations: busy time of the other process is dependency, the rest is network, whatever the clocks."""
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     server = Span(3, 2, 300 + skew, 900 + skew, SERVER, STOCK)
     inbox.put([server], 0)
     inbox.fold(9)
     inbox.put([Span(1, 0, 50, 1200, SERVER), client], 9)
-    # The other request is counted before the calling one is whole.
+    # The other request is counted before the calling one is complete.
     first, second = inbox.fold(10), inbox.fold(20)
     own, other = sorted(inbox.traces, key=lambda trace: trace.series.service)
     (shown,) = [span for span in own.spans if span["attributes"].get("service.name") == "stock"]
@@ -292,7 +292,7 @@ def test_a_call_is_split_by_durations_whatever_the_clocks_say(skew: int) -> None
 
 
 def test_a_call_is_never_split_beyond_its_own_time() -> None:
-    """A server that claims longer than the client waited."""
+    """A call is not split beyond its duration if the server reports a longer one."""
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     inbox.put([Span(1, 0, 50, 1200, SERVER), client, Span(3, 2, 0, 5000, SERVER, STOCK)], 0)
@@ -303,7 +303,7 @@ def test_a_call_is_never_split_beyond_its_own_time() -> None:
 
 
 def test_an_answer_that_came_token_by_token() -> None:
-    """The time to the first token with its stages, the mean of the others, tokens in and out, the longest wait."""
+    """A streaming request has the time to the first token with stages, mean time per token, tokens, and longest stall."""
     inbox = Inbox()
     llm = Label("generate", stage="decode", definition="first_chunk")
     stream = StreamMeasurements(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
@@ -321,7 +321,7 @@ def test_an_answer_that_came_token_by_token() -> None:
 
 
 def test_a_backlog_is_folded_in_pieces() -> None:
-    """More than is looked at, or becomes requests, at once: all of it is counted in the end, nothing twice."""
+    """A backlog larger than one processing is counted completely and once."""
     inbox = Inbox(InboxLimits(due_bytes=3000, carry_bytes=100))
     for trace in range(1, 201):
         inbox.put(request(trace), trace // 100)
@@ -335,7 +335,7 @@ def test_a_backlog_is_folded_in_pieces() -> None:
 
 
 def test_what_is_remembered_has_a_bound() -> None:
-    """Requests that were counted are forgotten when they are old, or too many, the oldest first."""
+    """Counted requests are remembered up to an age and a number, the oldest are dropped first."""
     inbox = Inbox(InboxLimits(remember_bytes=100_000))
     for minute in range(40):
         inbox.put([span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute)
@@ -352,7 +352,7 @@ def test_what_is_remembered_has_a_bound() -> None:
 
 
 def test_a_trace_of_a_hundred_thousand_spans() -> None:
-    """One below the other, side by side, over each other: bounded in what is shown, exact in what is counted."""
+    """For a hundred thousand nested, sequential or parallel spans, counts are exact and the shown spans are limited."""
     inbox = Inbox()
     deep = [Span(number, number - 1, number, 10**6 - number, WORK) for number in range(2, 30_000)]
     wide = [Span(30_000 + number, 1, number, number + 50, WORK) for number in range(70_000)]
@@ -366,7 +366,7 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
 
 
 def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
-    """It stays for a newer version to read, and goes when it is old."""
+    """A parcel that cannot be read stays for a newer version and is deleted when it is old."""
     inbox = Inbox()
     for spans in (
         b"",
@@ -387,10 +387,10 @@ def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
 @settings(max_examples=30, deadline=None)
 @given(raw=st.binary(min_size=ROW.itemsize, max_size=ROW.itemsize * 12), small=st.booleans())
 def test_garbage_never_raises(raw: bytes, small: bool) -> None:
-    """Rows of any bits: what is counted adds up, and all of it leaves in the end."""
+    """For rows of any bits no exception is raised, counts add up, and all rows leave the inbox."""
     rows = np.frombuffer(raw[: len(raw) // ROW.itemsize * ROW.itemsize], ROW).copy()
     if small:
-        # So that they meet: the same few traces, ids and times.
+        # A few traces, ids and times, so that rows refer to each other.
         for name in ("trace_high", "trace_low", "span", "parent"):
             rows[name] %= 3
         for name in ("start", "end"):
@@ -408,7 +408,7 @@ def test_garbage_never_raises(raw: bytes, small: bool) -> None:
 
 
 def test_the_tail_is_kept_and_a_few_others() -> None:
-    """Of each series and fold: failed ones, the slowest, a share by chance; by default nowhere near all."""
+    """Failed requests, the slowest, and a random share are retained for each series; by default not nearly all."""
     inbox = Inbox(keep=SamplingPolicy(errors=3, slow=2, uniform=1))
     failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
     inbox.put([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0)
@@ -421,7 +421,7 @@ def test_the_tail_is_kept_and_a_few_others() -> None:
 
 
 def test_what_is_of_no_trace_that_is_due_is_not_read_any_further(caplog: pytest.LogCaptureFixture) -> None:
-    """It is looked at in every fold, so that it must cost next to nothing: only when it is due one sees that it is damaged."""
+    """Rows of traces that are not due are only skimmed, because each processing reads them; damage is detected later."""
     inbox = Inbox()
     inbox.put(request(1), 0)
     rows = columns(request(2)).rows.tobytes()

@@ -1,4 +1,4 @@
-"""Many requests are split at once as `partition` splits each."""
+"""Self time of many requests computed together equals `partition` of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stagelens.core.partition import partition
 from stagelens.core.request_histograms import dominant_stage
 
 STAGES = ["forward", "queue", "mine", "overhead"]
-# Request, parent among those before, stage, start, length: small numbers, so that ends meet.
+# Request, parent among the previous rows, stage, start, length: small numbers, so that bounds coincide.
 interval = st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 2), st.integers(-2, 12), st.integers(0, 8))
 
 
@@ -22,7 +22,7 @@ interval = st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 2), s
     far=st.sampled_from((1, 2**41)),
 )
 def test_each_request_is_split_as_partition_does(found: list[tuple[int, ...]], own: list[int], far: int) -> None:
-    """Nested or not, within the request or not, of the same times or none: the same stages, to the nanosecond."""
+    """For any nesting, overlap and equal times, the stages are equal to the nanosecond."""
     t0, t1 = 5 * far, 15 * far
     rows = [(request, t0, t1, stage, request) for request, stage in enumerate(own)]
     for request, parent, stage, start, length in found:

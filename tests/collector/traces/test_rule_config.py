@@ -1,4 +1,4 @@
-"""The section `rules:` of the collector's file: what is read, and what is said about what is wrong with it."""
+"""Section `rules:` of the collector's file: parsing, errors and warnings."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from stagelens.core.settings.yaml_config import Document, parse
 
 
 def read(text: str) -> tuple[tuple[Rule, ...], Document]:
-    """Read a section, and what is wrong with it."""
+    """Parse a section, and return it with its problems."""
     document = parse(text)
-    # As if it stood in the collector's file, below `rules:`.
+    # With the path of the section `rules:` in the collector's file.
     document.lines = {("rules", *place): line for place, line in document.lines.items()}
     return rule_config.read_rules(document, ("rules",), document.value), document
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with a section, each with its line."""
+    """Return the problems of a section, each with its line."""
     return [f"{problem.line}: {problem.text}" for problem in read(text)[1].problems]
 
 
 def one(rule: str) -> str:
-    """A section with one rule that is right, and with *rule*."""
+    """Return a section with one valid rule and *rule*."""
     return f"spans:\n  - name: ours\n    when: {{span: rerank}}\n    {rule}\n"
 
 
 def test_a_rule_says_what_spans_are() -> None:
-    """Every key there is."""
+    """A rule with every key is parsed."""
     text = """
 stages: [rerank]
 spans:
@@ -160,14 +160,14 @@ spans:
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_its_cure(text: str, problem: str) -> None:
-    """Whatever it is, and only that."""
+    """Each error has its line and fix, and there is no other one."""
     (found,) = problems(text)
 
     assert found.startswith(problem)
 
 
 def test_all_mistakes_are_found_at_once() -> None:
-    """Nobody mends a file line by line."""
+    """All errors are reported together."""
     text = "spans:\n  - name: a\n    when: {span: b}\n    stage: quue\n    request: 3\n    sho: [c]\n"
 
     assert [problem.split(":")[0] for problem in problems(text)] == ["4", "5", "6"]
@@ -184,7 +184,7 @@ def test_all_mistakes_are_found_at_once() -> None:
     ],
 )
 def test_a_rule_that_never_holds_is_warned_of(first: str, second: str) -> None:
-    """The one above takes all its spans."""
+    """A rule whose spans all match an earlier rule gets a warning."""
     text = f"spans:\n  - name: wide\n    when: {first}\n  - name: narrow\n    when: {second}\n"
     document = read(text)[1]
 
@@ -208,14 +208,14 @@ def test_a_rule_that_never_holds_is_warned_of(first: str, second: str) -> None:
     ],
 )
 def test_a_rule_that_may_hold_is_not(first: str, second: str) -> None:
-    """Some spans pass by the one above."""
+    """A rule that some spans can reach gets no warning."""
     text = f"spans:\n  - name: first\n    when: {first}\n  - name: second\n    when: {second}\n"
 
     assert read(text)[1].warnings == []
 
 
 def test_what_looks_like_a_set_is_warned_of() -> None:
-    """It is read as it is written."""
+    """A value that looks like a set gets a warning and is parsed literally."""
     (rule,), document = read('spans:\n  - {name: a, when: {span: "job [0-9]"}}')
     (warning,) = document.warnings
 

@@ -1,4 +1,4 @@
-"""What spans are by the built-in rules: one file of them for each convention, written from its documented names."""
+"""Built-in rules: one test file per convention, with its documented names."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ RULES = RuleSet(built_in())
 
 
 def written(case: dict[str, Any]) -> dict[str, Any]:
-    """The span of *case*."""
+    """Return the span of *case*."""
     fields = {key: value for key, value in case.items() if key != "expect"}
     return span(**fields)
 
 
 def label(spans: Spans, row: int = 0) -> Label:
-    """The label of a row."""
+    """Return the label of a row."""
     return spans.labels[spans.rows["label"][row]]
 
 
 def rule_of(scope: str, case: dict[str, Any]) -> str:
-    """The name of the rule that holds for the span of *case*."""
+    """Return the name of the rule that matches the span of *case*."""
     facts = SpanFacts(scope, case["name"], case["kind"], case.get("values", {}), {}, not case.get("parent"))
     return RULES.find(facts).name
 
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
 def test_a_span_is_what_its_convention_says(scope: str, case: dict[str, Any]) -> None:
-    """Its stage, whether it is a request, whose, and what it tells of itself."""
+    """A span has the stage, request, service and attributes of its convention."""
     expected = case["expect"]
     spans = read(export(written(case), scope=scope))
     found = label(spans)
@@ -74,21 +74,21 @@ def test_a_span_is_what_its_convention_says(scope: str, case: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
 def test_nothing_that_people_wrote_is_kept(scope: str, case: dict[str, Any]) -> None:
-    """Prompts, queries and addresses are in the spans of the files, each with the word secret."""
+    """Prompts, queries and addresses, which contain the word secret in the files, are not stored."""
     spans = read(export(written(case), scope=scope))
 
     assert "secret" not in repr((spans.labels, spans.sources))
 
 
 def test_every_built_in_rule_has_a_span() -> None:
-    """A rule that no file shows would be written from hearsay."""
+    """Every built-in rule matches a span of the test files."""
     shown = {case["expect"].get("rule") for _, _, case in SPANS}
 
     assert {rule.name for rule in built_in()} - shown == set()
 
 
 def test_every_built_in_rule_says_where_it_is_from_and_uses_stages_of_the_list() -> None:
-    """The stages are those that charts know."""
+    """Every built-in rule names its source and uses known stages."""
     used = {stage for rule in built_in() for stage in (rule.stage, rule.head, *(part.stage for part in rule.parts))}
 
     assert used - {""} <= stages.BY_KEY.keys() - {stages.OVERHEAD}
@@ -98,7 +98,7 @@ def test_every_built_in_rule_says_where_it_is_from_and_uses_stages_of_the_list()
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parent", [0, 9])
 def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
-    """Servers and consumers are requests, and so is a span without a parent; calls are none, wherever they stand."""
+    """Without a rule, server and consumer spans and spans without a parent are requests; client spans are not."""
     found = label(read(export(span(kind=kind, parent=parent))))
 
     assert found.request is (kind in {"server", "consumer"} or (kind == "internal" and not parent))
@@ -106,7 +106,7 @@ def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
 
 
 def test_the_users_rules_come_first() -> None:
-    """And the first of them that holds."""
+    """Custom rules have priority, and the first match decides."""
     own = (
         Rule("one route", (SpanCondition(attributes=(("http.route", ("/slow/*",)),)),), stage="load", request=False),
         Rule("all of HTTP", (SpanCondition(kinds=("server",)),), stage="queue"),
@@ -134,14 +134,14 @@ def test_the_users_rules_come_first() -> None:
     ],
 )
 def test_texts_of_conditions(condition: tuple[str, ...], value: str | float | bool, holds: bool) -> None:
-    """Stars and question marks stand for anything, all else for itself; numbers and truth values as they are written."""
+    """Asterisks and question marks are wildcards; numbers and booleans are compared as written."""
     facts = SpanFacts("", "", "internal", {"key": value}, {}, root=False)
 
     assert SpanCondition(attributes=(("key", condition),)).matches(facts) is holds
 
 
 def test_a_rule_may_go_by_the_process() -> None:
-    """One service names its spans in its own way."""
+    """A condition on the service applies a rule to one process."""
     own = (Rule("shop", (SpanCondition(spans=("run",), resource=(("service.name", ("shop*",)),)),), stage="forward"),)
 
     assert label(read(export(span("run"), resource={"service.name": "shop-eu"}), own)).stage == "forward"
@@ -149,7 +149,7 @@ def test_a_rule_may_go_by_the_process() -> None:
 
 
 def test_a_name_may_be_made_of_attributes() -> None:
-    """Where one is missing the span keeps its own name."""
+    """A name template with a missing attribute leaves the span's name."""
     own = (
         Rule(
             "job",
@@ -170,14 +170,14 @@ def test_a_name_may_be_made_of_attributes() -> None:
 
 
 def test_what_our_agent_counts_is_marked() -> None:
-    """By the attribute that the agent sets on the user's own span, if it is true."""
+    """A span is marked as counted if the agent's attribute on it is true."""
     for value, flag in ((True, Flag.COUNTED), (False, 0), ("true", 0), (1, 0)):
         assert read(export(span(kind="server", values={names.COUNTED: value}))).rows["flags"][0] == flag
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
 def test_both_encodings_of_a_convention_say_the_same(file: Path) -> None:
-    """Down to the last byte that is stored."""
+    """Both encodings of a convention give the same stored bytes."""
     content = json.loads(file.read_text(encoding="utf-8"))
     body = export(*map(written, content["spans"]), scope=content["scope"])
     reader = SpanReader()

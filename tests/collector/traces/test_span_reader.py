@@ -1,4 +1,4 @@
-"""Exports of any program's spans: what is read of them, what is refused, and that nothing of it hurts the collector."""
+"""Reader of span exports: accepted and refused spans, and limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stagelens.core.errors import WireError
 from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, export, read, span
 
 READER = SpanReader()
-# Attributes that rules look at, and others; texts and numbers that mean something to them, and others.
+# Attributes that rules read, and others; values with a meaning for them, and others.
 KEYS = (
     "gen_ai.operation.name",
     "gen_ai.request.model",
@@ -101,7 +101,7 @@ def requests(draw: st.DrawFn) -> ExportTraceServiceRequest:
 
 
 def as_json(request: ExportTraceServiceRequest) -> bytes:
-    """Protobuf's own JSON mapping, with what OTLP does differently."""
+    """Return protobuf's JSON mapping with the differences of OTLP."""
     root = MessageToDict(request, use_integers_for_enums=True)
     for resource in root.get("resourceSpans", []):
         for scope in resource.get("scopeSpans", []):
@@ -112,14 +112,14 @@ def as_json(request: ExportTraceServiceRequest) -> bytes:
 
 
 def same(one: Spans, other: Spans) -> bool:
-    """Whether both say the same, down to the last byte that is stored."""
+    """Return whether both results are equal, including the stored bytes."""
     return encode_spans(one) == encode_spans(other)
 
 
 @settings(deadline=None, max_examples=50)
 @given(requests())
 def test_both_encodings_say_the_same(request: ExportTraceServiceRequest) -> None:
-    """Whatever an export says, and whatever is wrong with it."""
+    """For any export, valid or invalid, both encodings give the same result."""
     told = IngestResult(), IngestResult()
     binary, kept = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, told[0])
     text, kept_too = READER.read(JSON, as_json(request), ALWAYS, told[1])
@@ -134,7 +134,7 @@ def test_both_encodings_say_the_same(request: ExportTraceServiceRequest) -> None
 def test_garbage_is_a_wire_error_or_an_export(
     request: ExportTraceServiceRequest, rng: random.Random, as_text: bool
 ) -> None:
-    """Bytes flipped, cut out and doubled: nothing else is raised, and what comes of it can be stored."""
+    """Bytes changed, removed or duplicated give a WireError or an export that can be stored."""
     body = bytearray(as_json(request) if as_text else request.SerializeToString())
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(body) + 1)
@@ -156,7 +156,7 @@ def test_garbage_is_a_wire_error_or_an_export(
 @settings(deadline=None, max_examples=30)
 @given(requests())
 def test_rows_stay_within_what_they_count_into(request: ExportTraceServiceRequest) -> None:
-    """Labels, sources and streams are there, derived rows have their spans, and every row has its ids and a time."""
+    """Indices of rows are within their tables, and every row has ids and a time."""
     spans, _ = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, IngestResult())
     rows = spans.rows
     own = {int(row["span"]) for row in rows if not row["flags"] & Flag.DERIVED}
@@ -172,7 +172,7 @@ def test_rows_stay_within_what_they_count_into(request: ExportTraceServiceReques
 
 
 def test_a_span_is_a_row() -> None:
-    """Its ids, times and process."""
+    """A span becomes a row with ids, times and process."""
     resource = {
         "service.name": "shop",
         "service.version": "1.2",
@@ -197,13 +197,13 @@ def test_a_span_is_a_row() -> None:
     ],
 )
 def test_processes_are_told_apart_by_what_they_say(resource: dict[str, Any], source: SpanSource) -> None:
-    """Names before 1.27 of the conventions, and what stands in for an instance id."""
+    """Processes are identified by their attributes, including those before version 1.27 of the conventions."""
     assert read(export(span(), resource=resource)).sources == [source]
 
 
 @pytest.mark.parametrize("media_type", [JSON, PROTOBUF])
 def test_who_is_let_in_for_an_environment_is_in_it(media_type: str) -> None:
-    """Whatever its processes claim; their kept traces, too."""
+    """The environment of a token applies to spans and retained traces, whatever their resource."""
     body = export(span(), resource={"deployment.environment.name": "prod"})
     body["resourceSpans"] += export(span(), scope=names.SCOPE)["resourceSpans"]
     sent = as_protobuf(body) if media_type == PROTOBUF else json.dumps(body).encode()
@@ -227,7 +227,7 @@ def test_who_is_let_in_for_an_environment_is_in_it(media_type: str) -> None:
     ],
 )
 def test_a_span_that_cannot_be_is_refused_and_no_other(fields: dict[str, str], reason: Reason, message: str) -> None:
-    """With the reason, and where it was."""
+    """An invalid span is refused with reason and position, and other spans are accepted."""
     window = TimeWindow(NOON_NS // 10**9 - 100, NOON_NS // 10**9 + 100)
     body = export(span(id=1), span(id=2) | fields, span(id=3) | fields, span(id=4))
     tally = IngestResult()
@@ -241,7 +241,7 @@ def test_a_span_that_cannot_be_is_refused_and_no_other(fields: dict[str, str], r
 
 
 def test_streams_and_intervals_stay_with_their_spans_when_others_are_refused() -> None:
-    """They are told apart by the number of their row."""
+    """Streams and intervals stay with their rows when other rows are refused."""
     values = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.02}
     spans = read(export(span(id=1) | {"traceId": ""}, span("chat", id=2, values=values)))
 
@@ -252,7 +252,7 @@ def test_streams_and_intervals_stay_with_their_spans_when_others_are_refused() -
 
 
 def test_a_span_that_has_not_ended_tells_nothing_yet() -> None:
-    """It is kept: its end may come later."""
+    """A span without an end is stored, because its end may arrive later."""
     values = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.02}
     spans = read(export(span("chat", end_ms=None, values=values)))
 
@@ -262,7 +262,7 @@ def test_a_span_that_has_not_ended_tells_nothing_yet() -> None:
 
 @pytest.mark.parametrize("walked", [0, 10**9])
 def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its spans are parsed a few at a time, or one by one where they are large."""
+    """The spans of a large body are parsed in groups, large ones singly, with the same result."""
     body = as_protobuf(export(*(span(id=number, values={"other": "x" * number}) for number in range(1, 50))))
     small = READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans
     monkeypatch.setattr(span_reader, "SMALL_BYTES", 10)
@@ -288,13 +288,13 @@ def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.
     ],
 )
 def test_countless_messages_are_too_large(body: bytes) -> None:
-    """Two bytes each on the wire, refused before they become objects of ours."""
+    """A body of many empty messages is refused before objects are created."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
 
 def test_countless_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would be stored with the export; the first of them are."""
+    """Different kinds of spans beyond a limit are refused, because each is stored with the export."""
     monkeypatch.setattr(span_validation, "MAX_LABELS", 3)
     tally = IngestResult()
     spans = read(export(*(span(f"job {number}", id=number) for number in range(1, 9))), tally=tally)
@@ -304,7 +304,7 @@ def test_countless_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many kinds of attributes and spans there are."""
+    """The cache is limited and does not change results, for any number of attributes and kinds of spans."""
     bodies = [
         as_protobuf(
             export(
@@ -329,7 +329,7 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.M
 
 
 def test_other_rules_hold_from_the_next_export_on() -> None:
-    """What spans were by the old ones is forgotten."""
+    """After a change of rules, the next export uses the new rules."""
     rules: list[tuple[Rule, ...] | None] = [None]
     reader = SpanReader(lambda: rules[0])
     body = as_protobuf(export(span("ours")))
@@ -341,7 +341,7 @@ def test_other_rules_hold_from_the_next_export_on() -> None:
 
 
 def test_attributes_that_no_rule_shows_are_not_stored() -> None:
-    """Nor are the texts of errors and events."""
+    """Attributes that no rule shows, and texts of errors and events, are not stored."""
     body = export(
         span(
             kind="server",
@@ -357,7 +357,7 @@ def test_attributes_that_no_rule_shows_are_not_stored() -> None:
 
 
 def test_an_empty_export_is_nothing() -> None:
-    """No rows, and nothing to complain about."""
+    """An empty export has no rows and no errors."""
     for media_type, body in ((JSON, b"{}"), (PROTOBUF, b"")):
         tally = IngestResult()
         spans, kept = READER.read(media_type, body, ALWAYS, tally)
@@ -367,7 +367,7 @@ def test_an_empty_export_is_nothing() -> None:
 
 
 def test_enumerations_may_be_spelt_out() -> None:
-    """As protobuf's own JSON mapping does, and some senders."""
+    """Enumerations may be names, as in protobuf's JSON mapping."""
     spans = read(export(span() | {"kind": "SPAN_KIND_SERVER", "status": {"code": "STATUS_CODE_ERROR"}}))
 
     assert (spans.labels[0].kind, spans.rows["flags"].tolist()) == ("server", [Flag.ERROR])
@@ -375,7 +375,7 @@ def test_enumerations_may_be_spelt_out() -> None:
 
 
 def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A span is of the same kind whatever it has besides, in whatever order; and too many such names do no harm."""
+    """New attribute names in any order do not change the kind of a span, and the cache of names is limited."""
     monkeypatch.setattr(rules_module, "MAX_SHAPES_BYTES", 20 * 900)
     held = rules_module.RuleCache(RuleSet(built_in()))
     every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]
@@ -383,7 +383,7 @@ def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytes
     body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(every, start=1))))
     found, _ = span_reader.decode_protobuf(body, held, None)
 
-    # What is remembered of kinds of spans goes by the shapes, which are forgotten once at most.
+    # The cache of kinds is keyed by shapes, which are dropped at most once.
     assert len({id(meaning) for meaning in found.meanings}) <= 2
     assert len({meaning.label for meaning in found.meanings}) == 1
     assert 0 < len(held.shapes) <= 25

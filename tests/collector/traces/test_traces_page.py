@@ -1,4 +1,4 @@
-"""docs/traces.md says what the rules say."""
+"""Consistency of docs/traces.md and the built-in rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="ut
 
 
 def row(rule: Rule) -> str:
-    """The line of *rule* in the table."""
+    """Return the table row of *rule*."""
     spans = "; ".join(dict.fromkeys(_spans(when) for when in rule.when))
     told = [part.stage for part in rule.parts]
     stages = [*([f"until its first child: {rule.head}"] if rule.head else []), *dict.fromkeys(told)]
@@ -39,14 +39,14 @@ def _quoted(texts: Iterable[str]) -> str:
 
 
 def test_the_table_has_every_built_in_rule() -> None:
-    """As it is, in the order they are tried."""
+    """The table has every built-in rule in order of priority."""
     table = "\n".join(row(rule) for rule in rule_config.built_in())
 
     assert table in PAGE, f"put this table into docs/traces.md:\n{table}"
 
 
 def test_the_example_is_right() -> None:
-    """What people copy must be read without a complaint."""
+    """The example on the page is valid."""
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     document = parse(example)
     rules = rule_config.read_rules(document, ("rules",), document.value["rules"])
@@ -56,7 +56,7 @@ def test_the_example_is_right() -> None:
 
 
 def test_every_key_of_a_rule_is_on_the_page() -> None:
-    """Read from what the reader takes."""
+    """Every key of a rule is on the page."""
     document = Document({})
     RuleReader(document, (), {"name": "a", "?": 1}, ()).rule()
     (known,) = [problem.text for problem in document.problems if "known are" in problem.text]
