@@ -52,7 +52,7 @@ def regression_change(shift: LatencyRegression) -> str:
 
 
 def regression_basis(shift: LatencyRegression) -> str:
-    """Return the two groups of requests whose stages are compared, for a latency regression."""
+    """Return text that names the two groups of requests whose stages are compared, for a latency regression."""
     if shift.against:
         return f"a request against one of version {shift.against}, on average"
     which = "a request" if shift.at == "mean" else "a request of the slowest 5 %"
@@ -265,7 +265,7 @@ def impact_text(finding: Finding) -> str:
 
 
 def worst_impact(finding: Finding, peak: float) -> str:
-    """Return the worst impact in a few words; *peak* is the largest `Finding.size` so far."""
+    """Return the worst impact as a short text; *peak* is the largest `Finding.size` so far."""
     if finding.absence is not None:
         return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
     if finding.burn is not None:
@@ -274,7 +274,7 @@ def worst_impact(finding: Finding, peak: float) -> str:
 
 
 def comparison_basis(finding: Finding) -> str:
-    """Return the two groups of requests whose stages are compared."""
+    """Return text that names the two groups of requests whose stages are compared."""
     if finding.shift is not None:
         return regression_basis(finding.shift)
     return "a bad request against a good one, on average"

@@ -118,7 +118,7 @@ def mark_sent(
         claimed: The leased row.
         now: Current time. [Unix seconds]
         reference: Reference returned by the channel.
-        refresh: Repetition of messages that the receiver needs; None for no repetition.
+        refresh: Interval for repeating the message; None if the receiver needs no repetition.
     """
     at = {} if claimed.reminder else {"changed_at": now}
     again_at = _reminder_at(claimed, now, refresh) if refresh else 0.0

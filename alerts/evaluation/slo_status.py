@@ -54,7 +54,7 @@ class Measurement:
         firing: Tiers that fire, pages first.
         budget: Remaining error budget.
         work: Maintenance window in progress; None for none.
-        stale_since: Time at which the collector stopped to write data; None while it works.
+        stale_since: Time at which the collector stopped writing data; None while it works.
     """
 
     slo: Slo

@@ -42,7 +42,7 @@ class IncidentRecord:
         acked_by: Person who acknowledged or accepted the incident.
         muted: Reason for muting; empty if the incident is notified.
         heard: Last event that was sent to channels: none, the opening, or the end.
-        story: Id of the first incident of its group, which may be the incident's id.
+        story: Id of the first incident of its group; equal to *id* for that incident.
     """
 
     id: str

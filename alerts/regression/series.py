@@ -135,7 +135,7 @@ class WatchedSeries:
 
     @property
     def lately(self) -> TailCounts | None:
-        """Counts of the last hours, limited to minutes after the last reset of the alarm state."""
+        """Counts of the last hours, without minutes before the last reset of the alarm state."""
         return None if self.recent is None else self.recent.last(self.progress.at - self.progress.since)
 
     def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:

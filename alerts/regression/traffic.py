@@ -70,7 +70,7 @@ def on_common_mix(
         quantile: Quantile. [0..1]
 
     Returns:
-        Before and after; None if no group has requests on both sides. [seconds]
+        The quantile before and after; None if no group has requests on both sides. [seconds]
     """
     common = [group for group in before if before[group].count and group in after and after[group].count]
     if not common:

@@ -52,7 +52,7 @@ class AlertProcesses:
     """Starts and kills sender processes.
 
     Args:
-        quiet: Whether what they log is thrown away.
+        quiet: Whether the log output of the processes is discarded.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:

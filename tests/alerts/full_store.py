@@ -179,7 +179,7 @@ def _words(answer: object) -> str:
 
 
 def write_down(folder: Path) -> None:
-    """Write a store as SQL statements and its results into *folder*, with the running version."""
+    """Write a store as SQL statements, and its results as JSON, into *folder*."""
     with TemporaryDirectory() as scratch:
         file = Path(scratch) / "stagelens.db"
         store = Store.open(f"sqlite:///{file}", clock=clock)

@@ -115,7 +115,7 @@ def test_a_process_tells_of_itself_while_it_is_asked_nothing(
         own = {(each, f"{socket.gethostname()}:{process.pid}") for each in expected}
         ask(1)
         until(lambda: own <= told())
-        # A second export was due in this time.
+        # At least one more export was due by then.
         ask(2)
         process.communicate()
 

@@ -43,7 +43,7 @@ def spans(now_ns: int) -> dict[str, Any]:
 def folding(
     store: Store, health: Health, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None
 ) -> SpanFolder:
-    """The background tasks, not started."""
+    """Background thread, not started."""
     return SpanFolder(
         store,
         interval_seconds=60,
@@ -127,7 +127,7 @@ def test_room_is_free_again_while_a_backlog_is_folded(
 
 
 def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed processing is reported and repeated, and succeeds when the store works."""
+    """An error of the processing is reported, and the processing is repeated until the store works."""
     health = Health()
     thread = folding(store, health)
 

@@ -91,7 +91,7 @@ def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, st
 
 
 def test_what_a_collector_tells_at_first_can_be_read(served: Any) -> None:
-    """Before the first request there is no histogram, and the exposition is valid."""
+    """The exposition is valid before the first request, when it has no histograms."""
     families = list(text_string_to_metric_families(served.client.get("/metrics").text))
 
     assert {each.name for each in families}.isdisjoint(each.name for each in FAMILIES)

@@ -97,7 +97,7 @@ def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scr
 
 
 def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
-    """After a restart, counts continue as after a counter reset."""
+    """A restart of the collector is a counter reset for Prometheus, and later requests are added."""
 
     def post(served: Any, name: str, *durations: float) -> None:
         served.post("/v1/metrics", bodies.metrics(bodies.point(durations)), x_stagelens_batch=name)

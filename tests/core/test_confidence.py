@@ -73,7 +73,7 @@ def test_values_of_no_length_have_an_interval_of_none() -> None:
 @given(st.integers(1, 5000), st.floats(0.01, 0.999))
 @settings(deadline=None)
 def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(count: int, quantile: float) -> None:
-    """The ranks reach the confidence by the binomial distribution, and no closer ranks do; scipy is the reference."""
+    """The ranks are the closest ones that reach the confidence by the exact binomial distribution of scipy."""
     from scipy.stats import binom  # noqa: PLC0415 - installed only for the second tier of tests
 
     if count * quantile * (1 - quantile) > 1000:

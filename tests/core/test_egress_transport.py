@@ -92,7 +92,7 @@ def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pyte
         return real(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", no_names)
-    # httpx changes nothing about leading zeros.
+    # The httpx client does not change leading zeros.
     with pytest.raises(
         (EgressDeniedError, httpx.InvalidURL), match=r"STAGELENS_MAY_CALL lists allowed addresses|Invalid IPv4 address"
     ):

@@ -149,7 +149,7 @@ def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., S
 
 
 def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
-    """A failed processing changes nothing, and any collector can repeat it."""
+    """After an error during processing nothing has changed, and any collector can process the same spans."""
     one = own_points_site()
     one.store.write([Batch("a", spans=b"7")])
 

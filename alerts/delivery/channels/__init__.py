@@ -54,7 +54,10 @@ class ChannelEntry:
 def read_channel(
     document: Document, place: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> ChannelEntry | None:
-    """Parse one channel entry and add its errors to the document's problems; `Secrets` describes *held*."""
+    """Parse one channel entry, and add its errors to the document's problems.
+
+    The argument *held* contains earlier secrets of files, as in `Secrets`.
+    """
     fields = Fields(document, place, item, example="kind: slack")
     if fields.broken:
         return None

@@ -84,7 +84,7 @@ def test_another_body_or_signature_is_not_genuine(body: bytes, other: bytes, sig
 
 
 def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
-    """Clicks on the buttons for acknowledging and silencing are parsed; links cause no action."""
+    """Clicks on the buttons for acknowledging and silencing become actions; clicks on links do not."""
     blocks = slack_blocks.incident_blocks(message, buttons=True)
     elements = next(block["elements"] for block in blocks if block["type"] == "actions")
     asked = [parse_slack_action(pressed(element)) for element in elements]

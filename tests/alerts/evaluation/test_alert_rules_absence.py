@@ -1,4 +1,4 @@
-"""Missing traffic: services whose requests stop are never healthy, and are notified if requests are usual at that time."""
+"""Missing traffic: an incident opens if a service receives no requests at a time when requests are usual."""
 
 from __future__ import annotations
 

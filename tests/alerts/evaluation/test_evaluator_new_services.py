@@ -48,7 +48,7 @@ def test_the_cold_start_of_a_new_service_pages_nobody(traffic: Traffic, evaluato
 def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
     traffic: Traffic, evaluator: Evaluator, now: datetime, every: timedelta, after: timedelta
 ) -> None:
-    """A total outage from the first request sends a page: after five failures, or after two within five minutes."""
+    """A total outage from the first request sends a page after five failures, or at low traffic after two."""
     for number in range(4 if every > MINUTE else 30):
         traffic(now + number * every, timedelta(seconds=10), {}, errors=1)
 

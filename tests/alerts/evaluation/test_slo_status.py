@@ -1,4 +1,4 @@
-"""State of an SLO: derived from its numbers, the collector and maintenance windows."""
+"""State of an SLO, which follows from its numbers, the collector and maintenance windows."""
 
 from __future__ import annotations
 

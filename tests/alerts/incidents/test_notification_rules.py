@@ -210,7 +210,7 @@ def test_environments_are_stories_of_their_own(world: Simulation) -> None:
 
 
 def test_a_silenced_incident_takes_no_other_with_it(world: Simulation) -> None:
-    """A silenced incident mutes no grouped incidents, because they would not be notified at all."""
+    """Incidents are not grouped with a silenced incident, because then they would not be notified."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({"shop/p": "page", "shop/q": "page"}, ["shop/p"]) == [("shop/q", "opened", True)]

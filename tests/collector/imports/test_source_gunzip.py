@@ -26,7 +26,7 @@ def test_what_was_compressed_comes_out_however_it_is_asked_for(members: list[byt
 
 @given(st.binary(min_size=1, max_size=2000), st.data())
 def test_what_is_cut_off_is_the_beginning_and_says_so(data: bytes, draw: st.DataObject) -> None:
-    """A file truncated at any byte gives its beginning and an error."""
+    """Reading a truncated gzip file returns the data before the truncation and reports an error."""
     whole = gzip.compress(data)
     raw = TolerantGunzip(io.BytesIO(whole[: draw.draw(st.integers(0, len(whole) - 1))]))
 

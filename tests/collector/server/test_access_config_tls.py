@@ -33,7 +33,7 @@ def put(source: Pem, files: ServerTlsFiles) -> None:
     """Replace the certificate and key of the server."""
     for new, place in ((source.certificate, files.certificate), (source.key, files.key)):
         shutil.copyfile(new, place)
-        # Wait for the next tick of the file system's clock, because two changes within one look like one.
+        # Change the modification time, because two changes within one tick of the file system's clock look like one.
         os.utime(place, ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns + 1))
 
 
@@ -187,7 +187,7 @@ def test_files_that_cannot_be_used_stop_the_start(
 def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
     authority: Authorities, files: ServerTlsFiles, tmp_path: Path
 ) -> None:
-    """An encrypted key prevents the start, instead of a prompt for its password."""
+    """An encrypted private key prevents the start, and the server does not prompt for a password."""
     import subprocess  # noqa: PLC0415 - used here only
 
     key = authority("servers").sign("locked").key

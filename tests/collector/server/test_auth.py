@@ -163,7 +163,7 @@ def test_a_token_that_is_taken_out_no_longer_counts() -> None:
 
 
 def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
-    """The rate limit of one client does not affect others, and a refusal has a delay and costs nothing."""
+    """The rate limit of one client does not affect others; a refused request contains a retry delay and is not charged."""
     now = [0.0]
     limited = Access(tokens=(token(SECRET, limits=RateLimits(requests_per_second=0.5)), token(OTHER, "team-b")))
     asking = gate(limited, clock=lambda: now[0])

@@ -173,7 +173,7 @@ def test_the_server_adds_up_as_numpy_does(
     width: int | None,
     route: str | None,
 ) -> None:
-    """Sums on the server equal those of numpy bit for bit, at mixed scales and over several writes; the values are exact."""
+    """Sums on the server equal those of numpy bit for bit, at mixed scales and over several writes."""
     service = f"service-{next(_services)}"
     for place, points in enumerate(batches):
         named = [

@@ -153,7 +153,7 @@ def test_a_writer_that_will_not_let_go_is_named(postgresql_site: Callable[..., S
 
 
 def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..., Site]) -> None:
-    """After deleting traces, the table is rewritten to free its disk space, so that the size budget is not exceeded again."""
+    """After traces are deleted, the table is rewritten once, which frees their disk space."""
     one = postgresql_site()
     spans = [{"name": Random(7).randbytes(500).hex()}]
     traces = [

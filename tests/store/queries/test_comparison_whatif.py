@@ -74,7 +74,7 @@ def test_it_is_the_order_statistic_of_moved_requests(made: LatencyGroups, floor:
 
 @given(made=groups(), data=st.data(), usual=st.floats(0, 1e3))
 def test_what_a_bucket_spends_is_only_divided(made: LatencyGroups, data: st.DataObject, usual: float) -> None:
-    """The stage time of a bucket is divided by dominant stage, no request exceeds its latency, and the sum is unchanged."""
+    """The stage time of a bucket is split into two parts with an unchanged sum, neither of which exceeds the latency."""
     dominated = np.array([data.draw(st.integers(0, int(n))) for n in made.requests])
     others = made.requests - dominated
     in_others, in_dominated = split_stage_time(made.spent, made.latency, made.requests, dominated, usual)
@@ -103,7 +103,7 @@ REQUESTS = st.lists(
 def test_before_is_what_every_page_shows(
     sqlite_site: Callable[..., Site], requests: list[Request], factor: float
 ) -> None:
-    """The value before equals that of the pages; no request becomes slower, and no speedup exceeds the bound."""
+    """The unchanged percentiles equal those of the pages, and a faster stage makes no request slower."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()

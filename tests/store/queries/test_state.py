@@ -36,7 +36,7 @@ def test_a_steady_tier_settles_at_its_rate_times_its_time(hours: int, hourly: fl
 
 
 def test_a_slot_that_is_not_full_yet_does_not_slow_the_rate() -> None:
-    """A partial slot counts with its elapsed time."""
+    """The growth in an incomplete slot is divided by its elapsed time."""
     tier = TierUse(DAY, HOUR, NOON, NOON + HOUR // 2, {NOON: 50.0})
 
     assert tier.bytes_per_day == pytest.approx(24 * 100)
