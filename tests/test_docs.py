@@ -129,6 +129,19 @@ def test_every_test_that_guards_a_promise_is_there() -> None:
     assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
 
 
+def test_every_python_file_that_documents_name_is_there() -> None:
+    """Files of the project, and those of the examples, which readers are to write."""
+    known = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        for name in re.findall(r"`[\w/]*?(\w+\.py)`", path.read_text())
+        if name not in known
+    ]
+
+    assert missing == []
+
+
 # Distributions they name are installed for the second tier.
 HEAVY = {"onnxruntime", "sentence_transformers", "torch", "tritonclient"}
 
