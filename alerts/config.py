@@ -1,4 +1,4 @@
-"""Settings of the alerts service, read from environment variables at startup; `core/options.py` lists them."""
+"""Settings of the alerts service, read from environment variables at startup; `core/settings/schema.py` lists them."""
 
 from __future__ import annotations
 
