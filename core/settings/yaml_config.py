@@ -10,7 +10,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ class Fields:
             self._values = {str(key): item for key, item in value.items()}
         else:
             name = spell(place) or "the file"
-            self.complain(f"{name} is {_show(value)}; write keys and values, such as `{example}`")
+            self.complain(f"{name} is {show(value)}; write keys and values, such as `{example}`")
         self.broken = not isinstance(value, dict)
 
     def text(self, key: str, *, default: str = "", example: str = "") -> str:
@@ -176,7 +176,7 @@ class Fields:
             return default
         # YAML reads a version such as 1.0 or 2 as a number; its text is meant.
         if isinstance(value, bool | list | dict) or not str(value).strip():
-            self.complain(f"{self.name(key)} is {_show(value)}; write a text{_such_as(example)}", key)
+            self.complain(f"{self.name(key)} is {show(value)}; write a text{_such_as(example)}", key)
             return default
         return str(value).strip()
 
@@ -191,7 +191,7 @@ class Fields:
             self.missing(key, str(example))
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
             better = _as_ratio(value) or example
-            self.complain(f"{self.name(key)} is {_show(value)}; write a ratio between 0 and 1, such as {better:g}", key)
+            self.complain(f"{self.name(key)} is {show(value)}; write a ratio between 0 and 1, such as {better:g}", key)
         else:
             return float(value)
         return example
@@ -204,7 +204,7 @@ class Fields:
         kinds = int if whole else int | float
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
             kind = "a whole number" if whole else "a number"
-            self.complain(f"{self.name(key)} is {_show(value)}; write {kind} above 0, such as {example}", key)
+            self.complain(f"{self.name(key)} is {show(value)}; write {kind} above 0, such as {example}", key)
             return None
         return float(value)
 
@@ -218,10 +218,10 @@ class Fields:
         try:
             length = parse_duration(str(value), self.name(key))
         except (ConfigError, OverflowError):
-            self.complain(f"{self.name(key)} is {_show(value)}; write a number and a unit, such as {example}", key)
+            self.complain(f"{self.name(key)} is {show(value)}; write a number and a unit, such as {example}", key)
             return None
         if not length:
-            self.complain(f"{self.name(key)} is {_show(value)}; it must be longer than nothing, such as {example}", key)
+            self.complain(f"{self.name(key)} is {show(value)}; it must be longer than nothing, such as {example}", key)
             return None
         return length
 
@@ -251,7 +251,7 @@ class Fields:
             return []
         found = value if isinstance(value, list) else [value]
         if not all(isinstance(each, str | int | float) and str(each).strip() for each in found):
-            self.complain(f"{self.name(key)} is {_show(value)}; write texts, such as [{example or 'checkout'}]", key)
+            self.complain(f"{self.name(key)} is {show(value)}; write texts, such as [{example or 'checkout'}]", key)
             return []
         return [str(each).strip() for each in found]
 
@@ -279,7 +279,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list):
-            self.complain(f"{self.name(key)} is {_show(value)}; write a list: one `- ` for each", key)
+            self.complain(f"{self.name(key)} is {show(value)}; write a list: one `- ` for each", key)
             return []
         return [((*self._place, key, position), item) for position, item in enumerate(value)]
 
@@ -339,11 +339,14 @@ def _as_ratio(value: object) -> float | None:
     return round(number / 100, 10) if 1 < number < 100 else None  # noqa: PLR2004 - percent
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
+    """Return *value* for an error message: a mapping or list by its kind, anything else as it was written."""
     if value is None:
         return "empty"
     if isinstance(value, dict):
         return "a mapping"
+    if isinstance(value, date):
+        return repr(str(value))
     return "a list" if isinstance(value, list) else repr(value)
 
 

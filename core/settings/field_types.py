@@ -1,0 +1,227 @@
+"""Types of the values in configuration: texts, ratios, durations, sizes, times, addresses, files and secrets.
+
+Each parses what YAML or an environment variable has. A wrong value is rejected with the form to write instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from pydantic import BeforeValidator, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import PydanticCustomError, core_schema
+
+from ..errors import ConfigError
+from .values import parse_duration, parse_size
+
+
+def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
+    """Fail in a validator with the message "<place> is <value><why>; <fix>, such as <example>".
+
+    Args:
+        fix: What to write instead, such as `write a number`.
+        why: What is wrong, such as `, which has no zone`.
+        example: An example; by default the example of the field.
+    """
+    raise PydanticCustomError("form", "{fix}", {"fix": fix, "why": why, "example": example})  # noqa: EM101 - its type
+
+
+def reject(text: str, *, key: str = "") -> NoReturn:
+    """Fail in a validator with the message "<place> <text>", which does not repeat the value.
+
+    Args:
+        text: What is wrong, and the fix.
+        key: Key whose line is meant, of the same section; by default the field.
+    """
+    raise PydanticCustomError("text", "{text}", {"text": text, "key": key})  # noqa: EM101 - its type
+
+
+# Maximum size of a secret file, which holds a key or an address; a larger file was mounted by mistake.
+MAX_FILE_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Secret of a section: at its own key, in the environment variable `<key>_env`, or in the file `<key>_file`.
+
+    The context of the validation has the environment at `env`, and at `held` the last secret of each file by path, which is
+    updated. During a rotation a file may be empty or missing for a moment; its last secret is used until it is readable again.
+
+    Args:
+        value: The secret; empty if it is missing.
+        lacking: Environment variable or file that is to have the secret and has none; else empty.
+        file: The file; None for another source.
+        is_inline: Whether the secret is in the YAML file itself.
+        warning: Why the last secret of the file is in use; empty if the file has one.
+    """
+
+    value: str = field(default="", repr=False)
+    lacking: str = ""
+    file: Path | None = None
+    is_inline: bool = False
+    warning: str = ""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(cls._read)
+
+    @classmethod
+    def _read(cls, given: Any, info: ValidationInfo) -> Secret:
+        """Read the secret from *given*, the values of its keys; the first is the key itself."""
+        key, here = next(iter(given.items()))
+        named = [source for source, value in given.items() if value is not None and source != key]
+        if len(named) + (here is not None) > 1:
+            reject(f"is given twice; keep {named[0]} alone", key=named[1] if len(named) > 1 else named[0])
+        source = named[0] if named else key
+        text = _text_of(given[source])
+        context = info.context or {}
+        if source == key:
+            return cls(cls._inline(text), is_inline=True)
+        if source.endswith("_env"):
+            value = context["env"].get(text, "").strip()
+            return cls(value, "" if value else text)
+        value, trouble = _secret_in(text)
+        if value:
+            context["held"][text] = value
+        value = context["held"].get(text, "")
+        warning = f"names {text}, which {trouble}; the previous secret stays in use" if trouble and value else ""
+        return cls(value, "" if value else f"the file {text}", Path(text), warning=warning)
+
+    @classmethod
+    def _inline(cls, text: str) -> str:
+        return text
+
+
+class SecretAddress(Secret):
+    """Secret web address."""
+
+    @classmethod
+    def _inline(cls, text: str) -> str:
+        return _address(text)
+
+
+def _secret_in(path: str) -> tuple[str, str]:
+    """Return the single line of text in the file at *path*, and a description of the error, "" for none."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1).decode().strip()
+    except OSError as error:
+        return "", f"cannot be read ({error.strerror})"
+    except ValueError:
+        return "", "is no text"
+    if not text:
+        return "", "is empty"
+    return (text, "") if text.isprintable() and len(text) <= MAX_FILE_BYTES else ("", "is not one line of text")
+
+
+def _text_of(value: object) -> str:
+    # YAML reads a version such as 1.0 or 2 as a number; its text is meant.
+    if value is None or isinstance(value, bool | list | dict) or not str(value).strip():
+        reject_value("write a text")
+    return str(value).strip()
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(each, str | int | float) and str(each).strip() for each in found):
+        reject_value("write texts")
+    return tuple(str(each).strip() for each in found)
+
+
+def _address(value: object) -> str:
+    text = _text_of(value)
+    if not text.startswith(("http://", "https://")):
+        # The value may contain a secret: the message does not show it.
+        reject("is not a web address; it starts with https://")
+    return text
+
+
+def _ratio(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        percent = _from_percent(value)
+        reject_value("write a ratio between 0 and 1", example="" if percent is None else f"{percent:g}")
+    return float(value)
+
+
+def _from_percent(value: object) -> float | None:
+    """Return the ratio for a probable percentage such as 99.9 or "99.9%"."""
+    try:
+        number = float(str(value).strip().removesuffix("%"))
+    except ValueError:
+        return None
+    return round(number / 100, 10) if 1 < number < 100 else None  # noqa: PLR2004 - percent
+
+
+def _amount(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        reject_value("write a number above 0")
+    return float(value)
+
+
+def _whole_amount(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        reject_value("write a whole number above 0")
+    return value
+
+
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    try:
+        length = parse_duration(str(value), "")
+    except ConfigError:
+        reject_value("write a number and a unit")
+    if not length:
+        reject_value("it must be longer than nothing")
+    return length
+
+
+def _size(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        size = parse_size(str(value), "")
+    except ConfigError:
+        reject_value("write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB)")
+    if not size:
+        reject_value("it must be greater than zero")
+    return size
+
+
+def _moment(value: object) -> datetime:
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        reject_value("write a time with a zone", why=", which is not a time with a zone")
+    reject_value("write a time with a zone", why=", which has no zone")
+
+
+def _file(value: object) -> Path:
+    path = Path(_text_of(value))
+    if not path.is_file():
+        reject(f"is {str(path)!r}, which is not a file")
+    return path
+
+
+Text = Annotated[str, BeforeValidator(_text_of)]
+# A text, or a list of texts.
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+WebAddress = Annotated[str, BeforeValidator(_address)]
+# 0 < x < 1
+Ratio = Annotated[float, BeforeValidator(_ratio)]
+# Above 0.
+Amount = Annotated[float, BeforeValidator(_amount)]
+WholeAmount = Annotated[int, BeforeValidator(_whole_amount)]
+# A number and a unit, such as 250ms.
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+# A number and a unit, such as 16MiB. [bytes]
+Size = Annotated[int, BeforeValidator(_size)]
+# A time with a zone, in UTC.
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+# Path of a file that exists.
+ExistingFile = Annotated[Path, BeforeValidator(_file)]

@@ -1,0 +1,236 @@
+"""Sections of YAML files and settings of the environment as pydantic models; each error names the place, the value and the fix.
+
+A section declares its keys as fields. `Field(examples=[...])` gives the example of error messages, as a user would write it:
+
+    class Limit(Section):
+        name: Text = Field(examples=["checkout"])
+        window: Duration = Field(default=timedelta(days=30), examples=["30d"])
+
+        def faults(self) -> Iterator[Fault]:
+            if self.window > timedelta(days=90):
+                yield Fault("window", "is longer than 90d; the data are gone by then")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from ..errors import ConfigError
+from .field_types import Secret
+from .yaml_config import Document, Place, Problem, meant, show, spell
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Error or warning about a value that is valid by itself.
+
+    Args:
+        key: Key of the section, or the place of a value in it; "" for the whole section.
+        text: The error and its fix; the name of the key is put before it.
+        is_warning: Whether the file can be used nevertheless.
+    """
+
+    key: str | Place
+    text: str
+    is_warning: bool = False
+
+
+class Section(BaseModel):
+    """Mapping of a YAML file; unknown keys are errors, and an empty value counts as missing.
+
+    Attributes:
+        example: A key and a value of the section, for the message about another value than a mapping.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True)
+    example: ClassVar[str] = ""
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield the errors and warnings of values in combination; called for a section whose values are valid."""
+        yield from ()
+
+    def secrets(self) -> list[Secret]:
+        """Return the secrets that the section names."""
+        return [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Secret)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        given = {str(key): item for key, item in value.items()}
+        for key, info in _keys(cls).items():
+            if _holds(info.annotation, Secret):
+                sources = {each: given.pop(each, None) for each in (key, f"{key}_env", f"{key}_file")}
+                if any(item is not None for item in sources.values()):
+                    given[key] = sources
+            elif key in given and given[key] is None:
+                del given[key]
+        return given
+
+
+S = TypeVar("S", bound=Section)
+
+
+def read_section(
+    model: type[S], document: Document, place: Place, value: Any, context: Mapping[str, Any] | None = None
+) -> S | None:
+    """Validate *value*, which is at *place* of *document*, as a section.
+
+    Args:
+        model: The section.
+        document: Errors and warnings are added to it, each with its line.
+        place: Position of the value in the document.
+        value: Parsed YAML.
+        context: Values for validators, such as the environment.
+
+    Returns:
+        The section; None if it is invalid.
+    """
+    try:
+        found = model.model_validate(value, context=context)
+    except ValidationError as error:
+        document.problems.extend(_problem(model, document, place, each) for each in error.errors(include_url=False))
+        return None
+    valid = True
+    for at, fault in _faults(found, place):
+        name = spell(at) or "the file"
+        (document.warnings if fault.is_warning else document.problems).append(
+            Problem(document.line(at), f"{name} {fault.text}")
+        )
+        valid = valid and fault.is_warning
+    return found if valid else None
+
+
+def _faults(value: object, place: Place) -> Iterator[tuple[Place, Fault]]:
+    """Yield the faults of *value* and of all sections in it, with their places."""
+    if isinstance(value, Section):
+        for fault in value.faults():
+            yield (*place, *((fault.key,) if isinstance(fault.key, str) and fault.key else fault.key)), fault
+        for key, name in zip(_keys(type(value)), type(value).model_fields, strict=True):
+            yield from _faults(getattr(value, name), (*place, key))
+    elif isinstance(value, Secret) and value.warning:
+        yield (*place[:-1], f"{place[-1]}_file"), Fault("", value.warning, is_warning=True)
+    elif isinstance(value, tuple | list):
+        for position, item in enumerate(value):
+            yield from _faults(item, (*place, position))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _faults(item, (*place, key))
+
+
+class Settings(BaseModel):
+    """Settings of a server, read once from environment variables, which are the aliases of the fields."""
+
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, arbitrary_types_allowed=True, populate_by_name=True, hide_input_in_errors=True
+    )
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Self:
+        """Read the settings from *env*; an empty value selects the default.
+
+        Raises:
+            ConfigError: Values are invalid; the message has a line for each.
+        """
+        try:
+            return cls.model_validate({key: value for key, value in env.items() if value.strip()})
+        except ValidationError as error:
+            lines = dict.fromkeys(_text(cls, (), each)[1] for each in error.errors(include_url=False))
+            raise ConfigError("\n".join(lines)) from error
+
+
+def _problem(model: type[Section], document: Document, place: Place, error: ErrorDetails) -> Problem:
+    at, text = _text(model, place, error)
+    return Problem(document.line(at), text)
+
+
+def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Place, str]:
+    """Return the place whose line is meant, and the message, of an error of pydantic."""
+    loc, given, context = tuple(error["loc"]), error["input"], error.get("ctx", {})
+    owner, field = _field(model, loc)
+    at = (*place, *loc)
+    annotation, example = field and field.annotation, context.get("example") or _example(field)
+    such_as = f", such as {example}" if example else ""
+    match error["type"]:
+        case "missing":
+            key = str(loc[-1]) + ("_env" if _holds(annotation, Secret) else "")
+            return at[:-1], f"{spell((*at[:-1], key))} is missing; add `{key}: {example}`"
+        case "text":
+            text = context["text"]
+            at = (*at[:-1], context["key"]) if context["key"] else at
+        case "extra_forbidden":
+            known = [*_keys(owner)]
+            text = "is not known" + (meant(str(loc[-1]), known) or f"; known are {', '.join(known)}")
+        case "form":
+            text = f"is {show(given)}{context['why']}; {context['fix']}{such_as}"
+        case "literal_error":
+            allowed = _choices(annotation)
+            text = f"is {show(given)}; write one of {', '.join(allowed)}{meant(str(given), allowed)}"
+        case "model_type" | "dict_type":
+            section = _section_in(annotation) if field else model
+            text = f"is {show(given)}; write keys and values, such as `{getattr(section, 'example', '') or example}`"
+        case "list_type" | "tuple_type":
+            text = f"is {show(given)}; write a list: one `- ` for each"
+        case "bool_type" | "bool_parsing":
+            text = f"is {show(given)}; write true or false"
+        case _ if limits := _limits(field):
+            text = f"is {show(given)}; write a whole number from {limits[0]} to {limits[1]}{such_as}"
+        case _:
+            text = f"is {show(given)}; {error['msg'][:1].lower()}{error['msg'][1:]}{such_as}"
+    return at, f"{spell((*place, *loc)) or 'the file'} {text}"
+
+
+def _field(model: type[BaseModel], loc: Place) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return the model of the last key of *loc*, and its field; None for an unknown key and for the whole model."""
+    owner, field = model, None
+    inner: type[BaseModel] | None = model
+    for step in loc:
+        if isinstance(step, str) and inner is not None:
+            owner, field = inner, _keys(inner).get(step)
+            inner = None
+        if field is not None:
+            inner = _section_in(field.annotation) or inner
+    return owner, field
+
+
+def _keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {str(field.validation_alias or name): field for name, field in model.model_fields.items()}
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the section that *annotation*, such as `tuple[Section, ...] | None`, holds."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _section_in(each))), None)
+
+
+def _holds(annotation: Any, kind: type) -> bool:
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return issubclass(annotation, kind)
+    return any(_holds(each, kind) for each in get_args(annotation))
+
+
+def _choices(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(each) for each in get_args(annotation)]
+    return [choice for each in get_args(annotation) for choice in _choices(each)]
+
+
+def _limits(field: FieldInfo | None) -> tuple[object, object] | None:
+    """Return the smallest and the largest value of *field*; None unless it has both."""
+    metadata = field.metadata if field else []
+    low = [each.ge for each in metadata if isinstance(each, Ge)]
+    high = [each.le for each in metadata if isinstance(each, Le)]
+    return (low[0], high[0]) if low and high else None
+
+
+def _example(field: FieldInfo | None) -> str:
+    return str(field.examples[0]) if field and field.examples else ""
