@@ -15,15 +15,18 @@ that runs in a single environment, whatever its name. A missing price is never e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from pydantic import Field
+
+from ..core.settings.field_types import Amount, Text, WholeAmount
 from ..core.settings.live_file import FileError, LiveFile, read_document
-from ..core.settings.yaml_config import Document, Fields, Place, Problem, spell
+from ..core.settings.section import Fault, Section, read_section
+from ..core.settings.yaml_config import Problem
 from ..core.stages import BY_KEY
 
 HOUR_SECONDS = 3600.0
@@ -169,68 +172,61 @@ def read_prices(path: Path) -> Prices:
         ConfigError: The file cannot be read.
     """
     document = read_document(path, "a file of prices")
-    prices = _prices(document)
-    if document.problems:
+    if document.value is None and not document.problems:
+        document.problems.append(Problem(1, f"the file is empty; write, for example:\n{_EXAMPLE}"))
+    found = None if document.value is None else read_section(_PriceFile, document, (), document.value)
+    if found is None or document.problems:
         raise FileError(path, document.problems)
-    return prices
+    return Prices(found.currency, tuple(each.price for each in found.prices))
 
 
 def _is_waiting(stage: str) -> bool:
     return stage in BY_KEY and BY_KEY[stage].waiting
 
 
-def _prices(document: Document) -> Prices:
-    if document.value is None:
-        if not document.problems:
-            document.problems.append(Problem(1, f"the file is empty; write, for example:\n{_EXAMPLE}"))
-        return Prices("", ())
-    top = Fields(document, (), document.value, example='currency: "$"')
-    if top.broken:
-        return Prices("", ())
-    currency = top.text("currency", example='"$"')
-    if len(currency) > _MAX_CURRENCY:
-        top.complain(f"currency is {currency!r}; write a sign or a code, such as $ or EUR", "currency")
-    written = [(place, _price(document, place, item)) for place, item in top.items("prices")]
-    if not written and not isinstance(document.value.get("prices"), str | int | dict):
-        top.complain("prices is empty; write at least one, such as `- service: ocr-api`", "prices")
-    top.finish()
-    found = [(place, price) for place, price in written if price]
-    _unambiguous(document, found)
-    return Prices(currency, tuple(price for _, price in found))
+class _PriceSection(Section):
+    example = "service: ocr-api"
+
+    service: Text = Field(examples=["ocr-api"])
+    environment: Text | None = None
+    per_hour: Amount | None = Field(default=None, examples=["12.4"])
+    per_replica_hour: Amount | None = Field(default=None, examples=["3.1"])
+    replicas: WholeAmount | None = Field(default=None, examples=["4"])
+
+    def faults(self) -> Iterator[Fault]:
+        if (self.per_hour is None) == (self.per_replica_hour is None):
+            yield Fault("", "needs one price; write per_hour (all replicas together), or per_replica_hour and replicas")
+        elif self.per_replica_hour is not None and self.replicas is None:
+            yield Fault("replicas", "is missing; add `replicas: 4`")
+
+    @property
+    def price(self) -> Price:
+        per_hour = self.per_hour or (self.per_replica_hour or 0.0) * (self.replicas or 1)
+        return Price(self.service, self.environment, per_hour, self.replicas)
+
+    def overlaps(self, other: _PriceSection) -> bool:
+        """Return whether both price the same service; a price without an environment applies to all environments."""
+        environments = {self.environment, other.environment}
+        return self.service == other.service and (None in environments or len(environments) == 1)
 
 
-def _price(document: Document, place: Place, item: Any) -> Price | None:
-    fields = Fields(document, place, item, example="service: ocr-api")
-    if fields.broken:
-        return None
-    service = fields.text("service", example="ocr-api")
-    environment = fields.optional("environment")
-    per_hour = fields.amount("per_hour", example="12.4")
-    per_replica = fields.amount("per_replica_hour", example="3.1")
-    replicas = fields.amount("replicas", example="4", whole=True)
-    if fields.has("per_hour") == fields.has("per_replica_hour"):
-        fields.complain(
-            f"{spell(place)} needs one price; write per_hour (all replicas together), or per_replica_hour and replicas"
-        )
-    elif fields.has("per_replica_hour") and not fields.has("replicas"):
-        fields.missing("replicas", "4")
-    fields.finish()
-    if per_replica is not None:
-        per_hour = per_replica * (replicas or 1)
-    return Price(service, environment, per_hour or 0.0, int(replicas) if replicas else None)
+class _PriceFile(Section):
+    example = 'currency: "$"'
 
+    currency: Text = Field(examples=['"$"'])
+    prices: tuple[_PriceSection, ...] = ()
 
-def _unambiguous(document: Document, found: list[tuple[Place, Price]]) -> None:
-    """Report a second price for the same service and environment; a price without an environment applies to all."""
-    seen: dict[str, list[tuple[Place, Price]]] = {}
-    for place, price in found:
-        for before, other in seen.get(price.service, []):
-            if None in (price.environment, other.environment) or price.environment == other.environment:
+    def faults(self) -> Iterator[Fault]:
+        if len(self.currency) > _MAX_CURRENCY:
+            yield Fault("currency", f"is {self.currency!r}; write a sign or a code, such as $ or EUR")
+        if not self.prices:
+            yield Fault("prices", "is empty; write at least one, such as `- service: ocr-api`")
+        for position, price in enumerate(self.prices):
+            first = next((before for before in range(position) if price.overlaps(self.prices[before])), None)
+            if first is not None:
                 where = f" in {price.environment}" if price.environment else ""
                 text = (
-                    f"{spell(place)} prices {price.service}{where}, which {spell(before)} does; "
+                    f"prices {price.service}{where}, which prices[{first}] does; "
                     "keep one, or give each an `environment` of its own"
                 )
-                document.problems.append(Problem(document.line(place), text))
-                break
-        seen.setdefault(price.service, []).append((place, price))
+                yield Fault(("prices", position), text)
