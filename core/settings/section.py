@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from ..errors import ConfigError
 from .field_types import Secret
@@ -29,7 +29,7 @@ from .yaml_config import Document, Place, Problem, meant, show, spell
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Error or warning about a value that is valid by itself.
+    """Error or warning about a value of the right form.
 
     Args:
         key: Key of the section, or the place of a value in it; "" for the whole section.
@@ -40,6 +40,13 @@ class Fault:
     key: str | Place
     text: str
     is_warning: bool = False
+
+    @property
+    def loc(self) -> Place:
+        """Place in the section."""
+        if isinstance(self.key, str):
+            return (self.key,) if self.key else ()
+        return self.key
 
 
 class Section(BaseModel):
@@ -55,6 +62,19 @@ class Section(BaseModel):
     def faults(self) -> Iterator[Fault]:
         """Yield the errors and warnings of values in combination; called for a section whose values are valid."""
         yield from ()
+
+    @model_validator(mode="after")
+    def _without_faults(self) -> Self:
+        errors = [
+            InitErrorDetails(
+                type=PydanticCustomError("text", "{text}", {"text": fault.text, "key": ""}), loc=fault.loc, input=None
+            )
+            for fault in self.faults()
+            if not fault.is_warning
+        ]
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
 
     def secrets(self) -> list[Secret]:
         """Return the secrets that the section names."""
@@ -99,31 +119,26 @@ def read_section(
     except ValidationError as error:
         document.problems.extend(_problem(model, document, place, each) for each in error.errors(include_url=False))
         return None
-    valid = True
-    for at, fault in _faults(found, place):
-        name = spell(at) or "the file"
-        (document.warnings if fault.is_warning else document.problems).append(
-            Problem(document.line(at), f"{name} {fault.text}")
-        )
-        valid = valid and fault.is_warning
-    return found if valid else None
+    document.warnings.extend(
+        Problem(document.line(at), f"{spell(at) or 'the file'} {text}") for at, text in _warnings(found, place)
+    )
+    return found
 
 
-def _faults(value: object, place: Place) -> Iterator[tuple[Place, Fault]]:
-    """Yield the faults of *value* and of all sections in it, with their places."""
+def _warnings(value: object, place: Place) -> Iterator[tuple[Place, str]]:
+    """Yield the warnings about *value* and all sections in it, with their places."""
     if isinstance(value, Section):
-        for fault in value.faults():
-            yield (*place, *((fault.key,) if isinstance(fault.key, str) and fault.key else fault.key)), fault
+        yield from (((*place, *fault.loc), fault.text) for fault in value.faults() if fault.is_warning)
         for key, name in zip(_keys(type(value)), type(value).model_fields, strict=True):
-            yield from _faults(getattr(value, name), (*place, key))
+            yield from _warnings(getattr(value, name), (*place, key))
     elif isinstance(value, Secret) and value.warning:
-        yield (*place[:-1], f"{place[-1]}_file"), Fault("", value.warning, is_warning=True)
+        yield (*place[:-1], f"{place[-1]}_file"), value.warning
     elif isinstance(value, tuple | list):
         for position, item in enumerate(value):
-            yield from _faults(item, (*place, position))
+            yield from _warnings(item, (*place, position))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _faults(item, (*place, key))
+            yield from _warnings(item, (*place, key))
 
 
 class Settings(BaseModel):

@@ -127,12 +127,13 @@ def test_a_wrong_value_is_named_with_its_fix(entry: str, expected: str | None) -
 
 def test_all_errors_of_a_file_are_reported_with_their_lines() -> None:
     """One pass finds the errors of all entries, each with its line; an entry without errors is no obstacle."""
-    _, document = read("limits:\n- name: a\n  window: 1\n- {}\n- name: b\n  window: 91d\nother: 1\n")
+    _, document = read("limits:\n- name: a\n  window: 1\n- {}\n- name: b\n  window: 91d\n  token_env: T\nother: 1\n")
 
     assert [(problem.line, problem.text) for problem in sorted(document.problems, key=lambda each: each.line)] == [
         (3, "limits[0].window is 1; write a number and a unit, such as 30d"),
         (4, "limits[1].name is missing; add `name: checkout`"),
-        (7, "other is not known; known are limits"),
+        (6, "limits[2].window is longer than 90d"),
+        (8, "other is not known; known are limits"),
     ]
 
 
