@@ -6,10 +6,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from ...core.settings.yaml_config import Document, Fields, Place, meant
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from ...core.settings.field_types import Moment, Text, Texts, as_text, as_texts, reject, reject_value
+from ...core.settings.section import Fault, Section, read_section
+from ...core.settings.yaml_config import Document, Place, meant
 
 # `[start, end)` in UTC.
 Interval = tuple[datetime, datetime]
@@ -161,6 +165,89 @@ def calendar_of(planned: Sequence[MaintenanceEntry], service: str, slo: str) -> 
     return MaintenanceCalendar(tuple(each.when for each in planned if each.concerns(service, slo)))
 
 
+class _Maintenance(Section):
+    """Entry of `maintenance`; the context has the known names at `services` and `slos`."""
+
+    example = "from: 2026-11-28T02:00Z"
+
+    why: Text = ""
+    services: Texts = Field(default=(), examples=["[checkout]"])
+    slos: Texts = Field(default=(), examples=["[checkout]"])
+
+    @field_validator("services", "slos")
+    @classmethod
+    def _are_known(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known: Collection[str] = (info.context or {})[info.field_name]
+        for name in names:
+            if name not in known:
+                what = "service of an SLO" if info.field_name == "services" else "SLO"
+                fix = meant(name, known) or f"; known values: {', '.join(sorted(known))}"
+                reject(f"has {name!r}, which is no {what} in this file{fix}")
+        return names
+
+
+class _OneTime(_Maintenance):
+    start: Moment = Field(alias="from", examples=["2026-11-28T02:00Z"])
+    end: Moment = Field(alias="to", examples=["2026-11-28T04:00Z"])
+    zone: Any = None
+
+    def faults(self) -> Iterator[Fault]:
+        if self.zone is not None:
+            yield Fault("zone", "goes with `every` only; put the zone into the times, such as +01:00")
+        if self.end <= self.start:
+            yield Fault("to", "is not after `from`; write a later time")
+
+    @property
+    def window(self) -> OneTimeWindow:
+        return OneTimeWindow(self.start, self.end, self.why)
+
+
+def _days(value: object) -> frozenset[int]:
+    found: set[int] = set()
+    for word in as_texts(value):
+        if word.lower() not in _EVERY:
+            reject(f"is {word!r}; write one of {', '.join(_EVERY)}{meant(word.lower(), _EVERY)}")
+        found |= set(range(7)) if word.lower() == "day" else {MONDAY_TO_SUNDAY.index(word.lower())}
+    return frozenset(found)
+
+
+def _time_of_day(value: object) -> timedelta:
+    """Parse a time of day; YAML parses an unquoted 12:30 as the number of minutes, 750."""
+    match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    minutes = int(match[1]) * 60 + int(match[2]) if match else value
+    if isinstance(minutes, bool) or not isinstance(minutes, int) or not 0 <= minutes <= _MINUTES_A_DAY:
+        reject_value("write a time of day in quotes")
+    return timedelta(minutes=minutes)
+
+
+def _zone(value: object) -> ZoneInfo:
+    name = as_text(value)
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        zones = available_timezones()
+        fix = f"write one such as Europe/Berlin or UTC{meant(name, zones)}" if zones else "install the package tzdata"
+        reject(f"is {name!r}, which is not a known time zone; {fix}")
+
+
+_TimeOfDay = Annotated[timedelta, BeforeValidator(_time_of_day)]
+
+
+class _Weekly(_Maintenance):
+    every: Annotated[frozenset[int], BeforeValidator(_days)] = Field(examples=["sunday"])
+    start: _TimeOfDay = Field(alias="from", examples=['"02:00"'])
+    end: _TimeOfDay = Field(alias="to", examples=['"04:00"'])
+    zone: Annotated[ZoneInfo, BeforeValidator(_zone)] = Field(examples=["Europe/Berlin"])
+
+    def faults(self) -> Iterator[Fault]:
+        if self.start == self.end:
+            yield Fault("to", "is the same time as `from`; write when it ends")
+
+    @property
+    def window(self) -> WeeklyWindow:
+        return WeeklyWindow(self.every, self.start, self.end, self.zone, self.why)
+
+
 def read_maintenance(
     document: Document, place: Place, item: Any, services: Collection[str], slos: Collection[str]
 ) -> MaintenanceEntry | None:
@@ -169,96 +256,6 @@ def read_maintenance(
     Returns:
         The entry; None if it is invalid, with the errors added to the document's problems.
     """
-    fields = Fields(document, place, item, example="from: 2026-11-28T02:00Z")
-    if fields.broken:
-        return None
-    when = _weekly(fields) if fields.has("every") else _once(fields)
-    of_services = _known(fields, "services", services, "service of an SLO")
-    of_slos = _known(fields, "slos", slos, "SLO")
-    fields.finish()
-    return MaintenanceEntry(when, of_services, of_slos) if when else None
-
-
-def _once(fields: Fields) -> OneTimeWindow | None:
-    start = fields.moment("from", example="2026-11-28T02:00Z")
-    end = fields.moment("to", example="2026-11-28T04:00Z")
-    why = fields.text("why")
-    if fields.has("zone"):
-        fields.text("zone")
-        fields.complain(
-            f"{fields.name('zone')} goes with `every` only; put the zone into the times, such as +01:00", "zone"
-        )
-    if start is None or end is None:
-        return None
-    if end <= start:
-        fields.complain(f"{fields.name('to')} is not after {fields.name('from')}; write a later time", "to")
-        return None
-    return OneTimeWindow(start, end, why)
-
-
-def _weekly(fields: Fields) -> WeeklyWindow | None:
-    days = _days(fields)
-    start, end = _time_of_day(fields, "from", "02:00"), _time_of_day(fields, "to", "04:00")
-    zone = _zone(fields)
-    why = fields.text("why")
-    if days is None or start is None or end is None or zone is None:
-        return None
-    if start == end:
-        fields.complain(f"{fields.name('to')} is the same time as {fields.name('from')}; write when it ends", "to")
-        return None
-    return WeeklyWindow(days, start, end, zone, why)
-
-
-def _days(fields: Fields) -> frozenset[int] | None:
-    found: set[int] = set()
-    words = fields.texts("every", example="sunday")
-    for word in words:
-        if word.lower() not in _EVERY:
-            fix = f"write one of {', '.join(_EVERY)}{meant(word.lower(), _EVERY)}"
-            fields.complain(f"{fields.name('every')} is {word!r}; {fix}", "every")
-            return None
-        found |= set(range(7)) if word.lower() == "day" else {MONDAY_TO_SUNDAY.index(word.lower())}
-    return frozenset(found) if found else None
-
-
-def _time_of_day(fields: Fields, key: str, example: str) -> timedelta | None:
-    value = fields.value(key)
-    if value is None:
-        fields.missing(key, f'"{example}"')
-        return None
-    minutes = _minutes_since_midnight(value)
-    if minutes is None or not 0 <= minutes <= _MINUTES_A_DAY:
-        fix = f'write a time of day in quotes, such as "{example}"'
-        fields.complain(f"{fields.name(key)} is {str(value)!r}; {fix}", key)
-        return None
-    return timedelta(minutes=minutes)
-
-
-def _minutes_since_midnight(value: object) -> int | None:
-    """Parse a time of day into minutes since midnight; YAML parses an unquoted 12:30 as the number 750."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
-    return int(match[1]) * 60 + int(match[2]) if match else None
-
-
-def _zone(fields: Fields) -> ZoneInfo | None:
-    name = fields.text("zone", example="Europe/Berlin")
-    if not name:
-        return None
-    try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, ZoneInfoNotFoundError):
-        zones = available_timezones()
-        fix = f"write one such as Europe/Berlin or UTC{meant(name, zones)}" if zones else "install the package tzdata"
-        fields.complain(f"{fields.name('zone')} is {name!r}, which is not a known time zone; {fix}", "zone")
-        return None
-
-
-def _known(fields: Fields, key: str, known: Collection[str], what: str) -> frozenset[str]:
-    found = fields.texts(key)
-    for word in found:
-        if word not in known:
-            fix = meant(word, known) or f"; known values: {', '.join(sorted(known))}"
-            fields.complain(f"{fields.name(key)} has {word!r}, which is no {what} in this file{fix}", key)
-    return frozenset(found)
+    section = _Weekly if isinstance(item, dict) and item.get("every") is not None else _OneTime
+    found = read_section(section, document, place, item, {"services": services, "slos": slos})
+    return found and MaintenanceEntry(found.window, frozenset(found.services), frozenset(found.slos))

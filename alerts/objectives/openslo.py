@@ -10,14 +10,18 @@ Source: https://github.com/OpenSLO/OpenSLO, specification of apiVersion openslo/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from ...core.settings.yaml_config import Document, Fields, Place, Problem, meant
+from pydantic import AfterValidator, Field
+
+from ...core.settings.field_types import Amount, Ratio, Text, one_of, reject, reject_value
+from ...core.settings.section import Fault, Section, read_section
+from ...core.settings.yaml_config import Document, Place, Problem, meant, spell
 from ..formatting import latency, percent
-from .slo import MAX_WINDOW, MIN_WINDOW, THRESHOLDS, Slo, SloEntry, check_names, check_threshold, read_indicator_fields
+from .slo import MAX_WINDOW, MIN_WINDOW, THRESHOLDS, IndicatorSection, Slo, SloEntry, name_faults, threshold_faults
 
 SOURCE = "stagelens"
 # Placeholder for a threshold defined elsewhere.
@@ -37,155 +41,206 @@ _DURATION = re.compile(r"(\d{1,9})([mhdwMQY])")
 _DAYS = {"m": 1 / 1440, "h": 1 / 24, "d": 1, "w": 7, "M": 30, "Q": 90, "Y": 365}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSloObject:
-    """One OpenSLO document.
+def _supported(version: str) -> str:
+    if version != VERSION:
+        reject(f"is {version!r}; only {VERSION} is read")
+    return version
 
-    Args:
-        document: The document.
-        kind: Kind of the document, such as `SLO`.
-        name: Name in the metadata.
-        spec: Fields of `spec`.
-    """
+
+class _Metadata(Section):
+    example = "name: checkout"
+
+    name: Text = Field(examples=["checkout-latency"])
+    display_name: Any = Field(default=None, alias="displayName")
+    labels: Any = None
+    annotations: Any = None
+
+
+class _OpenSlo(Section):
+    """OpenSLO document of any kind; `spec` is validated where the kind is used."""
+
+    version: Annotated[Text, AfterValidator(_supported)] = Field(alias="apiVersion", examples=[VERSION])
+    kind: Annotated[str, one_of(KINDS)] = Field(examples=["SLO"])
+    metadata: _Metadata = Field(examples=["{name: checkout}"])
+    spec: dict[str, Any] = Field(examples=["{service: checkout}"])
+
+
+class _MetricSource(Section):
+    example = f"type: {SOURCE}"
+
+    reference: Text = Field(default="", alias="metricSourceRef")
+    type: Text = ""
+    spec: Any = Field(default={})
+
+
+class _Metric(Section):
+    example = "metricSource: …"
+
+    source: _MetricSource = Field(alias="metricSource", examples=[f"{{type: {SOURCE}}}"])
+
+
+class _SourceSpec(IndicatorSection):
+    service: Text | None = None
+
+
+class _RatioMetric(Section):
+    example = "good: …"
+
+    counter: Any = None
+    raw: Any = None
+    raw_type: Any = Field(default=None, alias="rawType")
+    good: _Metric | None = None
+    bad: _Metric | None = None
+    total: _Metric | None = None
+
+    def faults(self) -> Iterator[Fault]:
+        for key, given in (("raw", self.raw), ("rawType", self.raw_type)):
+            if given is not None:
+                yield Fault(key, "is not supported; write good and total")
+        if self.raw is None and (self.total is None or (self.good is None) == (self.bad is None)):
+            yield Fault("good", "(or bad, one of them) and total must be given")
+
+
+class _Sli(Section):
+    example = "ratioMetric: …"
+
+    description: Text = ""
+    threshold: _Metric | None = Field(default=None, alias="thresholdMetric")
+    ratio: _RatioMetric | None = Field(default=None, alias="ratioMetric")
+
+    def faults(self) -> Iterator[Fault]:
+        if self.threshold is None and self.ratio is None:
+            yield Fault("ratioMetric", "is missing; add `ratioMetric: …` or `thresholdMetric: …`")
+
+
+class _InlineSli(Section):
+    example = "spec: …"
+
+    metadata: Any = None
+    spec: _Sli = Field(examples=["…"])
+
+
+def _in_limits(text: str) -> str:
+    if not MIN_WINDOW <= _length(text) <= MAX_WINDOW:
+        reject_value(f"write a window from {MIN_WINDOW.days}d to {MAX_WINDOW.days}d, such as 30d or 4w")
+    return text
+
+
+def _length(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text)
+    days = int(match[1]) * _DAYS[match[2]] if match else 0
+    return timedelta(days=min(days, MAX_WINDOW.days + 1))
+
+
+class _TimeWindow(Section):
+    example = "duration: 30d"
+
+    duration: Annotated[Text, AfterValidator(_in_limits)] = Field(examples=["30d"])
+    is_rolling: Any = Field(default=None, alias="isRolling")
+    calendar: Any = None
+
+    def faults(self) -> Iterator[Fault]:
+        if self.calendar is not None or self.is_rolling is False:
+            text = f"is of a calendar; Stagelens counts the last {self.duration}, rolling"
+            yield Fault("duration", text, is_warning=True)
+
+
+class _Objective(Section):
+    example = "target: 0.99"
+
+    label: Text = Field(default="", alias="displayName")
+    target: Ratio | None = Field(default=None, examples=["0.99"])
+    percent: Amount | None = Field(default=None, alias="targetPercent", examples=["99.5"])
+    op: Text | None = None
+    value: Amount | None = Field(default=None, examples=["0.25"])
+    slice_target: Any = Field(default=None, alias="timeSliceTarget")
+    slice_window: Any = Field(default=None, alias="timeSliceWindow")
+
+    @property
+    def objective(self) -> float:
+        """Required share of good requests."""
+        return self.target or round((self.percent or 0) / 100, 12)
+
+    def faults(self) -> Iterator[Fault]:
+        if self.target is None and self.percent is None:
+            yield Fault("target", "is missing; add `target: 0.99`")
+        if self.target is not None and self.percent is not None:
+            yield Fault("target", "is given beside targetPercent; keep one")
+        if self.percent is not None and self.percent >= 100:  # noqa: PLR2004 - percent
+            yield Fault("targetPercent", f"is {self.percent:g}; write less than 100, such as 99.5")
+        for key, given in (("timeSliceTarget", self.slice_target), ("timeSliceWindow", self.slice_window)):
+            if given is not None:
+                yield Fault(key, "is not used: Stagelens counts requests, not slices of time", is_warning=True)
+
+    def value_faults(self, indicator: _Indicator) -> Iterator[Fault]:
+        """Yield the errors of `op` and `value` for *indicator*."""
+        if not indicator.by_value:
+            if self.op is not None or self.value is not None:
+                yield Fault("value", "goes with a thresholdMetric only; write `threshold` into its spec")
+            return
+        if self.op is None:
+            yield Fault("op", "is missing; add `op: lte`")
+        elif self.op not in ("lte", "lt"):
+            yield Fault("op", f"is {self.op!r}; less time is good here, write lte")
+        if self.value is None:
+            yield Fault("value", "is missing; add `value: 0.25, in seconds`")
+        else:
+            yield from threshold_faults("value", self.threshold, indicator.base.kind)
+
+    @property
+    def threshold(self) -> timedelta:
+        """Threshold from `value`; longer ones than a request can take are errors."""
+        return timedelta(seconds=min(self.value or 1, _MAX_SECONDS))
+
+
+class _SloSpec(Section):
+    example = "service: checkout"
+
+    description: Text = ""
+    service: Text = Field(examples=["checkout"])
+    indicator_reference: Text | None = Field(default=None, alias="indicatorRef")
+    indicator: _InlineSli | None = None
+    time_window: tuple[_TimeWindow, ...] = Field(default=(), alias="timeWindow")
+    method: Annotated[str, one_of(_METHODS)] = Field(alias="budgetingMethod", examples=["Occurrences"])
+    objectives: tuple[_Objective, ...] = ()
+    alert_policies: Any = Field(default=None, alias="alertPolicies")
+
+    @property
+    def window(self) -> timedelta:
+        """Rolling period of the objectives."""
+        return _length(self.time_window[0].duration) if self.time_window else timedelta(days=30)
+
+    def faults(self) -> Iterator[Fault]:
+        if self.indicator is None and self.indicator_reference is None:
+            yield Fault(
+                "indicatorRef",
+                "is missing; add `indicatorRef: checkout-latency` with the name of an SLI, or `indicator: …`",
+            )
+        if not self.objectives:
+            yield Fault("objectives", "is empty; write `- target: 0.99`")
+        if len(self.time_window) > 1:
+            yield Fault("timeWindow", "has more than one window; keep one")
+        if self.method != "Occurrences":
+            text = f"is {self.method}; Stagelens counts requests, as Occurrences does"
+            yield Fault("budgetingMethod", text, is_warning=True)
+        if self.alert_policies is not None:
+            yield Fault("alertPolicies", f"are not used: {_POLICY}", is_warning=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """OpenSLO document and its parsed top level."""
 
     document: Document
-    kind: str
-    name: str
-    spec: Fields
-
-
-# Objects by kind and name.
-KnownObjects = Mapping[tuple[str, str], OpenSloObject]
+    top: _OpenSlo
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSloIndicator:
-    """Indicator of an OpenSLO SLO.
-
-    Args:
-        base: The SLO without objective and, if *by_value* is true, without threshold.
-        by_value: Whether each objective has its own threshold.
-    """
+class _Indicator:
+    """The SLO *base* without objective and, if *by_value* is true, without threshold: each objective has its own."""
 
     base: Slo
     by_value: bool
-
-
-def read_indicator(slo: OpenSloObject, base: Slo, known: KnownObjects) -> OpenSloIndicator | None:
-    """Parse the indicator of *slo*, which is inline or in an SLI document.
-
-    Returns:
-        The indicator; None if it is invalid or has an unsupported source, which adds a problem or a warning to the document.
-    """
-    reference, inline = slo.spec.text("indicatorRef"), slo.spec.mapping("indicator", example="spec: …")
-    if inline is not None:
-        inline.value("metadata")
-        spec = inline.mapping("spec", example="ratioMetric: …")
-        inline.finish()
-        if spec is None:
-            inline.missing("spec", "…")
-            return None
-        return _IndicatorReader(slo.document, base, known).metric(spec)
-    if not reference:
-        slo.spec.missing("indicatorRef", "checkout-latency` with the name of an SLI, or `indicator")
-        return None
-    found = known.get(("SLI", reference))
-    if found is None:
-        fix = meant(reference, [name for kind, name in known if kind == "SLI"]) or "; add an SLI of that name"
-        slo.spec.complain(f"spec.indicatorRef is {reference!r}, which is no SLI of these files{fix}", "indicatorRef")
-        return None
-    spec = Fields(found.document, ("spec",), found.document.value["spec"])
-    return _IndicatorReader(found.document, base, known).metric(spec)
-
-
-@dataclass(frozen=True, slots=True)
-class _IndicatorReader:
-    """Parser of one indicator of *document* for the SLO *base*."""
-
-    document: Document
-    base: Slo
-    known: KnownObjects
-
-    def metric(self, spec: Fields) -> OpenSloIndicator | None:
-        """Parse the `spec` of an SLI."""
-        spec.text("description")
-        by_value = spec.mapping("thresholdMetric", example="metricSource: …")
-        ratio = spec.mapping("ratioMetric", example="good: …")
-        spec.finish()
-        if ratio is not None:
-            return self._ratio(ratio)
-        if by_value is None:
-            spec.missing("ratioMetric", "…` or `thresholdMetric: …")
-            return None
-        slo = self._source(by_value, "value")
-        if slo is not None and slo.kind not in THRESHOLDS:
-            by_value.complain(
-                f"{by_value.name('metricSource')} is of kind {slo.kind}, which has no value; use a ratioMetric"
-            )
-            return None
-        return None if slo is None else OpenSloIndicator(slo, by_value=True)
-
-    def _ratio(self, ratio: Fields) -> OpenSloIndicator | None:
-        ratio.value("counter")
-        for key in ("raw", "rawType"):
-            if ratio.has(key):
-                ratio.value(key)
-                ratio.complain(f"{ratio.name(key)} is not supported; write good and total", key)
-        good, bad = (ratio.mapping(key, example="metricSource: …") for key in ("good", "bad"))
-        total = ratio.mapping("total", example="metricSource: …")
-        ratio.finish()
-        share = good or bad
-        if share is None or total is None or (good and bad):
-            if not ratio.has("raw"):
-                ratio.complain(f"{ratio.name('good')} (or bad, one of them) and total must be given")
-            return None
-        slo = self._source(share, "share")
-        among = slo and self._source(total, "total")
-        if slo is None or among is None:
-            return None
-        if _filters(slo) != _filters(among):
-            ratio.complain(f"{ratio.name('total')} has other filters; use the same filters", "total")
-        return OpenSloIndicator(slo, by_value=False)
-
-    def _source(self, metric: Fields, role: Literal["value", "share", "total"]) -> Slo | None:
-        """Return the base SLO with the source of *metric*; None if the source is missing or has another type."""
-        source = metric.mapping("metricSource", example=f"type: {SOURCE}")
-        metric.finish()
-        if source is None or source.broken:
-            metric.missing("metricSource", f"{{type: {SOURCE}}}")
-            return None
-        kind = self._type(source)
-        spec = source.mapping("spec", example="kind: latency") or Fields(self.document, (), {})
-        if kind.lower() != SOURCE:
-            what = f"is of type {kind!r}" if kind else "has no type"
-            text = f"{source.name('type')}: it {what}, and only `type: {SOURCE}` is watched; the SLO is left out"
-            self.document.warnings.append(Problem(source.line_of("type"), text))
-            return None
-        source.finish()
-        base = replace(self.base, service=spec.text("service", default=self.base.service))
-        slo = read_indicator_fields(spec, self.document, base)
-        slo = self._with_threshold(spec, slo, role)
-        spec.finish()
-        return slo
-
-    def _type(self, source: Fields) -> str:
-        reference, kind = source.text("metricSourceRef"), source.text("type")
-        found = self.known.get(("DataSource", reference))
-        return kind or ("" if found is None else found.spec.text("type"))
-
-    def _with_threshold(self, spec: Fields, slo: Slo, role: str) -> Slo:
-        if role == "value":
-            # A value is compared with seconds, so without a kind the metric is the request latency.
-            return slo if spec.has("kind") or spec.has("stage") else replace(slo, threshold=_PLACEHOLDER)
-        needed = THRESHOLDS.get(slo.kind) if role == "share" else None
-        threshold = spec.duration("threshold", example=needed or "250ms", required=needed is not None)
-        if threshold is not None:
-            check_threshold(spec, "threshold", threshold, slo.kind)
-        return replace(slo, threshold=threshold)
-
-
-def _filters(slo: Slo) -> tuple[str | None, ...]:
-    return slo.service, slo.route, slo.model, slo.version, slo.environment
 
 
 def is_openslo(document: Document) -> bool:
@@ -195,147 +250,123 @@ def is_openslo(document: Document) -> bool:
 
 def read_openslo(documents: Sequence[Document]) -> list[tuple[Document, SloEntry]]:
     """Parse all *documents*, which may refer to each other; add errors to their problems and omissions to their warnings."""
-    objects = [found for found in (_object(each) for each in documents) if found is not None]
-    known = {(each.kind, each.name): each for each in objects}
-    for each in objects:
-        if each.kind in _UNUSED:
-            _warn(each.document, (), f"{each.kind} {each.name!r} is not used: {_UNUSED[each.kind]}")
-    made = [(each.document, _slo(each, known)) for each in objects if each.kind == "SLO"]
-    return [(document, entry) for document, entry in made if entry is not None]
+    tops = [(document, read_section(_OpenSlo, document, (), document.value)) for document in documents]
+    known = {(top.kind, top.metadata.name): _Found(document, top) for document, top in tops if top}
+    entries: list[tuple[Document, SloEntry]] = []
+    for document, top in tops:
+        if top and top.kind in _UNUSED:
+            text = f"{top.kind} {top.metadata.name!r} is not used: {_UNUSED[top.kind]}"
+            document.warnings.append(Problem(document.line(()), text))
+        entry = _SloReader(document, known).read(top) if top and top.kind == "SLO" else None
+        if entry:
+            entries.append((document, entry))
+    return entries
 
 
-def _object(document: Document) -> OpenSloObject | None:
-    top = Fields(document, (), document.value)
-    version = top.text("apiVersion", example=VERSION)
-    if version and version != VERSION:
-        top.complain(f"apiVersion is {version!r}; only {VERSION} is read", "apiVersion")
-        return None
-    kind = top.one_of("kind", KINDS)
-    metadata, spec = top.mapping("metadata", example="name: checkout"), top.mapping("spec", example="service: checkout")
-    top.finish()
-    if metadata is None or spec is None:
-        top.missing("metadata" if metadata is None else "spec", "…")
-        return None
-    name = metadata.text("name", example="checkout-latency")
-    for key in ("displayName", "labels", "annotations"):
-        metadata.value(key)
-    metadata.finish()
-    return OpenSloObject(document, kind, name, spec) if kind and not spec.broken else None
+@dataclass(frozen=True, slots=True)
+class _SloReader:
+    """Reader of the SLO in *document*, whose indicator may be in another document of *known*."""
+
+    document: Document
+    known: Mapping[tuple[str, str], _Found]
+
+    def read(self, top: _OpenSlo) -> SloEntry | None:
+        """Return the entry; None if it is invalid or has an unsupported source."""
+        spec, name = read_section(_SloSpec, self.document, ("spec",), top.spec), top.metadata.name
+        if spec is None:
+            return None
+        base = Slo(name, spec.service, 0.5, spec.window, description=spec.description)
+        indicator = self._indicator(spec, base)
+        if indicator is None:
+            return None
+        slos: list[Slo] = []
+        for position, each in enumerate(spec.objectives):
+            _report(self.document, ("spec", "objectives", position), each.value_faults(indicator))
+            slo = replace(indicator.base, objective=each.objective)
+            slo = replace(slo, threshold=each.threshold) if indicator.by_value else slo
+            by_value = latency(each.threshold.total_seconds()) if indicator.by_value else percent(slo.objective)
+            several = len(spec.objectives) > 1
+            slos.append(replace(slo, name=f"{name} ({each.label or by_value})") if several else slo)
+        _report(self.document, ("metadata",), name_faults(slo.name for slo in slos))
+        return SloEntry(("metadata",), name, tuple(slos), spec.service)
+
+    def _indicator(self, spec: _SloSpec, base: Slo) -> _Indicator | None:
+        if spec.indicator is not None:
+            return self._measured(self.document, ("spec", "indicator", "spec"), spec.indicator.spec, base)
+        reference = spec.indicator_reference or ""
+        found = self.known.get(("SLI", reference))
+        if found is None:
+            fix = meant(reference, [name for kind, name in self.known if kind == "SLI"]) or "; add an SLI of that name"
+            text = f"is {reference!r}, which is no SLI of these files{fix}"
+            _report(self.document, ("spec",), [Fault("indicatorRef", text)])
+            return None
+        sli = read_section(_Sli, found.document, ("spec",), found.top.spec)
+        return sli and self._measured(found.document, ("spec",), sli, base)
+
+    def _measured(self, document: Document, place: Place, sli: _Sli, base: Slo) -> _Indicator | None:
+        """Return the indicator of *sli*, at *place* of *document*."""
+        if sli.ratio is None:
+            assert sli.threshold is not None  # noqa: S101 - `_Sli.faults`
+            at = (*place, "thresholdMetric", "metricSource")
+            slo = self._source(document, at, sli.threshold.source, base, "value")
+            if slo and slo.kind not in THRESHOLDS:
+                text = f"is of kind {slo.kind}, which has no value; use a ratioMetric"
+                _report(document, at, [Fault("", text)])
+                return None
+            return slo and _Indicator(slo, by_value=True)
+        at, share = (*place, "ratioMetric"), "good" if sli.ratio.good else "bad"
+        counted = sli.ratio.good or sli.ratio.bad
+        if counted is None or sli.ratio.total is None:
+            return None
+        slo = self._source(document, (*at, share, "metricSource"), counted.source, base, "share")
+        among = slo and self._source(document, (*at, "total", "metricSource"), sli.ratio.total.source, base, "total")
+        if slo is None or among is None:
+            return None
+        if _filters(slo) != _filters(among):
+            _report(document, at, [Fault("total", "has other filters; use the same filters")])
+        return _Indicator(slo, by_value=False)
+
+    def _source(
+        self,
+        document: Document,
+        place: Place,
+        source: _MetricSource,
+        base: Slo,
+        role: Literal["value", "share", "total"],
+    ) -> Slo | None:
+        """Return *base* with the source at *place*; None if it is invalid or has another type."""
+        found = self.known.get(("DataSource", source.reference))
+        kind = source.type or (str(found.top.spec.get("type", "")) if found else "")
+        if kind.lower() != SOURCE:
+            what = f"is of type {kind!r}" if kind else "has no type"
+            text = f": it {what}, and only `type: {SOURCE}` is watched; the SLO is left out"
+            document.warnings.append(Problem(document.line((*place, "type")), spell((*place, "type")) + text))
+            return None
+        spec = read_section(_SourceSpec, document, (*place, "spec"), source.spec)
+        if spec is None:
+            return None
+        _report(document, (*place, "spec"), _threshold_faults(spec, role))
+        slo = spec.slo(base.name, spec.service or base.service, base.window)
+        # A value is compared with seconds, so without a kind the metric is the request latency.
+        is_latency = role == "value" and spec.measured in ("latency", "availability") and spec.kind != "availability"
+        return replace(slo, description=base.description, threshold=_PLACEHOLDER if is_latency else slo.threshold)
 
 
-def _slo(found: OpenSloObject, known: KnownObjects) -> SloEntry | None:
-    spec, document = found.spec, found.document
-    description, service = spec.text("description"), spec.text("service", example="checkout")
-    base = Slo(found.name, service, 0.5, _window(spec, document), description=description)
-    indicator = read_indicator(found, base, known)
-    method = spec.one_of("budgetingMethod", _METHODS)
-    if method and method != "Occurrences":
-        _warn(
-            document,
-            ("spec", "budgetingMethod"),
-            f"spec.budgetingMethod is {method}; Stagelens counts requests, as Occurrences does",
-        )
-    if spec.has("alertPolicies"):
-        spec.value("alertPolicies")
-        _warn(document, ("spec", "alertPolicies"), f"spec.alertPolicies are not used: {_POLICY}")
-    objectives = spec.items("objectives")
-    if not objectives:
-        spec.complain(
-            "spec.objectives is empty; write `- target: 0.99`", "objectives" if spec.has("objectives") else ""
-        )
-    spec.finish()
-    if indicator is None:
-        return None
-    return SloEntry(("metadata",), found.name, _objectives(objectives, found, indicator))
+def _threshold_faults(spec: _SourceSpec, role: str) -> Iterator[Fault]:
+    needed = THRESHOLDS.get(spec.measured)
+    if role == "value" and spec.threshold is not None:
+        yield Fault("threshold", "does not go with a thresholdMetric; the objectives have a `value`")
+    elif role == "share" and needed and spec.threshold is None:
+        yield Fault("threshold", f"is missing; add `threshold: {needed}`")
+    elif spec.threshold is not None:
+        yield from threshold_faults("threshold", spec.threshold, spec.measured)
 
 
-def _window(spec: Fields, document: Document) -> timedelta:
-    month = timedelta(days=30)
-    items = spec.items("timeWindow")
-    if len(items) > 1:
-        spec.complain("spec.timeWindow has more than one window; keep one", "timeWindow")
-    if not items:
-        return month
-    fields = Fields(document, *items[0], example="duration: 30d")
-    text = fields.text("duration", example="30d")
-    rolling = fields.value("isRolling")
-    if fields.value("calendar") is not None or rolling is False:
-        text_of = f"{fields.name('duration')} is of a calendar; Stagelens counts the last {text}, rolling"
-        _warn(document, items[0][0], text_of)
-    fields.finish()
-    match = _DURATION.fullmatch(text)
-    days = int(match[1]) * _DAYS[match[2]] if match else 0
-    window = timedelta(days=days) if days <= MAX_WINDOW.days else None
-    if window is None or not MIN_WINDOW <= window <= MAX_WINDOW:
-        fix = f"write a window from {MIN_WINDOW.days}d to {MAX_WINDOW.days}d, such as 30d or 4w"
-        fields.complain(f"{fields.name('duration')} is {text!r}; {fix}", "duration")
-    return window or month
+def _filters(slo: Slo) -> tuple[str | None, ...]:
+    return slo.service, slo.route, slo.model, slo.version, slo.environment
 
 
-def _objectives(
-    items: Iterable[tuple[Place, Any]], found: OpenSloObject, indicator: OpenSloIndicator
-) -> tuple[Slo, ...]:
-    read = [_objective(Fields(found.document, *item, example="target: 0.99"), found, indicator) for item in items]
-    made = [(slo, label) for slo, label in read if slo is not None]
-    if len(made) == 1:
-        return (made[0][0],)
-    slos = tuple(replace(slo, name=f"{slo.name} ({label})") for slo, label in made)
-    check_names(found.spec, slos)
-    return slos
-
-
-def _objective(fields: Fields, found: OpenSloObject, indicator: OpenSloIndicator) -> tuple[Slo | None, str]:
-    label = fields.text("displayName")
-    target = _target(fields)
-    for key in ("timeSliceTarget", "timeSliceWindow"):
-        if fields.has(key):
-            fields.value(key)
-            text = f"{fields.name(key)} is not used: Stagelens counts requests, not slices of time"
-            found.document.warnings.append(Problem(fields.line_of(key), text))
-    slo = replace(indicator.base, objective=target or 0.5)
-    if indicator.by_value:
-        slo = replace(slo, threshold=_value(fields, slo))
-    elif fields.has("op") or fields.has("value"):
-        fields.value("op")
-        fields.value("value")
-        fields.complain(
-            f"{fields.name('value')} goes with a thresholdMetric only; write `threshold` into its spec", "value"
-        )
-    fields.finish()
-    by_itself = (
-        latency(slo.threshold.total_seconds()) if slo.threshold and indicator.by_value else percent(slo.objective)
-    )
-    return (slo if target else None), label or by_itself
-
-
-def _target(fields: Fields) -> float | None:
-    if not fields.has("targetPercent"):
-        return fields.ratio("target", example=0.99)
-    written = fields.amount("targetPercent", example="99.5")
-    if fields.has("target"):
-        fields.value("target")
-        fields.complain(f"{fields.name('target')} is given beside targetPercent; keep one", "target")
-    if written is not None and written >= 100:  # noqa: PLR2004 - percent
-        fields.complain(
-            f"{fields.name('targetPercent')} is {written:g}; write less than 100, such as 99.5", "targetPercent"
-        )
-        return None
-    return None if written is None else round(written / 100, 12)
-
-
-def _value(fields: Fields, slo: Slo) -> timedelta:
-    written = fields.amount("value", example="0.25")
-    if written is None and not fields.has("value"):
-        fields.missing("value", "0.25, in seconds")
-    operator = fields.text("op", example="lte")
-    if operator and operator not in ("lte", "lt"):
-        fields.complain(f"{fields.name('op')} is {operator!r}; less time is good here, write lte", "op")
-    # Longer values are rejected below.
-    threshold = timedelta(seconds=min(written or 1, _MAX_SECONDS))
-    if written is not None:
-        check_threshold(fields, "value", threshold, slo.kind)
-    return threshold
-
-
-def _warn(document: Document, place: Place, text: str) -> None:
-    document.warnings.append(Problem(document.line(place), text))
+def _report(document: Document, place: Place, faults: Iterable[Fault]) -> None:
+    for fault in faults:
+        at = (*place, *fault.loc)
+        document.problems.append(Problem(document.line(at), f"{spell(at)} {fault.text}"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
 
 from ...core.names import DEFINITIONS
-from ...core.settings.yaml_config import Document, Fields, Place, Problem, meant
+from ...core.settings.field_types import Duration, Moment, Ratio, Text, WebAddress, one_of, reject
+from ...core.settings.section import Fault, Section
+from ...core.settings.yaml_config import Place, meant
 from ...core.stages import BY_KEY
 from ...store import Indicator, Selection
 from ...store.selection import Kind
@@ -155,174 +159,188 @@ class SloEntry:
     Args:
         place: Position in the document.
         name: Name of the entry.
-        slos: SLOs of the entry, one per threshold.
+        slos: SLOs of the entry, one per threshold; none if it is invalid.
+        service: The service.
     """
 
     place: Place
     name: str
     slos: tuple[Slo, ...]
+    service: str
+
+    @property
+    def names(self) -> list[str]:
+        """Names that must be unique: of the SLOs, or of the entry if it is invalid."""
+        return [slo.name for slo in self.slos] or [self.name]
 
 
-def read_slo_entry(document: Document, place: Place, item: Any) -> SloEntry | None:
-    """Parse one entry of `slos` and add its errors to the document's problems; return None if it is no mapping."""
-    fields = Fields(document, place, item)
-    if fields.broken:
-        return None
-    name, service = fields.text("name", example="checkout-latency"), fields.text("service", example="checkout")
-    base = read_indicator_fields(fields, document, Slo(name, service, 0.5, _window(fields)))
-    base = replace(
-        base,
-        description=fields.text("description"),
-        runbook=fields.address("runbook"),
-        reset=fields.moment("reset"),
-    )
-    slos = _with_budgets(fields, document, _objectives(fields, document, base), base.kind)
-    check_names(fields, slos)
-    fields.finish()
-    return SloEntry(place, name, slos)
-
-
-def read_indicator_fields(fields: Fields, document: Document, base: Slo) -> Slo:
-    """Return *base* with the kind and the filters in *fields*; the threshold is parsed later."""
-    kind = _kind(fields)
-    return replace(
-        base,
-        watched="request" if kind in ("latency", "availability") else kind,
-        # A placeholder that distinguishes latency from availability until the threshold is parsed.
-        threshold=_HOUR if kind in THRESHOLDS else None,
-        stage=_stage(fields, kind, document),
-        definition=_definition(fields, kind),
-        route=fields.optional("route"),
-        model=fields.optional("model"),
-        version=fields.optional("version"),
-        environment=fields.optional("environment"),
-    )
-
-
-def _kind(fields: Fields) -> Kind:
-    if fields.has("kind"):
-        return cast(Kind, fields.one_of("kind", KINDS) or "latency")
-    if fields.has("stage"):
-        return "stage"
-    return "latency" if fields.has("threshold") or fields.has("thresholds") else "availability"
-
-
-def _window(fields: Fields) -> timedelta:
-    window = fields.duration("window", example="30d") or timedelta(days=30)
+def _in_limits(window: timedelta) -> timedelta:
     if not MIN_WINDOW <= window <= MAX_WINDOW:
-        fields.complain(
-            f"{fields.name('window')} is {window.total_seconds() / 86_400:g}d; write a window from "
-            f"{MIN_WINDOW.days}d to {MAX_WINDOW.days}d, such as 30d",
-            "window",
-        )
+        limits = f"{MIN_WINDOW.days}d to {MAX_WINDOW.days}d"
+        reject(f"is {window.total_seconds() / 86_400:g}d; write a window from {limits}, such as 30d")
     return window
 
 
-def _stage(fields: Fields, kind: Kind, document: Document) -> str | None:
-    stage = fields.text("stage", example="queue" if kind == "stage" else "")
-    if stage and kind != "stage":
-        fields.complain(
-            f"{fields.name('stage')} does not go with kind {kind}; write `kind: stage`, or leave it out", "stage"
-        )
-        return None
-    _warn_of_typo(fields, "stage", stage, document)
-    return stage or None
+class IndicatorSection(Section):
+    """Keys that define what an SLO measures: of an entry of `slos`, and of the `spec` of an OpenSLO metric source."""
+
+    example = "kind: latency"
+
+    kind: Annotated[Kind, one_of(KINDS)] | None = None
+    threshold: Duration | None = Field(default=None, examples=["250ms"])
+    stage: Text | None = None
+    definition: Annotated[str, one_of(DEFINITIONS)] | None = None
+    route: Text | None = None
+    model: Text | None = None
+    version: Text | None = None
+    environment: Text | None = None
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a threshold is given, which makes an objective without a kind one of latency."""
+        return self.threshold is not None
+
+    @property
+    def measured(self) -> Kind:
+        """Kind of the objective, by default from the other keys."""
+        return self.kind or ("stage" if self.stage else "latency" if self.has_threshold else "availability")
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield the errors of the stage and the definition."""
+        if self.stage and self.measured != "stage":
+            yield Fault("stage", f"does not go with kind {self.kind}; write `kind: stage`, or leave it out")
+        elif self.stage:
+            yield from _typo("stage", self.stage)
+        elif self.measured == "stage":
+            yield Fault("stage", "is missing; add `stage: queue`")
+        if self.definition and self.measured not in ("ttft", "tpot"):
+            yield Fault("definition", "goes with kind ttft and tpot only; leave it out")
+
+    def slo(self, name: str, service: str, window: timedelta) -> Slo:
+        """Return an SLO without an objective."""
+        kind = self.measured
+        watched: Watched = "request" if kind in ("latency", "availability") else kind
+        keys = {"threshold", "stage", "definition", "route", "model", "version", "environment"}
+        return Slo(name, service, 0.5, window, watched=watched, **self.model_dump(include=keys))
 
 
-def _warn_of_typo(fields: Fields, key: str, stage: str, document: Document) -> None:
-    """Add a warning if *stage* at *key* is similar to a known stage; custom stages may have any name."""
+def _typo(key: str | Place, stage: str) -> Iterator[Fault]:
+    """Yield a warning if *stage* at *key* is similar to a known stage; custom stages may have any name."""
     question = meant(stage, BY_KEY)
-    if stage and stage not in BY_KEY and question:
-        text = f"{fields.name(key)} names {stage!r}, which is none of Stagelens' own{question}"
-        document.warnings.append(Problem(fields.line_of(key), text))
+    if stage not in BY_KEY and question:
+        yield Fault(key, f"names {stage!r}, which is none of Stagelens' own{question}", is_warning=True)
 
 
-def _definition(fields: Fields, kind: Kind) -> str | None:
-    if not fields.has("definition"):
-        return None
-    definition = fields.one_of("definition", tuple(DEFINITIONS))
-    if kind not in ("ttft", "tpot"):
-        fields.complain(f"{fields.name('definition')} goes with kind ttft and tpot only; leave it out", "definition")
-        return None
-    return definition or None
+class ThresholdSection(Section):
+    """Entry of `thresholds`: one objective of several for the same requests."""
+
+    example = "threshold: 250ms"
+
+    threshold: Duration | None = Field(default=None, examples=["250ms"])
+    objective: Ratio = Field(examples=["0.99"])
+    name: Text | None = None
 
 
-def _objectives(fields: Fields, document: Document, base: Slo) -> tuple[Slo, ...]:
-    """Return one SLO per threshold: from `threshold` and `objective`, or from the list `thresholds`."""
-    if not fields.has("thresholds"):
-        return (_objective(fields, base),)
-    for key in ("threshold", "objective"):
-        if fields.has(key):
-            fields.value(key)
-            fields.complain(f"{fields.name(key)} is given beside thresholds; write it into each of them", key)
-    made: list[Slo] = []
-    for place, item in fields.items("thresholds"):
-        each = Fields(document, place, item, example="threshold: 250ms")
-        if each.broken:
-            continue
-        slo = _objective(each, base)
-        label = each.text("name", default=latency((slo.threshold or _HOUR).total_seconds()))
-        each.finish()
-        if slo.threshold in [other.threshold for other in made]:
-            each.complain(f"{each.name('threshold')} is there twice; one objective for each threshold", "threshold")
-            continue
-        made.append(replace(slo, name=f"{base.name} ({label})"))
-    if not made and isinstance(fields.value("thresholds"), list):
-        fields.complain(
-            f"{fields.name('thresholds')} is empty; write `- {{objective: 0.99, threshold: 250ms}}`", "thresholds"
+class SloSection(IndicatorSection):
+    """Entry of `slos` in the SLO file."""
+
+    example = "name: checkout-latency"
+
+    name: Text = Field(examples=["checkout-latency"])
+    service: Text = Field(examples=["checkout"])
+    objective: Ratio | None = Field(default=None, examples=["0.99"])
+    window: Annotated[Duration, AfterValidator(_in_limits)] = Field(examples=["30d"])
+    thresholds: tuple[ThresholdSection, ...] | None = None
+    budgets: dict[str, Duration] = Field(default={}, examples=["queue: 50ms"])
+    description: Text = ""
+    runbook: WebAddress = ""
+    reset: Moment | None = Field(default=None, examples=["2026-11-01T00:00Z"])
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether one or several thresholds are given."""
+        return self.threshold is not None or self.thresholds is not None
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield the errors of thresholds, budgets and names, and warnings of probable typing errors."""
+        yield from super().faults()
+        if self.thresholds is None:
+            if self.objective is None:
+                yield Fault("objective", "is missing; add `objective: 0.99`")
+            yield from self._threshold_faults((), self.threshold)
+        else:
+            yield from self._thresholds_faults(self.thresholds)
+        yield from self._budget_faults()
+        yield from name_faults(slo.name for slo in self.slos())
+
+    def slos(self) -> tuple[Slo, ...]:
+        """Return one SLO per threshold."""
+        base = replace(
+            self.slo(self.name, self.service, self.window),
+            description=self.description,
+            runbook=self.runbook,
+            reset=self.reset,
+            budgets=tuple(self.budgets.items()),
         )
-    return tuple(made)
+        if self.thresholds is None:
+            return (replace(base, objective=self.objective or 0.5),)
+        return tuple(
+            replace(
+                base,
+                name=f"{base.name} ({each.name or latency((each.threshold or _HOUR).total_seconds())})",
+                objective=each.objective,
+                threshold=each.threshold,
+            )
+            for each in self.thresholds
+        )
+
+    def _thresholds_faults(self, thresholds: Sequence[ThresholdSection]) -> Iterator[Fault]:
+        for key in ("threshold", "objective"):
+            if getattr(self, key) is not None:
+                yield Fault(key, "is given beside thresholds; write it into each of them")
+        if not thresholds:
+            yield Fault("thresholds", "is empty; write `- {objective: 0.99, threshold: 250ms}`")
+        for position, each in enumerate(thresholds):
+            yield from self._threshold_faults(("thresholds", position), each.threshold)
+            if each.threshold in [other.threshold for other in thresholds[:position]]:
+                text = "is there twice; one objective for each threshold"
+                yield Fault(("thresholds", position, "threshold"), text)
+
+    def _threshold_faults(self, place: Place, threshold: timedelta | None) -> Iterator[Fault]:
+        key, example = (*place, "threshold"), THRESHOLDS.get(self.measured)
+        if threshold is None and example is not None:
+            yield Fault(key, f"is missing; add `threshold: {example}`")
+        elif threshold is not None and example is None:
+            yield Fault(key, f"does not go with kind {self.measured}; leave it out")
+        elif threshold is not None:
+            yield from threshold_faults(key, threshold, self.measured)
+
+    def _budget_faults(self) -> Iterator[Fault]:
+        if self.budgets and self.measured != "latency":
+            yield Fault("budgets", "goes with kind latency only: the time of a request is what stages share")
+            return
+        for stage in self.budgets:
+            yield from _typo(("budgets", stage), stage)
+        thresholds = [each.threshold for each in self.thresholds or (self,) if each.threshold is not None]
+        total = sum(self.budgets.values(), timedelta(0))
+        if thresholds and total > min(thresholds):
+            yield Fault(
+                "budgets",
+                f"add up to {latency(total.total_seconds())}, more than the threshold of "
+                f"{latency(min(thresholds).total_seconds())}; make them smaller, or the threshold longer",
+            )
 
 
-def _objective(fields: Fields, base: Slo) -> Slo:
-    kind = base.kind
-    example = THRESHOLDS.get(kind)
-    threshold = fields.duration("threshold", example=example or "", required=example is not None)
-    if threshold is not None and example is None:
-        fields.complain(f"{fields.name('threshold')} does not go with kind {kind}; leave it out", "threshold")
-        threshold = None
-    if threshold is not None:
-        check_threshold(fields, "threshold", threshold, kind)
-    return replace(base, objective=fields.ratio("objective", example=0.99), threshold=threshold)
-
-
-def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) -> None:
-    """Report a problem if *threshold* at *key* is implausible for *kind*."""
-    name = fields.name(key)
+def threshold_faults(key: str | Place, threshold: timedelta, kind: Kind) -> Iterator[Fault]:
+    """Yield an error if *threshold* at *key* is implausible for *kind*."""
     if kind == "freshness" and not _MIN_AGE <= threshold <= _MAX_AGE:
-        fields.complain(f"{name} is not from 1m to 7d; write how old data may be, such as 5m", key)
+        yield Fault(key, "is not from 1m to 7d; write how old data may be, such as 5m")
     if kind != "freshness" and threshold > _HOUR:
-        fields.complain(f"{name} is over an hour; write the latency of one request", key)
+        yield Fault(key, "is over an hour; write the latency of one request")
 
 
-def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kind: Kind) -> tuple[Slo, ...]:
-    """Return *slos* with their stage budgets, and report budgets that exceed the shortest threshold."""
-    written = fields.mapping("budgets", example="queue: 50ms")
-    if written is None or written.broken:
-        return slos
-    if kind != "latency":
-        fields.complain(
-            f"{fields.name('budgets')} goes with kind latency only: the time of a request is what stages share",
-            "budgets",
-        )
-        return slos
-    for stage in written.keys:
-        _warn_of_typo(written, stage, stage, document)
-    found = [(stage, written.duration(stage, example="50ms")) for stage in written.keys]
-    budgets = tuple((stage, length) for stage, length in found if length is not None)
-    shortest = min((slo.threshold for slo in slos if slo.threshold is not None), default=None)
-    total = sum((length for _, length in budgets), timedelta(0))
-    if shortest is not None and total > shortest:
-        fields.complain(
-            f"{fields.name('budgets')} add up to {latency(total.total_seconds())}, more than the threshold of "
-            f"{latency(shortest.total_seconds())}; make them smaller, or the threshold longer",
-            "budgets",
-        )
-    return tuple(replace(slo, budgets=budgets) for slo in slos)
-
-
-def check_names(fields: Fields, slos: tuple[Slo, ...]) -> None:
-    """Report a problem if a name is too long for the cause of an incident."""
-    longest = max((len(slo.name) for slo in slos), default=0)
+def name_faults(names: Iterable[str]) -> Iterator[Fault]:
+    """Yield an error if a name is too long for the cause of an incident."""
+    longest = max(map(len, names), default=0)
     if longest > MAX_NAME_CHARS:
-        fields.complain(f"{fields.name('name')} has {longest} characters; {MAX_NAME_CHARS} are the most", "name")
+        yield Fault("name", f"has {longest} characters; {MAX_NAME_CHARS} are the most")

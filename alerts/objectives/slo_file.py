@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from ...core.errors import ConfigError
 from ...core.settings import live_file
+from ...core.settings.field_types import Texts, WebAddress, reject_value
 from ...core.settings.live_file import FileError, read_documents, spell_problem
-from ...core.settings.yaml_config import Document, Fields, Place, Problem, spell
+from ...core.settings.section import Section, read_section
+from ...core.settings.yaml_config import Document, Place, Problem, spell
 from ..delivery import channels
 from ..delivery.channels import ChannelEntry
 from . import openslo
 from .maintenance import MaintenanceEntry, calendar_of, read_maintenance
-from .slo import Slo, SloEntry, read_slo_entry
+from .slo import Slo, SloEntry, SloSection
 
 log = logging.getLogger(__name__)
 EXAMPLE = """\
@@ -34,39 +39,45 @@ slos:
 EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}]"
 
 
-@dataclass(frozen=True, slots=True)
-class RegressionSettings:
+class RegressionSettings(Section):
     """Settings of the regression search.
 
     Args:
-        watched: Whether the search is enabled.
-        ignored: Services excluded from the search.
+        ignore: Services excluded from the search.
     """
 
-    watched: bool = True
-    ignored: frozenset[str] = frozenset()
+    example = "ignore: [checkout]"
+
+    ignore: Texts = Field(examples=["[checkout]"])
 
     def watches(self, service: str) -> bool:
         """Return whether the search includes *service*."""
-        return self.watched and service not in self.ignored
+        return service not in self.ignore
 
 
-def read_regressions(top: Fields) -> RegressionSettings:
-    """Parse `regressions` of an SLO file: `on`, `off`, or `{ignore: [checkout]}`."""
-    written = top.value("regressions")
+ALL_SERVICES = RegressionSettings(ignore=())
+
+
+def _regressions(value: object) -> object:
     # YAML reads on and off as booleans.
-    if written is None or isinstance(written, bool):
-        return RegressionSettings(watched=written is True)
-    if not isinstance(written, dict):
-        text = f"{top.name('regressions')} is {written!r}; write on, off, or `ignore: [checkout]` below it"
-        top.complain(text, "regressions")
-        return RegressionSettings()
-    fields = top.mapping("regressions", example="ignore: [checkout]")
-    if fields is None:
-        return RegressionSettings()
-    ignored = frozenset(fields.texts("ignore", example="checkout"))
-    fields.finish()
-    return RegressionSettings(ignored=ignored)
+    if isinstance(value, bool):
+        return ALL_SERVICES if value else None
+    if not isinstance(value, dict | RegressionSettings):
+        reject_value("write on, off, or `ignore: [checkout]` below it")
+    return value
+
+
+class _SloFile(Section):
+    """The SLO file; the entries of its lists are validated one by one."""
+
+    example = "name: checkout-latency"
+
+    include: Texts = ()
+    slos: tuple[Any, ...] = ()
+    channels: tuple[Any, ...] = ()
+    maintenance: tuple[Any, ...] = ()
+    dashboard_url: WebAddress = ""
+    regressions: Annotated[RegressionSettings | None, BeforeValidator(_regressions)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ class Definitions:
         dashboard_url: Base URL of links to the dashboard; empty if not defined.
         warnings: Warnings about ignored or doubtful settings, with file and line.
         included: Other files that were read, including files of secrets.
-        regressions: Settings of the regression search.
+        regressions: Settings of the regression search; None disables it.
     """
 
     slos: tuple[Slo, ...] = ()
@@ -87,7 +98,7 @@ class Definitions:
     dashboard_url: str = ""
     warnings: tuple[str, ...] = ()
     included: tuple[Path, ...] = ()
-    regressions: RegressionSettings = field(default_factory=RegressionSettings)
+    regressions: RegressionSettings | None = ALL_SERVICES
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -138,22 +149,17 @@ def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | Non
         documents[0].problems.append(Problem(1, f"the file is empty; write, for example:\n{EXAMPLE}"))
     for second in own[1:]:
         second.problems.append(Problem(second.line(()), "slos and channels are in two documents; write them into one"))
-    top = Fields(own[0], (), own[0].value) if own and own[0].value is not None else None
-    included = _included(top, path) if top else {}
+    included = _included(own[0], path) if own else {}
     foreign += [each for found in included.values() for each in found if openslo.is_openslo(each)]
-    promised = openslo.read_openslo(foreign)
-    definitions = (
-        _definitions(top, own[0], promised, env, {} if held is None else held)
-        if top
-        else _openslo_definitions(promised)
-    )
+    entries = openslo.read_openslo(foreign)
+    definitions = _definitions(own[0] if own else Document(None), entries, env, {} if held is None else held)
     files = [(None, documents), *included.items()]
     problems, warnings = (_sorted_problems(files, what) for what in ("problems", "warnings"))
     if problems:
         raise SloFileError(path, problems)
-    told = tuple(spell_problem(path, each) for each in warnings)
     secrets = [file for entry in definitions.channels for file in entry.secret_files]
-    return replace(definitions, warnings=told, included=(*included, *secrets))
+    shown = tuple(spell_problem(path, each) for each in warnings)
+    return replace(definitions, warnings=shown, included=(*included, *secrets))
 
 
 def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
@@ -167,14 +173,14 @@ def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], wh
     return sorted(found, key=lambda each: (str(each.path or ""), each.line))
 
 
-def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
+def _included(own: Document, path: Path) -> dict[Path, list[Document]]:
     """Return the documents of each included file, and report those that are not OpenSLO documents."""
     read: dict[Path, list[Document]] = {}
-    for name in top.texts("include"):
+    for name in _items(own, "include"):
         try:
-            found = read_documents(path.parent / name, "a file of OpenSLO documents")
+            found = read_documents(path.parent / str(name), "a file of OpenSLO documents")
         except ConfigError as error:
-            top.complain(f"include: {error}", "include")
+            own.problems.append(Problem(own.line(("include",)), f"include: {error}"))
             continue
         for each in found:
             if not openslo.is_openslo(each) and not each.problems:
@@ -182,54 +188,59 @@ def _included(top: Fields, path: Path) -> dict[Path, list[Document]]:
                     f"this is no OpenSLO document; write `apiVersion: {openslo.VERSION}`, or keep slos in {path.name}"
                 )
                 each.problems.append(Problem(each.line(()), text))
-        read[path.parent / name] = found
+        read[path.parent / str(name)] = found
     return read
 
 
-def _openslo_definitions(promised: Sequence[tuple[Document, SloEntry]]) -> Definitions:
-    """Return the definitions of a file that contains only OpenSLO documents."""
-    _check_unique_names(
-        [_NamedEntry(document, entry.place, slo.name) for document, entry in promised for slo in entry.slos]
-    )
-    return Definitions(tuple(slo for _, entry in promised for slo in entry.slos))
+def _items(document: Document, key: str) -> list[Any]:
+    """Return the list at *key*, also of a file with errors elsewhere; one text counts as a list."""
+    value = document.value.get(key) if isinstance(document.value, dict) else None
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
 def _definitions(
-    top: Fields,
-    own: Document,
-    promised: Sequence[tuple[Document, SloEntry]],
-    env: Mapping[str, str],
-    held: dict[str, str],
+    own: Document, openslo_entries: Sequence[tuple[Document, SloEntry]], env: Mapping[str, str], held: dict[str, str]
 ) -> Definitions:
     """Parse the SLO document of the file and add the SLOs of OpenSLO documents."""
-    if top.broken:
-        return Definitions()
-    written = [(own, read_slo_entry(own, place, item)) for place, item in top.items("slos")]
-    slos = [(document, entry) for document, entry in (*written, *promised) if entry is not None]
-    if not written and not promised and not isinstance(own.value.get("slos"), str | int | dict):
-        top.complain("slos is empty; write at least one, such as `- name: checkout-latency`", "slos")
-    entries = [(place, channels.read_channel(own, place, item, env, held)) for place, item in top.items("channels")]
-    planned = _maintenance_entries(top, own, [entry for _, entry in slos])
-    dashboard_url = top.address("dashboard_url").rstrip("/")
-    watched = read_regressions(top)
-    top.finish()
+    top = read_section(_SloFile, own, (), own.value) if own.value is not None else None
+    written = [(own, _slo_entry(own, ("slos", position), item)) for position, item in enumerate(_items(own, "slos"))]
+    if top and not written and not openslo_entries:
+        own.problems.append(Problem(1, "slos is empty; write at least one, such as `- name: checkout-latency`"))
+    slos = [*written, *openslo_entries]
+    channel_places = [("channels", position) for position in range(len(_items(own, "channels")))]
+    entries = [
+        channels.read_channel(own, place, item, env, held)
+        for place, item in zip(channel_places, _items(own, "channels"), strict=True)
+    ]
+    planned = _maintenance_entries(own, [entry for _, entry in slos])
+    named = [_NamedEntry(document, entry.place, name) for document, entry in slos for name in entry.names]
+    _check_unique_names(named)
     _check_unique_names(
-        [_NamedEntry(document, entry.place, slo.name) for document, entry in slos for slo in entry.slos]
+        [_NamedEntry(own, place, each.name) for place, each in zip(channel_places, entries, strict=True) if each]
     )
-    _check_unique_names([_NamedEntry(own, place, entry.name) for place, entry in entries if entry])
     return Definitions(
         slos=tuple(_with_calendar(slo, entry.name, planned) for _, entry in slos for slo in entry.slos),
-        channels=tuple(entry for _, entry in entries if entry),
-        dashboard_url=dashboard_url,
-        regressions=watched,
+        channels=tuple(each for each in entries if each),
+        dashboard_url=top.dashboard_url.rstrip("/") if top else "",
+        regressions=top.regressions if top else ALL_SERVICES,
     )
 
 
-def _maintenance_entries(top: Fields, own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
+def _slo_entry(document: Document, place: Place, item: Any) -> SloEntry:
+    """Parse one entry of `slos`; an invalid one has no SLO, but its name still counts."""
+    found = read_section(SloSection, document, place, item)
+    keys: dict[Any, Any] = item if isinstance(item, dict) else {}
+    return SloEntry(place, str(keys.get("name", "")), found.slos() if found else (), str(keys.get("service", "")))
+
+
+def _maintenance_entries(own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
     """Parse the maintenance windows, which may be limited to some services or SLOs."""
-    services = {slo.service for entry in entries for slo in entry.slos}
+    services = {service for entry in entries for service in (*(slo.service for slo in entry.slos), entry.service)}
     names = {entry.name for entry in entries}
-    found = [read_maintenance(own, place, item, services, names) for place, item in top.items("maintenance")]
+    found = [
+        read_maintenance(own, ("maintenance", position), item, services - {""}, names)
+        for position, item in enumerate(_items(own, "maintenance"))
+    ]
     return [each for each in found if each is not None]
 
 

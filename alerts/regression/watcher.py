@@ -16,7 +16,7 @@ from ...analysis.regression.scoring import AlarmState
 from ...store import Group, Store
 from ..delivery.message import Finding
 from ..evaluation.alert_rules import Verdict, maintenance_reason
-from ..objectives.slo_file import Definitions, RegressionSettings
+from ..objectives.slo_file import ALL_SERVICES, Definitions, RegressionSettings
 from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
@@ -57,7 +57,7 @@ class RegressionSearch:
         self._store = store
         self._policy = policy
         self._watching = watching
-        self._regressions = RegressionSettings()
+        self._regressions = ALL_SERVICES
         self.series: dict[str, WatchedSeries] = {}
         self.canaries: dict[Group, ServiceVersions] = {}
         self.read_until: int | None = None
@@ -267,7 +267,7 @@ class RegressionRule:
 
     def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:
         """Yield the steps of the search, then the evaluation of each series and each version pair."""
-        if not definitions.regressions.watched:
+        if definitions.regressions is None:
             return
         search, last = self._search, int((now - self._watching.delay).timestamp()) // 60
         yield SEARCH_CAUSE, partial(search.advance, definitions.regressions, last, now)

@@ -6,6 +6,7 @@ Each parses what YAML or an environment variable has. A wrong value is rejected 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from ..errors import ConfigError
 from .values import parse_duration, parse_size
+from .yaml_config import meant
 
 
 def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
@@ -76,7 +78,7 @@ class Secret:
         if len(named) + (here is not None) > 1:
             reject(f"is given twice; keep {named[0]} alone", key=named[1] if len(named) > 1 else named[0])
         source = named[0] if named else key
-        text = _text_of(given[source])
+        text = as_text(given[source])
         context = info.context or {}
         if source == key:
             return cls(cls._inline(text), is_inline=True)
@@ -117,14 +119,15 @@ def _secret_in(path: str) -> tuple[str, str]:
     return (text, "") if text.isprintable() and len(text) <= MAX_FILE_BYTES else ("", "is not one line of text")
 
 
-def _text_of(value: object) -> str:
-    # YAML reads a version such as 1.0 or 2 as a number; its text is meant.
+def as_text(value: object) -> str:
+    """Return *value* as a text without spaces around it; YAML reads a version such as 1.0 or 2 as a number."""
     if value is None or isinstance(value, bool | list | dict) or not str(value).strip():
         reject_value("write a text")
     return str(value).strip()
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def as_texts(value: object) -> tuple[str, ...]:
+    """Return *value*, a text or a list of texts, as texts."""
     found = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(each, str | int | float) and str(each).strip() for each in found):
         reject_value("write texts")
@@ -132,7 +135,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _address(value: object) -> str:
-    text = _text_of(value)
+    text = as_text(value)
     if not text.startswith(("http://", "https://")):
         # The value may contain a secret: the message does not show it.
         reject("is not a web address; it starts with https://")
@@ -202,15 +205,27 @@ def _moment(value: object) -> datetime:
 
 
 def _file(value: object) -> Path:
-    path = Path(_text_of(value))
+    path = Path(as_text(value))
     if not path.is_file():
         reject(f"is {str(path)!r}, which is not a file")
     return path
 
 
-Text = Annotated[str, BeforeValidator(_text_of)]
+def one_of(allowed: Collection[str]) -> BeforeValidator:
+    """Return the validator of a text that must be one of *allowed*; for fixed names, `Literal` is simpler."""
+
+    def choose(value: object) -> str:
+        text = as_text(value)
+        if text not in allowed:
+            reject(f"is {text!r}; write one of {', '.join(allowed)}{meant(text, allowed)}")
+        return text
+
+    return BeforeValidator(choose)
+
+
+Text = Annotated[str, BeforeValidator(as_text)]
 # A text, or a list of texts.
-Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_texts)]
 WebAddress = Annotated[str, BeforeValidator(_address)]
 # 0 < x < 1
 Ratio = Annotated[float, BeforeValidator(_ratio)]

@@ -56,7 +56,9 @@ class Section(BaseModel):
         example: A key and a value of the section, for the message about another value than a mapping.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True, protected_namespaces=()
+    )
     example: ClassVar[str] = ""
 
     def faults(self) -> Iterator[Fault]:
@@ -162,6 +164,14 @@ class Settings(BaseModel):
             raise ConfigError("\n".join(lines)) from error
 
 
+_FIXES = {
+    "list_type": "write a list: one `- ` for each",
+    "tuple_type": "write a list: one `- ` for each",
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+}
+
+
 def _problem(model: type[Section], document: Document, place: Place, error: ErrorDetails) -> Problem:
     at, text = _text(model, place, error)
     return Problem(document.line(at), text)
@@ -173,6 +183,8 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
     owner, field = _field(model, loc)
     at = (*place, *loc)
     annotation, example = field and field.annotation, context.get("example") or _example(field)
+    if loc and field is not _keys(owner).get(str(loc[-1])):  # a value of a mapping, whose example has key and value
+        example = example.rpartition(": ")[2]
     such_as = f", such as {example}" if example else ""
     match error["type"]:
         case "missing":
@@ -192,10 +204,8 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
         case "model_type" | "dict_type":
             section = _section_in(annotation) if field else model
             text = f"is {show(given)}; write keys and values, such as `{getattr(section, 'example', '') or example}`"
-        case "list_type" | "tuple_type":
-            text = f"is {show(given)}; write a list: one `- ` for each"
-        case "bool_type" | "bool_parsing":
-            text = f"is {show(given)}; write true or false"
+        case kind if kind in _FIXES:
+            text = f"is {show(given)}; {_FIXES[kind]}"
         case _ if limits := _limits(field):
             text = f"is {show(given)}; write a whole number from {limits[0]} to {limits[1]}{such_as}"
         case _:

@@ -122,7 +122,7 @@ maintenance:
         (
             "route: /pay",
             "kind: coverage",
-            "9: spec.indicator.spec.thresholdMetric.metricSource is of kind coverage, which has no value",
+            "10: spec.indicator.spec.thresholdMetric.metricSource is of kind coverage, which has no value",
         ),
         (
             "duration: 30d",
@@ -139,7 +139,7 @@ maintenance:
             "target: 99",
             "16: spec.objectives[0].target is 99; write a ratio between 0 and 1, such as 0.99",
         ),
-        ("indicator:", "indicatr:", "4: spec.indicatorRef is missing"),
+        ("indicator:", "indicatr:", "6: spec.indicatr is not known; did you mean indicator?"),
     ],
 )
 def test_a_mistake_names_its_line_and_its_cure(problems: Problems, old: str, new: str, complaint: str) -> None:

@@ -137,11 +137,11 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
         ),
         (
             "reset: 2026-11-01",
-            "6: slos[0].reset is '2026-11-01', which has no zone; write one such as 2026-11-01T00:00Z",
+            "6: slos[0].reset is '2026-11-01', which has no zone; write a time with a zone, such as 2026-11-01T00:00Z",
         ),
         (
             "reset: soon",
-            "6: slos[0].reset is 'soon', which is not a time with a zone; write one such as 2026-11-01T00:00Z",
+            "6: slos[0].reset is 'soon', which is not a time with a zone; write a time with a zone, such as 2026-11-01T00:00Z",
         ),
     ],
 )
@@ -207,11 +207,11 @@ maintenance:
         ("{from: 2026-11-28T02:00Z}", "maintenance[0].to is missing; add `to: 2026-11-28T04:00Z`"),
         (
             "{from: 2026-11-28T02:00Z, to: 2026-11-28T01:00Z}",
-            "maintenance[0].to is not after maintenance[0].from; write a later time",
+            "maintenance[0].to is not after `from`; write a later time",
         ),
         (
             "{from: 2026-11-28T02:00, to: 2026-11-28T04:00Z}",
-            "maintenance[0].from is '2026-11-28T02:00', which has no zone; write one such as 2026-11-28T02:00Z",
+            "maintenance[0].from is '2026-11-28T02:00', which has no zone; write a time with a zone, such as 2026-11-28T02:00Z",
         ),
         (
             '{every: sundays, from: "02:00", to: "04:00", zone: UTC}',
@@ -228,7 +228,7 @@ maintenance:
         ),
         (
             '{every: sunday, from: "02:00", to: "02:00", zone: UTC}',
-            "maintenance[0].to is the same time as maintenance[0].from; write when it ends",
+            "maintenance[0].to is the same time as `from`; write when it ends",
         ),
         (
             '{every: sunday, from: "02:00", to: "03:00", zone: UTC, services: chatt}',
