@@ -239,7 +239,7 @@ def _exemplars(context: Context, size: str) -> Component:
     retention = source.read.retention
     # In a run report, traces are retained as long as all other data.
     lasting = f", for {span(retention.traces)}" if retention.traces < retention.hours else ""
-    rule = f"Kept: {frame.attrs['rule']}{lasting}."
+    rule = f"Retained: {frame.attrs['rule']}{lasting}."
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
 
 
