@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from ..errors import ConfigError
 from .values import parse_duration, parse_size
-from .yaml_config import meant
+from .yaml_config import meant, show
 
 
 def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
@@ -78,7 +78,9 @@ class Secret:
         if len(named) + (here is not None) > 1:
             reject(f"is given twice; keep {named[0]} alone", key=named[1] if len(named) > 1 else named[0])
         source = named[0] if named else key
-        text = as_text(given[source])
+        if not _is_text(given[source]):
+            reject(f"is {show(given[source])}; write a text", key=source)
+        text = str(given[source]).strip()
         context = info.context or {}
         if source == key:
             return cls(cls._inline(text), is_inline=True)
@@ -119,9 +121,13 @@ def _secret_in(path: str) -> tuple[str, str]:
     return (text, "") if text.isprintable() and len(text) <= MAX_FILE_BYTES else ("", "is not one line of text")
 
 
+def _is_text(value: object) -> bool:
+    return value is not None and not isinstance(value, bool | list | dict) and bool(str(value).strip())
+
+
 def as_text(value: object) -> str:
     """Return *value* as a text without spaces around it; YAML reads a version such as 1.0 or 2 as a number."""
-    if value is None or isinstance(value, bool | list | dict) or not str(value).strip():
+    if not _is_text(value):
         reject_value("write a text")
     return str(value).strip()
 

@@ -89,8 +89,8 @@ class Section(BaseModel):
             return value
         given = {str(key): item for key, item in value.items()}
         for key, info in _keys(cls).items():
-            if _holds(info.annotation, Secret):
-                sources = {each: given.pop(each, None) for each in (key, f"{key}_env", f"{key}_file")}
+            if _sources(key, info):
+                sources = {each: given.pop(each, None) for each in (key, *_sources(key, info))}
                 if any(item is not None for item in sources.values()):
                     given[key] = sources
             elif key in given and given[key] is None:
@@ -194,7 +194,7 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
             text = context["text"]
             at = (*at[:-1], context["key"]) if context["key"] else at
         case "extra_forbidden":
-            known = [*_keys(owner)]
+            known = [each for key, info in _keys(owner).items() for each in (key, *_sources(key, info))]
             text = "is not known" + (meant(str(loc[-1]), known) or f"; known are {', '.join(known)}")
         case "form":
             text = f"is {show(given)}{context['why']}; {context['fix']}{such_as}"
@@ -228,6 +228,11 @@ def _field(model: type[BaseModel], loc: Place) -> tuple[type[BaseModel], FieldIn
 
 def _keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {str(field.validation_alias or name): field for name, field in model.model_fields.items()}
+
+
+def _sources(key: str, field: FieldInfo) -> tuple[str, ...]:
+    """Return the other keys that name the source of a secret; empty for another value."""
+    return (f"{key}_env", f"{key}_file") if _holds(field.annotation, Secret) else ()
 
 
 def _section_in(annotation: Any) -> type[Section] | None:

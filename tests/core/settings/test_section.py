@@ -117,6 +117,8 @@ def test_values_of_all_types_are_parsed() -> None:
         ("{name: x, labels: {a: b}}", "it.labels is a mapping; write texts, such as [checkout]"),
         ("{name: x, url: ftp://secret}", "it.url is not a web address; it starts with https://"),
         ("{name: x, enabled: 1}", "it.enabled is 1; write true or false"),
+        ("{name: x, tokn_env: B}", "it.tokn_env is not known; did you mean token_env?"),
+        ("{name: x, token_env: [B]}", "it.token is a list; write a text"),
         ("{name: x, token: a, token_env: B}", "it.token is given twice; keep token_env alone"),
     ],
 )
