@@ -13,18 +13,21 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from abc import abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import Field
 
 from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
 from ...core.errors import ChannelError
-from ...core.settings.yaml_config import Fields, Secrets
+from ...core.settings.field_types import Secret, Text
+from ...core.settings.section import Section
 from ..formatting import line
 from .message import Message
 
@@ -92,6 +95,7 @@ class OutcomeUnknownError(ChannelError):
         super().__init__(message, permanent=False)
 
 
+@runtime_checkable
 class HeartbeatReceiver(Protocol):
     """Interface of a receiver of heartbeats."""
 
@@ -109,19 +113,19 @@ class HeartbeatReceiver(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedChannel:
-    """Result of parsing the settings of one channel.
+class SigningSecret(Secret):
+    """Secret that verifies the requests of the receiver for user actions."""
 
-    Args:
-        channel: The channel; None for a heartbeat.
-        heartbeat: The heartbeat receiver; None for all other kinds.
-        signing_secret: Secret that verifies the requests of the receiver for user actions; empty for none.
-    """
 
-    channel: Channel | None = None
-    heartbeat: HeartbeatReceiver | None = None
-    signing_secret: str = field(default="", repr=False)
+class ChannelSection(Section):
+    """Settings of a channel in the SLO file; each kind has a subclass with its own keys."""
+
+    kind: Text
+    name: Text = Field(default="", max_length=64)
+
+    @abstractmethod
+    def build(self, name: str) -> Channel | HeartbeatReceiver:
+        """Return the channel or heartbeat receiver with these settings, called *name*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +133,14 @@ class ChannelKind:
     """One kind of channel, such as Slack.
 
     Args:
-        read: Function that parses the settings of a channel with the given name and adds errors to the problems of the file.
+        section: Settings of a channel of this kind.
         hints: Fixes for errors of its receiver.
+        variants: Other settings of this kind, by a key that only these settings have.
     """
 
-    read: Callable[[Fields, str, Secrets], ParsedChannel]
+    section: type[ChannelSection]
     hints: Sequence[Hint]
+    variants: Mapping[str, type[ChannelSection]] = field(default_factory=dict[str, type[ChannelSection]])
 
 
 def find_hint(error: str, hints: Sequence[Hint]) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ....core.settings.yaml_config import Document, Fields, Place, Secrets
-from ..channel import Channel, ChannelKind, HeartbeatReceiver
+from pydantic import ConfigDict, Field
+
+from ....core.settings.section import Section, read_section
+from ....core.settings.yaml_config import Document, Place
+from ..channel import Channel, ChannelKind, HeartbeatReceiver, SigningSecret
 from . import alertmanager, email, heartbeat, pagerduty, slack, webhook
 
-MAX_NAME_CHARS = 64
 # A new kind of channel is registered here.
 KINDS: dict[str, ChannelKind] = {
     "slack": slack.KIND,
@@ -51,26 +53,36 @@ class ChannelEntry:
         return self.kind != "heartbeat"
 
 
+class _Kind(Section):
+    """The kind of a channel entry, which determines its other keys."""
+
+    model_config = ConfigDict(extra="ignore")
+    example = "kind: slack"
+
+    kind: Literal[*KINDS] = Field(examples=["slack"])  # pyright: ignore[reportInvalidTypeForm]
+
+
 def read_channel(
     document: Document, place: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> ChannelEntry | None:
-    """Parse one channel entry, and add its errors to the document's problems.
+    """Parse one channel entry, and add its errors to the document's problems; None if it is invalid.
 
-    The argument *held* contains earlier secrets of files, as in `Secrets`.
+    The argument *held* contains earlier secrets of files, as in `Secret`.
     """
-    fields = Fields(document, place, item, example="kind: slack")
-    if fields.broken:
+    selected = read_section(_Kind, document, place, item)
+    if selected is None:
         return None
-    kind = fields.one_of("kind", tuple(KINDS))
-    if not kind:
+    kind = KINDS[selected.kind]
+    section = next((kind.variants[key] for key in kind.variants if item.get(key) is not None), kind.section)
+    found = read_section(section, document, place, item, {"env": env, "held": held})
+    if found is None:
         return None
-    name = fields.text("name", default=kind)
-    if len(name) > MAX_NAME_CHARS:
-        fields.complain(f"{fields.name('name')} has {len(name)} characters; {MAX_NAME_CHARS} are the most", "name")
-    secrets = Secrets(document, fields, env, held)
-    found = KINDS[kind].read(fields, name, secrets)
-    fields.finish()
-    files = tuple(secrets.files)
-    if secrets.lacking:
-        return ChannelEntry(name, kind, None, secrets.lacking, secret_files=files)
-    return ChannelEntry(name, kind, found.channel, "", found.heartbeat, found.signing_secret, files)
+    name, secrets = found.name or selected.kind, found.secrets()
+    files = tuple(secret.file for secret in secrets if secret.file)
+    lacking = [secret.lacking for secret in secrets if secret.lacking]
+    if lacking:
+        return ChannelEntry(name, selected.kind, None, lacking[-1], secret_files=files)
+    signing = next((secret.value for secret in secrets if isinstance(secret, SigningSecret)), "")
+    built = found.build(name)
+    channel, heartbeat = (None, built) if isinstance(built, HeartbeatReceiver) else (built, None)
+    return ChannelEntry(name, selected.kind, channel, "", heartbeat, signing, files)

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ....core.settings.yaml_config import Fields, Secrets
+from pydantic import Field
+
+from ....core.settings.field_types import SecretAddress
 from ...formatting import cut, line
-from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
+from ..channel import ChannelKind, ChannelSection, Refresh, post_json
 from ..message import Finding, Message
 from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
 
@@ -108,9 +110,11 @@ def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
-def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    del fields
-    return ParsedChannel(AlertmanagerChannel(name, secrets.take("url", example="ALERTMANAGER_URL", is_address=True)))
+class _Section(ChannelSection):
+    url: SecretAddress = Field(examples=["ALERTMANAGER_URL"])
+
+    def build(self, name: str) -> AlertmanagerChannel:
+        return AlertmanagerChannel(name, self.url.value)
 
 
-KIND = ChannelKind(_read, HINTS)
+KIND = ChannelKind(_Section, HINTS)

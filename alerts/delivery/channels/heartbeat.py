@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pydantic import Field
+
 from ....core.errors import ChannelError
-from ....core.settings.yaml_config import Fields, Secrets
+from ....core.settings.field_types import SecretAddress
 from ....store import Store
 from ... import lease
 from .. import outbox
-from ..channel import ChannelKind, HeartbeatReceiver, ParsedChannel, refusal_error, secret_parts, send_request
+from ..channel import ChannelKind, ChannelSection, HeartbeatReceiver, refusal_error, secret_parts, send_request
 from ..outbox import AlertsThread
 
 log = logging.getLogger(__name__)
@@ -126,9 +128,11 @@ class HeartbeatPinger(AlertsThread):
         self._trouble = trouble
 
 
-def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    del fields
-    return ParsedChannel(heartbeat=Heartbeat(name, secrets.take("url", example="HEARTBEAT_URL", is_address=True)))
+class _Section(ChannelSection):
+    url: SecretAddress = Field(examples=["HEARTBEAT_URL"])
+
+    def build(self, name: str) -> Heartbeat:
+        return Heartbeat(name, self.url.value)
 
 
-KIND = ChannelKind(_read, HINTS)
+KIND = ChannelKind(_Section, HINTS)

@@ -23,12 +23,14 @@ from itertools import pairwise
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from pydantic import Field
+
 from ....core.errors import ChannelError
-from ....core.settings.yaml_config import Fields, Secrets
+from ....core.settings.field_types import Secret, WebAddress
 from ....store import Store
 from ... import lease
 from ...formatting import cut, line
-from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
+from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, post_json
 from ..message import Finding, Message
 from ..message_text import (
     cause_text,
@@ -334,10 +336,13 @@ def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
-def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    key = secrets.take("routing_key", example="PAGERDUTY_ROUTING_KEY")
-    base_url = fields.address("base_url") or BASE_URL
-    return ParsedChannel(PagerDutyChannel(name, key, base_url), signing_secret=secrets.take("webhook_secret"))
+class _Section(ChannelSection):
+    routing_key: Secret = Field(examples=["PAGERDUTY_ROUTING_KEY"])
+    base_url: WebAddress = BASE_URL
+    webhook_secret: SigningSecret = SigningSecret()
+
+    def build(self, name: str) -> PagerDutyChannel:
+        return PagerDutyChannel(name, self.routing_key.value, self.base_url)
 
 
-KIND = ChannelKind(_read, HINTS)
+KIND = ChannelKind(_Section, HINTS)

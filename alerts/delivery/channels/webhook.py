@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ....core.settings.yaml_config import Fields, Secrets
-from ..channel import ChannelKind, ParsedChannel, Refresh, post_json
+from pydantic import Field
+
+from ....core.settings.field_types import Secret, SecretAddress
+from ..channel import ChannelKind, ChannelSection, Refresh, post_json
 from ..message import Burn, LatencyRegression, Message
 from ..message_text import cause_text, headline
 
@@ -138,10 +140,12 @@ def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
-def _read(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    del fields
-    url = secrets.take("url", example="ALERTS_URL", is_address=True)
-    return ParsedChannel(WebhookChannel(name, url, secrets.take("secret")))
+class _Section(ChannelSection):
+    url: SecretAddress = Field(examples=["ALERTS_URL"])
+    secret: Secret = Secret()
+
+    def build(self, name: str) -> WebhookChannel:
+        return WebhookChannel(name, self.url.value, self.secret.value)
 
 
-KIND = ChannelKind(_read, HINTS)
+KIND = ChannelKind(_Section, HINTS)

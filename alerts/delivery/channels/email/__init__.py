@@ -11,7 +11,7 @@ import smtplib
 import socket
 import ssl
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,13 +23,15 @@ from importlib.resources import files
 from typing import BinaryIO, Literal
 
 from jinja2 import Environment, Template
+from pydantic import Field, field_validator
 
 from .....core.egress import EgressDeniedError, EgressPolicy
 from .....core.errors import ChannelError
-from .....core.settings.yaml_config import Fields, Secrets
+from .....core.settings.field_types import Secret, Text, Texts, reject
+from .....core.settings.section import Fault
 from ....config import MAX_PORT
 from ....formatting import line
-from ...channel import ChannelKind, OutcomeUnknownError, ParsedChannel, Refresh, redact
+from ...channel import ChannelKind, ChannelSection, OutcomeUnknownError, Refresh, redact
 from ...chart import WIDTH, message_chart
 from ...message import Finding, Message
 from ...message_text import (
@@ -410,34 +412,33 @@ HINTS = (
 )
 
 
-def read_email_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    """Parse the settings of an e-mail channel."""
-    recipients = tuple(fields.texts("to", example="oncall@example.com"))
-    sender = fields.text("from", example="stagelens@example.com")
-    for key, addresses in (("to", recipients), ("from", (sender,) if sender else ())):
-        for wrong in (each for each in addresses if not is_address(each)):
-            fix = "write a mail address, such as oncall@example.com"
-            fields.complain(f"{fields.name(key)} has {wrong!r}; {fix}", key)
-    security = fields.one_of("security", tuple(PORTS)) if fields.has("security") else "starttls"
-    port = int(fields.amount("port", example="587", whole=True) or 0)
-    if port > MAX_PORT:
-        fields.complain(f"{fields.name('port')} is {port}; write a port, such as 587", "port")
-    user = fields.text("user")
-    password = secrets.take("password", example="SMTP_PASSWORD" if user else "")
-    if not (user + password).isascii():
-        fix = "SMTP authentication supports only ASCII; choose another password"
-        fields.complain(f"{fields.name('user')} or its password has a non-ASCII letter; {fix}", "user")
-    mail = EmailChannel(
-        name,
-        host=fields.text("host", example="smtp.example.com"),
-        sender=sender,
-        recipients=recipients,
-        security="tls" if security == "tls" else "none" if security == "none" else "starttls",
-        port=port,
-        user=user,
-        password=password,
-    )
-    return ParsedChannel(mail)
+class _Section(ChannelSection):
+    to: Texts = Field(examples=["oncall@example.com"])
+    sender: Text = Field(alias="from", examples=["stagelens@example.com"])
+    security: Security = "starttls"
+    port: int = Field(default=0, ge=1, le=MAX_PORT, strict=True, examples=["587"])
+    user: Text = ""
+    password: Secret = Field(default=Secret(), examples=["SMTP_PASSWORD"])
+    host: Text = Field(examples=["smtp.example.com"])
+
+    @field_validator("to", "sender")
+    @classmethod
+    def _are_addresses(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        wrong = [repr(each) for each in ((value,) if isinstance(value, str) else value) if not is_address(each)]
+        if wrong:
+            reject(f"has {', '.join(wrong)}; write a mail address, such as oncall@example.com")
+        return value
+
+    def faults(self) -> Iterator[Fault]:
+        if self.user and self.password == Secret():
+            yield Fault("password_env", "is missing; add `password_env: SMTP_PASSWORD`")
+        if not (self.user + self.password.value).isascii():
+            fix = "SMTP authentication supports only ASCII; choose another password"
+            yield Fault("user", f"or its password has a non-ASCII letter; {fix}")
+
+    def build(self, name: str) -> EmailChannel:
+        account = self.user, self.password.value
+        return EmailChannel(name, self.host, self.sender, self.to, self.security, self.port, *account)
 
 
-KIND = ChannelKind(read_email_settings, HINTS)
+KIND = ChannelKind(_Section, HINTS)

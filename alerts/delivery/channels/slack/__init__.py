@@ -19,9 +19,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import Field, field_validator
+
 from .....core.errors import ChannelError
-from .....core.settings.yaml_config import Fields, Secrets
-from ...channel import ChannelKind, OutcomeUnknownError, ParsedChannel, ReceiverResponse, Refresh, post_json
+from .....core.settings.field_types import Secret, SecretAddress, Text, WebAddress, reject
+from ...channel import (
+    ChannelKind,
+    ChannelSection,
+    OutcomeUnknownError,
+    ReceiverResponse,
+    Refresh,
+    SigningSecret,
+    post_json,
+)
 from ...chart import message_chart
 from ...message import Message
 from ...message_text import chart_in_words
@@ -292,21 +302,30 @@ def _own_messages(answer: dict[str, Any], channel: str) -> Iterator[_OwnMessage]
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{7,}")
 
 
-def read_slack_settings(fields: Fields, name: str, secrets: Secrets) -> ParsedChannel:
-    """Parse the settings of a Slack channel: a bot if they contain a token or a channel, else an incoming webhook."""
-    if not any(fields.has(key) for key in ("token", "token_env", "token_file", "channel")):
-        return ParsedChannel(
-            SlackWebhook(name, secrets.take("webhook_url", example="SLACK_WEBHOOK_URL", is_address=True))
-        )
-    token = secrets.take("token", example="SLACK_BOT_TOKEN")
-    signing_secret = secrets.take("signing_secret")
-    channel = fields.text("channel", example="C0123456789")
-    if channel and not _CHANNEL_ID.fullmatch(channel):
-        fix = "write the channel's id, such as C0123456789 (in Slack: the channel's name, About, at the bottom)"
-        fields.complain(f"{fields.name('channel')} is {channel!r}; {fix}", "channel")
-    base_url = fields.address("base_url") or BASE_URL
-    bot = SlackBot(name, token, channel, buttons=bool(signing_secret), base_url=base_url)
-    return ParsedChannel(bot, signing_secret=signing_secret)
+class _WebhookSection(ChannelSection):
+    webhook_url: SecretAddress = Field(examples=["SLACK_WEBHOOK_URL"])
+
+    def build(self, name: str) -> SlackWebhook:
+        return SlackWebhook(name, self.webhook_url.value)
 
 
-KIND = ChannelKind(read_slack_settings, HINTS)
+class _BotSection(ChannelSection):
+    token: Secret = Field(examples=["SLACK_BOT_TOKEN"])
+    signing_secret: SigningSecret = SigningSecret()
+    channel: Text = Field(examples=["C0123456789"])
+    base_url: WebAddress = BASE_URL
+
+    @field_validator("channel")
+    @classmethod
+    def _is_id(cls, channel: str) -> str:
+        if not _CHANNEL_ID.fullmatch(channel):
+            fix = "write the channel's id, such as C0123456789 (in Slack: the channel's name, About, at the bottom)"
+            reject(f"is {channel!r}; {fix}")
+        return channel
+
+    def build(self, name: str) -> SlackBot:
+        buttons = bool(self.signing_secret.value)
+        return SlackBot(name, self.token.value, self.channel, buttons=buttons, base_url=self.base_url)
+
+
+KIND = ChannelKind(_WebhookSection, HINTS, dict.fromkeys(("token", "token_env", "token_file", "channel"), _BotSection))

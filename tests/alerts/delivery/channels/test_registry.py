@@ -121,7 +121,7 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacki
         ),
         (
             "kind: email, host: h, from: a@b.example, to: a@b.example, port: 70000",
-            "channels[0].port is 70000; write a port, such as 587",
+            "channels[0].port is 70000; write a whole number from 1 to 65535, such as 587",
         ),
         (
             "kind: email, host: h, from: a@b.example, to: a@b.example, user: u, password_env: UMLAUT",
@@ -131,6 +131,9 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacki
         ("kind: heartbeat", "channels[0].url_env is missing; add `url_env: HEARTBEAT_URL`"),
         ("kind: webhook, url_env: URL, url_file: /x", "channels[0].url is given twice; keep url_env alone"),
         ("kind: webhook, url: 'https://x.example', url_env: URL", "channels[0].url is given twice; keep url_env alone"),
+        ("kind: webhook, url_env: URL, secrt_env: X", "channels[0].secrt_env is not known; did you mean secret_env?"),
+        ("kind: webhook, url_env: [URL]", "channels[0].url is a list; write a text"),
+        (f"kind: webhook, url_env: URL, name: {'x' * 65}", f"channels[0].name is '{'x' * 65}'; string should have"),
         ("kind: mail", "channels[0].kind is 'mail'; write one of slack, pagerduty, alertmanager, email"),
     ],
 )
