@@ -206,10 +206,8 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
             text = f"is {show(given)}; write keys and values, such as `{getattr(section, 'example', '') or example}`"
         case kind if kind in _FIXES:
             text = f"is {show(given)}; {_FIXES[kind]}"
-        case _ if limits := _limits(field):
-            text = f"is {show(given)}; write a whole number from {limits[0]} to {limits[1]}{such_as}"
         case _:
-            text = f"is {show(given)}; {error['msg'][:1].lower()}{error['msg'][1:]}{such_as}"
+            text = _limit_text(error, field, such_as)
     return at, f"{spell((*place, *loc)) or 'the file'} {text}"
 
 
@@ -254,12 +252,18 @@ def _choices(annotation: Any) -> list[str]:
     return [choice for each in get_args(annotation) for choice in _choices(each)]
 
 
-def _limits(field: FieldInfo | None) -> tuple[object, object] | None:
-    """Return the smallest and the largest value of *field*; None unless it has both."""
-    metadata = field.metadata if field else []
-    low = [each.ge for each in metadata if isinstance(each, Ge)]
-    high = [each.le for each in metadata if isinstance(each, Le)]
-    return (low[0], high[0]) if low and high else None
+def _limit_text(error: ErrorDetails, field: FieldInfo | None, such_as: str) -> str:
+    """Return the message about a value outside of the limits of *field*, or of another type."""
+    given, metadata = error["input"], field.metadata if field else []
+    if error["type"] == "string_too_long":
+        return f"has {len(given)} characters; {error.get('ctx', {})['max_length']} are the most"
+    low, high = (
+        [each.ge for each in metadata if isinstance(each, Ge)],
+        [each.le for each in metadata if isinstance(each, Le)],
+    )
+    if low and high:
+        return f"is {show(given)}; write a whole number from {low[0]} to {high[0]}{such_as}"
+    return f"is {show(given)}; {error['msg'][:1].lower()}{error['msg'][1:]}{such_as}"
 
 
 def _example(field: FieldInfo | None) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from ....core.settings.field_types import one_of
 from ....core.settings.section import Section, read_section
 from ....core.settings.yaml_config import Document, Place
 from ..channel import Channel, ChannelKind, HeartbeatReceiver, SigningSecret
@@ -59,7 +60,7 @@ class _Kind(Section):
     model_config = ConfigDict(extra="ignore")
     example = "kind: slack"
 
-    kind: Literal[*KINDS] = Field(examples=["slack"])  # pyright: ignore[reportInvalidTypeForm]
+    kind: Annotated[str, one_of(KINDS)] = Field(examples=["slack"])
 
 
 def read_channel(
