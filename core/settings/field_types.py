@@ -6,7 +6,8 @@ Each parses what YAML or an environment variable has. A wrong value is rejected 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,6 +42,7 @@ def reject(text: str, *, key: str = "") -> NoReturn:
     raise PydanticCustomError("text", "{text}", {"text": text, "key": key})  # noqa: EM101 - its type
 
 
+MAX_PORT = 65_535
 # Maximum size of a secret file, which holds a key or an address; a larger file was mounted by mistake.
 MAX_FILE_BYTES = 16_384
 
@@ -121,6 +123,22 @@ def _secret_in(path: str) -> tuple[str, str]:
     return (text, "") if text.isprintable() and len(text) <= MAX_FILE_BYTES else ("", "is not one line of text")
 
 
+def secret_from_env(env: Mapping[str, str], variable: str, file_variable: str) -> str:
+    """Return the secret in *variable* of *env*, or in the file that *file_variable* names; empty without both.
+
+    Raises:
+        ConfigError: The file has no secret.
+    """
+    path, text = env.get(file_variable, "").strip(), env.get(variable, "").strip()
+    if text or not path:
+        return text
+    text, trouble = _secret_in(path)
+    if trouble:
+        msg = f"{file_variable} is {path}, which {trouble}; write the secret into it, in one line"
+        raise ConfigError(msg)
+    return text
+
+
 def _is_text(value: object) -> bool:
     return value is not None and not isinstance(value, bool | list | dict) and bool(str(value).strip())
 
@@ -189,15 +207,20 @@ def _duration(value: object) -> timedelta:
 
 
 def _size(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     try:
-        size = parse_size(str(value), "")
+        size = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(str(value), "")
     except ConfigError:
         reject_value("write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB)")
-    if not size:
+    if size <= 0:
         reject_value("it must be greater than zero")
     return size
+
+
+def _port(value: object) -> int:
+    number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}", value) else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_PORT:
+        reject_value(f"write a port between 0 and {MAX_PORT}")
+    return number
 
 
 def _moment(value: object) -> datetime:
@@ -213,7 +236,7 @@ def _moment(value: object) -> datetime:
 def _file(value: object) -> Path:
     path = Path(as_text(value))
     if not path.is_file():
-        reject(f"is {str(path)!r}, which is not a file")
+        reject_value("write the path of a file", why=", which is not a file")
     return path
 
 
@@ -242,6 +265,8 @@ WholeAmount = Annotated[int, BeforeValidator(_whole_amount)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 # A number and a unit, such as 16MiB. [bytes]
 Size = Annotated[int, BeforeValidator(_size)]
+# 0 is any free port.
+Port = Annotated[int, BeforeValidator(_port)]
 # A time with a zone, in UTC.
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 # Path of a file that exists.

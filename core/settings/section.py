@@ -152,13 +152,15 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings from *env*; an empty value selects the default.
+        """Read the settings from *env*, without the space around them; an empty value selects the default.
 
         Raises:
             ConfigError: Values are invalid; the message has a line for each.
         """
+        # Only the aliases: an environment may have a variable with the name of a field, such as `host`.
+        given = {key: value for key in _keys(cls) if (value := env.get(key, "").strip())}
         try:
-            return cls.model_validate({key: value for key, value in env.items() if value.strip()})
+            return cls.model_validate(given)
         except ValidationError as error:
             lines = dict.fromkeys(_text(cls, (), each)[1] for each in error.errors(include_url=False))
             raise ConfigError("\n".join(lines)) from error

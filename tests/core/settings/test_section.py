@@ -15,6 +15,7 @@ from stagelens.core.settings.field_types import (
     Amount,
     Duration,
     Moment,
+    Port,
     Ratio,
     Secret,
     SecretAddress,
@@ -106,6 +107,7 @@ def test_values_of_all_types_are_parsed() -> None:
         ("{name: x, price: -1}", "it.price is -1; write a number above 0, such as 12.4"),
         ("{name: x, replicas: 1.5}", "it.replicas is 1.5; write a whole number above 0, such as 4"),
         ("{name: x, size: 5}", None),
+        ("{name: x, size: 0}", "it.size is 0; it must be greater than zero, such as 5MiB"),
         (
             "{name: x, size: big}",
             "it.size is 'big'; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 5MiB",
@@ -199,21 +201,34 @@ def test_the_last_secret_of_a_file_is_used_while_it_is_empty(tmp_path: Path) -> 
 class Server(Settings):
     """Settings of the tests."""
 
-    port: int = Field(default=4318, validation_alias="STAGELENS_TEST_PORT", ge=0, le=65_535, examples=["4318"])
+    port: Port = Field(default=4318, validation_alias="STAGELENS_TEST_PORT", examples=["4318"])
+    most: int = Field(default=10, validation_alias="STAGELENS_TEST_MOST", ge=1, le=99, examples=["10"])
+    enabled: bool = Field(default=False, validation_alias="STAGELENS_TEST_ENABLED")
     limit: Size = Field(default=8, validation_alias="STAGELENS_TEST_LIMIT", examples=["8MiB"])
 
 
 def test_settings_are_read_from_the_environment() -> None:
-    """A variable that is missing or empty selects the default; code sets values by the names of the fields."""
-    assert Server.from_env({"STAGELENS_TEST_PORT": "80", "STAGELENS_TEST_LIMIT": " "}) == Server(port=80)
+    """A variable that is missing or empty selects the default; only code sets values by the names of the fields."""
+    env = {"STAGELENS_TEST_PORT": " 80", "STAGELENS_TEST_LIMIT": " ", "STAGELENS_TEST_ENABLED": "yes", "most": "20"}
+
+    assert Server.from_env(env) == Server(port=80, enabled=True)
 
 
 def test_all_wrong_settings_are_reported() -> None:
     """Each wrong variable has a line with its name, value and fix."""
     with pytest.raises(ConfigError) as caught:
-        Server.from_env({"STAGELENS_TEST_PORT": "70000", "STAGELENS_TEST_LIMIT": "much"})
+        Server.from_env(
+            {
+                "STAGELENS_TEST_PORT": "70000",
+                "STAGELENS_TEST_MOST": "0",
+                "STAGELENS_TEST_ENABLED": "perhaps",
+                "STAGELENS_TEST_LIMIT": "much",
+            }
+        )
 
     assert str(caught.value).splitlines() == [
-        "STAGELENS_TEST_PORT is '70000'; write a whole number from 0 to 65535, such as 4318",
+        "STAGELENS_TEST_PORT is '70000'; write a port between 0 and 65535, such as 4318",
+        "STAGELENS_TEST_MOST is '0'; write a whole number from 1 to 99, such as 10",
+        "STAGELENS_TEST_ENABLED is 'perhaps'; write true or false",
         "STAGELENS_TEST_LIMIT is 'much'; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 8MiB",
     ]
