@@ -11,19 +11,21 @@ its count is wrong by at most the values of that bucket, which is 2.2 % wide.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from ..core.histogram import SCALE
 from ..core.prometheus_names import DEFAULT_LABELS, FAMILIES, LABELS, LADDER, MetricFamily
-from ..core.settings.yaml_config import Document, Fields, Place, meant
+from ..core.settings.field_types import reject, reject_value
+from ..core.settings.section import Section, read_section
+from ..core.settings.yaml_config import Document, Place, meant
 from ..core.stages import OTHER
 from ..store.columns import Floats, Ints
 from ..store.records import Identity, PointColumns
@@ -68,9 +70,30 @@ DEFAULT_HISTOGRAMS, MAX_HISTOGRAMS = 1000, 20_000
 MAX_BUCKETS = 30
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusSettings:
-    """Settings of the latency histograms.
+def _label(value: object) -> str:
+    if not isinstance(value, str) or value not in LABELS:
+        reject_value(f"write any of {', '.join(LABELS)}{meant(str(value), LABELS)}")
+    return value
+
+
+def _in_order(labels: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(label for label in LABELS if label in labels)
+
+
+def _bound(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not LOWEST_SECONDS <= value <= HIGHEST_SECONDS:
+        reject_value(f"write seconds from {LOWEST_SECONDS:.0e} to {HIGHEST_SECONDS:.0f}", example="0.3")
+    return float(value)
+
+
+def _sorted_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    if len(bounds) > MAX_BUCKETS:
+        reject(f"has {len(bounds)} bounds; write at most {MAX_BUCKETS}, such as [0.3, 1.5]")
+    return tuple(sorted(set(bounds)))
+
+
+class PrometheusSettings(Section):
+    """Settings of the latency histograms: the section `prometheus:`.
 
     Args:
         labels: Labels besides service and status; keys of `LABELS`.
@@ -78,9 +101,11 @@ class PrometheusSettings:
         buckets: Bounds of classic buckets besides the ladder. [seconds]
     """
 
-    labels: tuple[str, ...] = DEFAULT_LABELS
-    histograms: int = DEFAULT_HISTOGRAMS
-    buckets: tuple[float, ...] = ()
+    example = "labels: [version, route]"
+
+    labels: Annotated[tuple[Annotated[str, BeforeValidator(_label)], ...], AfterValidator(_in_order)] = DEFAULT_LABELS
+    histograms: int = Field(default=DEFAULT_HISTOGRAMS, ge=0, le=MAX_HISTOGRAMS, strict=True)
+    buckets: Annotated[tuple[Annotated[float, BeforeValidator(_bound)], ...], AfterValidator(_sorted_bounds)] = ()
 
     def in_words(self) -> str:
         """Return a one-line description of the settings for `--check`.
@@ -98,59 +123,7 @@ class PrometheusSettings:
 
 def read_prometheus(document: Document, place: Place, value: Any) -> PrometheusSettings:
     """Read the section `prometheus:`; errors become problems of the document, and the default applies."""
-    fields = Fields(document, place, value, example="labels: [version, route]")
-    found = PrometheusSettings(_labels(fields), _histograms(fields), _buckets(fields))
-    fields.finish()
-    return found
-
-
-def _labels(fields: Fields) -> tuple[str, ...]:
-    if not fields.has("labels"):
-        return DEFAULT_LABELS
-    written = fields.value("labels")
-    if not isinstance(written, list):
-        fields.complain(f"{fields.name('labels')} is {written!r}; write a list, such as [version, route]", "labels")
-        return DEFAULT_LABELS
-    for each in written:
-        if not isinstance(each, str) or each not in LABELS:
-            fix = f"write any of {', '.join(LABELS)}{meant(str(each), LABELS)}"
-            fields.complain(f"{fields.name('labels')} has {each!r}; {fix}", "labels")
-    return tuple(label for label in LABELS if label in written)
-
-
-def _histograms(fields: Fields) -> int:
-    if not fields.has("histograms"):
-        return DEFAULT_HISTOGRAMS
-    written = fields.value("histograms")
-    if isinstance(written, bool) or not isinstance(written, int) or not 0 <= written <= MAX_HISTOGRAMS:
-        fix = f"write a whole number from 0, for none, to {MAX_HISTOGRAMS}"
-        fields.complain(f"{fields.name('histograms')} is {written!r}; {fix}", "histograms")
-        return DEFAULT_HISTOGRAMS
-    return written
-
-
-def _buckets(fields: Fields) -> tuple[float, ...]:
-    if not fields.has("buckets"):
-        return ()
-    written = fields.value("buckets")
-    if not isinstance(written, list) or len(written) > MAX_BUCKETS:
-        fix = f"write a list of at most {MAX_BUCKETS} numbers of seconds, such as [0.3, 1.5]"
-        fields.complain(f"{fields.name('buckets')} is {written!r}; {fix}", "buckets")
-        return ()
-    for each in written:
-        if not _is_bound(each):
-            fix = f"write seconds from {LOWEST_SECONDS:.0e} to {HIGHEST_SECONDS:.0f}, such as 0.3"
-            fields.complain(f"{fields.name('buckets')} has {each!r}; {fix}", "buckets")
-    return tuple(sorted({float(each) for each in written if _is_bound(each)}))
-
-
-def _is_bound(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and LOWEST_SECONDS <= value <= HIGHEST_SECONDS
-    )
+    return read_section(PrometheusSettings, document, place, value) or PrometheusSettings()
 
 
 # A new histogram stays empty long enough for one scrape at the default interval of Prometheus, a minute, even if it is late.

@@ -27,18 +27,20 @@ import logging
 import re
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import grpc
+from pydantic import AfterValidator, Field
 
 from ...core.addresses import is_loopback
 from ...core.errors import ConfigError
+from ...core.settings.field_types import Amount, ExistingFile, Secret, Size, Text, reject, secret_from_env
 from ...core.settings.live_file import stamp_of
-from ...core.settings.values import parse_size
-from ...core.settings.yaml_config import Document, Fields, Place, Problem, Secrets, spell
+from ...core.settings.section import Fault, Section, read_section
+from ...core.settings.yaml_config import Document, Place
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +90,7 @@ class Certificate:
     limits: RateLimits = RateLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerTlsFiles:
+class ServerTlsFiles(Section):
     """The PEM files of a TLS server.
 
     Args:
@@ -98,9 +99,11 @@ class ServerTlsFiles:
         client_ca: Authorities that sign client certificates; None requests no client certificate.
     """
 
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
+    example = "certificate: /etc/stagelens/tls.crt"
+
+    certificate: ExistingFile = Field(examples=["/etc/stagelens/tls.crt"])
+    key: ExistingFile = Field(examples=["/etc/stagelens/tls.key"])
+    client_ca: ExistingFile | None = Field(default=None, examples=["/etc/stagelens/clients.crt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,6 @@ class Access:
         return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
 
 
-Credential = TypeVar("Credential", Token, Certificate)
-
 ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
 ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
 # 128 bits, the output of `openssl rand -hex 16`.
@@ -135,47 +136,108 @@ MAKE_ONE = "make one: openssl rand -hex 32"
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class AccessSection:
-    """Content of the section `access:`.
+def _strong(token: Secret) -> Secret:
+    if token.is_inline:
+        fix = "put it into a file and write token_file: with its path, or write sha256: with its hash"
+        reject(f"is in this file, where others can read it; {fix}")
+    if token.lacking:
+        reject(f"is not there: {token.lacking} holds nothing; {MAKE_ONE}")
+    if trouble := _token_fault(token.value):
+        reject(f"{trouble}; {MAKE_ONE}")
+    return token
 
-    Args:
-        access: Credentials and limits of clients.
-        files: Files with secrets; the configuration is read again when one of them changes.
-    """
 
-    access: Access = field(default_factory=Access)
-    files: tuple[Path, ...] = ()
+def _digits(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        # The value may be the token itself, so the message does not repeat it.
+        reject("is no SHA-256; write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints")
+    return text
+
+
+class _LimitsSection(Section):
+    example = "requests_per_second: 5"
+
+    requests_per_second: Amount | None = Field(default=None, examples=["50"])
+    bytes_per_second: Size | None = Field(default=None, examples=["5MiB"])
+
+    @property
+    def limits(self) -> RateLimits:
+        return RateLimits(self.requests_per_second, self.bytes_per_second)
+
+
+class _TokenSection(_LimitsSection):
+    example = "name: team-a"
+
+    name: Text = Field(examples=["team-a"])
+    token: Annotated[Secret, AfterValidator(_strong)] = Field(default=Secret(), examples=["TEAM_A_TOKEN"])
+    sha256: Annotated[Text, AfterValidator(_digits)] | None = Field(default=None, repr=False)
+    environment: Text | None = None
+
+    def faults(self) -> Iterator[Fault]:
+        if self.token.value and self.sha256:
+            yield Fault("sha256", "is given beside a token; keep one of them")
+        elif not self.token.value and not self.sha256:
+            yield Fault("token_env", "is missing; add `token_env: TEAM_A_TOKEN`")
+
+    @property
+    def digest(self) -> bytes:
+        return bytes.fromhex(self.sha256) if self.sha256 else _digest(self.token.value)
+
+
+class _CertificateSection(_LimitsSection):
+    example = "common_name: checkout.prod"
+
+    common_name: Text = Field(examples=["checkout.prod"])
+    environment: Text | None = None
+
+
+class AccessSection(Section):
+    """Content of the section `access:`."""
+
+    example = "tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]"
+
+    tokens: tuple[_TokenSection, ...] = ()
+    certificates: tuple[_CertificateSection, ...] = ()
+    anonymous: _LimitsSection = _LimitsSection()
+    tls: ServerTlsFiles | None = None
+
+    def faults(self) -> Iterator[Fault]:
+        """Report certificates that nothing verifies, and names and tokens that are given twice."""
+        if self.certificates and not (self.tls and self.tls.client_ca):
+            fix = "set the CA under tls:, such as client_ca: /etc/stagelens/clients.crt"
+            yield Fault("certificates", f"requires certificates that are not verified; {fix}")
+        yield from _duplicates("tokens", [each.name for each in self.tokens], "is called {!r} like")
+        yield from _duplicates("tokens", [each.digest for each in self.tokens], "has the same token as")
+        common_names = [each.common_name for each in self.certificates]
+        yield from _duplicates("certificates", common_names, "is called {!r} like")
+
+    @property
+    def access(self) -> Access:
+        """Credentials and limits of clients."""
+        return Access(
+            tuple(Token(each.name, each.digest, each.environment, each.limits) for each in self.tokens),
+            tuple(Certificate(each.common_name, each.environment, each.limits) for each in self.certificates),
+            self.anonymous.limits,
+            self.tls,
+        )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files with secrets; the configuration is read again when one of them changes."""
+        return tuple(each.token.file for each in self.tokens if each.token.file)
+
+
+def _duplicates(key: str, values: Sequence[str | bytes], text: str) -> Iterator[Fault]:
+    for position, value in enumerate(values):
+        if (first := values.index(value)) < position:
+            yield Fault((key, position), f"{text.format(value)} {key}[{first}]; give each its own")
 
 
 def read_access(
     document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> AccessSection:
-    """Read the section `access:`; errors are added to the document's problems. `Secrets` describes *held*."""
-    fields = Fields(document, place, value, example="tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]")
-    files: list[Path] = []
-
-    def token(place: Place, item: Any) -> Token:
-        return _read_token(document, Fields(document, place, item, example="name: team-a"), env, held, files)
-
-    def certificate(place: Place, item: Any) -> Certificate:
-        return _read_certificate(Fields(document, place, item, example="common_name: checkout.prod"))
-
-    tokens = _read_items(fields, "tokens", token)
-    certificates = _read_items(fields, "certificates", certificate)
-    anonymous = fields.mapping("anonymous", example="requests_per_second: 5")
-    tls = fields.mapping("tls", example="certificate: /etc/stagelens/tls.crt")
-    access = Access(tokens, certificates, _anonymous_limits(anonymous), _read_tls(tls) if tls else None)
-    if certificates and not (access.tls and access.tls.client_ca):
-        fix = "set the CA under tls:, such as client_ca: /etc/stagelens/clients.crt"
-        fields.complain(
-            f"{fields.name('certificates')} requires certificates that are not verified; {fix}", "certificates"
-        )
-    fields.finish()
-    _check_unique(document, (*place, "tokens"), (each.name for each in tokens), "called")
-    _check_unique(document, (*place, "tokens"), (each.digest.hex() for each in tokens if each.digest), "")
-    _check_unique(document, (*place, "certificates"), (each.common_name for each in certificates), "called")
-    return AccessSection(access, tuple(files))
+    """Read the section `access:`; errors are added to the document's problems. `Secret` describes *held*."""
+    return read_section(AccessSection, document, place, value, {"env": env, "held": held}) or AccessSection()
 
 
 def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
@@ -184,60 +246,13 @@ def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
     Raises:
         ConfigError: The token cannot be read, or is too short.
     """
-    text, key = env.get(ENV_TOKEN, "").strip(), ENV_TOKEN
-    path = env.get(ENV_TOKEN_FILE, "")
-    if not text and path:
-        key = ENV_TOKEN_FILE
-        try:
-            text = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            msg = f"{key} is {path}, which cannot be read: {error}"
-            raise ConfigError(msg) from error
-    if not text and not path:
+    text = secret_from_env(env, ENV_TOKEN, ENV_TOKEN_FILE)
+    if not text:
         return ()
-    trouble = _token_fault(text)
-    if trouble:
-        msg = f"{key} {trouble}; {MAKE_ONE}"
+    if trouble := _token_fault(text):
+        msg = f"{ENV_TOKEN if env.get(ENV_TOKEN) else ENV_TOKEN_FILE} {trouble}; {MAKE_ONE}"
         raise ConfigError(msg)
     return (Token("token", _digest(text)),)
-
-
-def _read_items(fields: Fields, key: str, read_one: Callable[[Place, Any], Credential]) -> tuple[Credential, ...]:
-    return tuple(read_one(place, item) for place, item in fields.items(key))
-
-
-def _read_token(
-    document: Document, fields: Fields, env: Mapping[str, str], held: dict[str, str], files: list[Path]
-) -> Token:
-    if fields.broken:
-        return Token("", b"")
-    name = fields.text("name", example="team-a")
-    secrets = Secrets(document, fields, env, held)
-    shown = fields.has("token")
-    secret, written = secrets.take("token"), fields.text("sha256")
-    files += secrets.files
-    token = Token(name, b"", fields.optional("environment"), _read_limits(fields))
-    fields.finish()
-    if shown:
-        fix = "put it into a file and write token_file: with its path, or write sha256: with its hash"
-        fields.complain(f"{fields.name('token')} is in this file, where others can read it; {fix}", "token")
-    elif secrets.lacking:
-        fields.complain(f"{fields.name('token')} is not there: {secrets.lacking} holds nothing; {MAKE_ONE}")
-    elif secret and written:
-        fields.complain(f"{fields.name('sha256')} is given beside a token; keep one of them", "sha256")
-    elif written:
-        if _SHA256.fullmatch(written):
-            return replace(token, digest=bytes.fromhex(written))
-        # The value may be the token itself, so the message does not repeat it.
-        fix = "write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints"
-        fields.complain(f"{fields.name('sha256')} is no SHA-256; {fix}", "sha256")
-    elif not secret:
-        fields.missing("token_env", "TEAM_A_TOKEN")
-    elif trouble := _token_fault(secret):
-        fields.complain(f"{fields.name('token')} {trouble}; {MAKE_ONE}")
-    else:
-        return replace(token, digest=_digest(secret))
-    return token
 
 
 def _token_fault(text: str) -> str:
@@ -248,67 +263,6 @@ def _token_fault(text: str) -> str:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-def _read_certificate(fields: Fields) -> Certificate:
-    if fields.broken:
-        return Certificate("")
-    certificate = Certificate(
-        fields.text("common_name", example="checkout.prod"), fields.optional("environment"), _read_limits(fields)
-    )
-    fields.finish()
-    return certificate
-
-
-def _anonymous_limits(fields: Fields | None) -> RateLimits:
-    if fields is None or fields.broken:
-        return RateLimits()
-    limits = _read_limits(fields)
-    fields.finish()
-    return limits
-
-
-def _read_limits(fields: Fields) -> RateLimits:
-    size = fields.text("bytes_per_second")
-    bytes_per_second: float | None = None
-    if size:
-        try:
-            bytes_per_second = float(parse_size(size, fields.name("bytes_per_second"))) or None
-        except ConfigError as error:
-            fields.complain(str(error), "bytes_per_second")
-        else:
-            if bytes_per_second is None:
-                text = f"{fields.name('bytes_per_second')} is {size!r}; it must be greater than zero, such as 5MiB"
-                fields.complain(text, "bytes_per_second")
-    return RateLimits(fields.amount("requests_per_second", example="50"), bytes_per_second)
-
-
-def _read_tls(fields: Fields) -> ServerTlsFiles | None:
-    if fields.broken:
-        return None
-    certificate = fields.text("certificate", example="/etc/stagelens/tls.crt")
-    key = fields.text("key", example="/etc/stagelens/tls.key")
-    client_ca = fields.optional("client_ca")
-    fields.finish()
-    for name, path in (("certificate", certificate), ("key", key), ("client_ca", client_ca)):
-        if path and not Path(path).is_file():
-            fields.complain(
-                f"{fields.name(name)} is {path}, where there is no file; write the path of a PEM file", name
-            )
-    return ServerTlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None)
-
-
-def _check_unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
-    """Report duplicate *names* of the items at *place*; an empty *called* marks digests, which are not shown."""
-    seen: dict[str, Place] = {}
-    for position, name in enumerate(names):
-        here = (*place, position)
-        first = seen.setdefault(name, here)
-        if first is here or not name:
-            continue
-        what = f"is called {name!r} like" if called else "has the same token as"
-        text = f"{spell(here)} {what} {spell(first)}; give each its own"
-        document.problems.append(Problem(document.line(here), text))
 
 
 def check_exposure(host: str, access: Access, *, is_open: bool) -> None:

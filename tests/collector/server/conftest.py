@@ -20,4 +20,4 @@ def files(authority: Authorities, tmp_path: Path) -> ServerTlsFiles:
     pairs = {"tls.crt": server.certificate, "tls.key": server.key, "ca.crt": authority("clients").file}
     for name, source in pairs.items():
         (tmp_path / name).write_bytes(source.read_bytes())
-    return ServerTlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")
+    return ServerTlsFiles(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", client_ca=tmp_path / "ca.crt")

@@ -8,7 +8,6 @@ import shutil
 import ssl
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +110,7 @@ def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_res
 
 def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
     """Without a client CA no client name is known, because certificates are not verified."""
-    tls = HttpTls(replace(files, client_ca=None))
+    tls = HttpTls(files.model_copy(update={"client_ca": None}))
 
     assert connect_https(tls, authority("servers").file, authority("strangers").sign("checkout")) == ("first", "")
 
@@ -195,7 +194,7 @@ def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
     subprocess.run(command, check=True, capture_output=True)
 
     with pytest.raises(ConfigError, match="without a password"):
-        HttpTls(replace(files, key=tmp_path / "locked.key"))
+        HttpTls(files.model_copy(update={"key": tmp_path / "locked.key"}))
 
 
 def test_tls_1_1_is_refused(files: ServerTlsFiles) -> None:

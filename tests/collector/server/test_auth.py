@@ -20,7 +20,8 @@ from stagelens.collector.server.auth import MAX_SERVICES, AccessControl, Admitte
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16
-TLS = ServerTlsFiles(Path("crt"), Path("key"), client_ca=Path("ca"))
+FILE = Path(__file__)
+TLS = ServerTlsFiles(certificate=FILE, key=FILE, client_ca=FILE)
 
 
 def token(
