@@ -140,7 +140,7 @@ def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
 def _settings_of(reader: Callable[[Mapping[str, str]], object]) -> list[str]:
     asked = _Asked()
     reader(asked)
-    return asked.keys_asked
+    return list(dict.fromkeys(asked.keys_asked))
 
 
 class _Asked(Mapping[str, str]):

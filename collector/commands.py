@@ -239,7 +239,7 @@ def _check_tables(file: Path) -> None:
 
 
 def _migrate(config: CollectorConfig, to: str, to_points: str | None) -> None:
-    _move(config, replace(config, database=to, points=to_points))
+    _move(config, config.model_copy(update={"database": to, "points": to_points}))
     print("Now stop all writers to the old store, and set STAGELENS_DATABASE (and STAGELENS_POINTS) to the new one.")
 
 

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field
 
 from ..core.background_tasks import PeriodicThread
 from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError
+from ..core.settings.field_types import Port, Size, reject_value
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
-from ..core.settings.values import parse_size, require_positive
-from ..core.settings.yaml_config import Fields
+from ..core.settings.section import Section, read_section
 from ..store.store_factory import StoreConfig
 from .forward.config import Destination, read_destinations
 from .prometheus import PrometheusSettings, read_prometheus
@@ -31,11 +34,21 @@ _log = logging.getLogger(__name__)
 _CHECK_SECONDS = 2.0
 # The ports the OpenTelemetry specification gives to OTLP/HTTP and OTLP/gRPC.
 DEFAULT_PORT, DEFAULT_GRPC_PORT = 4318, 4317
-MAX_PORT = 65_535
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_GRPC_PORT = "STAGELENS_COLLECTOR_GRPC_PORT"
 
 
-@dataclass(frozen=True, slots=True)
+def _without_grpc(value: object) -> object:
+    return None if str(value).lower() == "off" else value
+
+
+def _is_all(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.lower() not in ("tail", "all"):
+        reject_value("write tail (the slowest, errors and a few others) or all")
+    return value.lower() == "all"
+
+
 class CollectorConfig(StoreConfig):
     """Addresses, limits and database of the collector.
 
@@ -54,83 +67,41 @@ class CollectorConfig(StoreConfig):
         dashboard_url: URL of the dashboard, for messages.
     """
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    grpc_port: int | None = None
-    config_file: Path | None = None
-    is_open: bool = False
-    max_body_bytes: int = 8 * 1024**2
-    max_inflated_bytes: int = 32 * 1024**2
-    queue_batches: int = 1000
-    queue_bytes: int = 32 * 1024**2
-    keeps_all_traces: bool = False
-    spans_waiting_bytes: int = 256 * 1024**2
-    dashboard_url: str = "http://127.0.0.1:8600"
+    host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_COLLECTOR_HOST")
+    port: Port = Field(default=DEFAULT_PORT, validation_alias="STAGELENS_COLLECTOR_PORT", examples=["4318"])
+    grpc_port: Annotated[Port | None, BeforeValidator(_without_grpc)] = Field(
+        default=None, validation_alias=_GRPC_PORT, examples=["4317"]
+    )
+    config_file: Path | None = Field(default=None, validation_alias="STAGELENS_COLLECTOR_CONFIG")
+    is_open: bool = Field(default=False, validation_alias="STAGELENS_COLLECTOR_OPEN")
+    max_body_bytes: Size = Field(default=8 * 1024**2, validation_alias="STAGELENS_MAX_BODY", examples=["8MiB"])
+    max_inflated_bytes: Size = Field(
+        default=32 * 1024**2, validation_alias="STAGELENS_MAX_INFLATED", examples=["32MiB"]
+    )
+    queue_batches: int = Field(
+        default=1000, validation_alias="STAGELENS_QUEUE_BATCHES", ge=1, le=1_000_000, examples=["1000"]
+    )
+    queue_bytes: Size = Field(default=32 * 1024**2, validation_alias="STAGELENS_QUEUE_SIZE", examples=["32MiB"])
+    keeps_all_traces: Annotated[bool, BeforeValidator(_is_all)] = Field(
+        default=False, validation_alias="STAGELENS_TRACES"
+    )
+    spans_waiting_bytes: Size = Field(
+        default=256 * 1024**2, validation_alias="STAGELENS_SPANS_WAITING", examples=["256MiB"]
+    )
+    dashboard_url: str = Field(default="http://127.0.0.1:8600", validation_alias="STAGELENS_DASHBOARD_URL")
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> CollectorConfig:
+    def from_env(cls, env: Mapping[str, str]) -> Self:
         """Read the settings from *env*; an empty value selects the default.
 
         Raises:
-            ConfigError: A value is invalid.
+            ConfigError: Values are invalid; the message has a line for each.
         """
-        default, kept = cls(), StoreConfig.from_env(env)
-
-        def size(key: str, otherwise: int) -> int:
-            return require_positive(key, env[key], parse_size(env[key], key)) if env.get(key) else otherwise
-
-        port = _count(env, "STAGELENS_COLLECTOR_PORT", default.port, 0, MAX_PORT)
-        return cls(
-            database=kept.database,
-            points=kept.points,
-            host=env.get("STAGELENS_COLLECTOR_HOST") or default.host,
-            port=port,
-            grpc_port=_grpc_port(env, port),
-            config_file=Path(env["STAGELENS_COLLECTOR_CONFIG"]) if env.get("STAGELENS_COLLECTOR_CONFIG") else None,
-            is_open=_switch(env, "STAGELENS_COLLECTOR_OPEN"),
-            max_body_bytes=size("STAGELENS_MAX_BODY", default.max_body_bytes),
-            max_inflated_bytes=size("STAGELENS_MAX_INFLATED", default.max_inflated_bytes),
-            queue_batches=_count(env, "STAGELENS_QUEUE_BATCHES", default.queue_batches, 1, 1_000_000),
-            queue_bytes=size("STAGELENS_QUEUE_SIZE", default.queue_bytes),
-            keeps_all_traces=_keeps_all_traces(env),
-            spans_waiting_bytes=size("STAGELENS_SPANS_WAITING", default.spans_waiting_bytes),
-            retention=kept.retention,
-            dashboard_url=env.get("STAGELENS_DASHBOARD_URL") or default.dashboard_url,
-        )
-
-
-def _grpc_port(env: Mapping[str, str], http_port: int) -> int | None:
-    key = "STAGELENS_COLLECTOR_GRPC_PORT"
-    if (env.get(key) or "").strip().lower() == "off":
-        return None
-    # With any free port for HTTP, several collectors run on the machine: gRPC takes any free port, too.
-    return _count(env, key, 0 if http_port == 0 else DEFAULT_GRPC_PORT, 0, MAX_PORT)
-
-
-def _keeps_all_traces(env: Mapping[str, str]) -> bool:
-    text = (env.get("STAGELENS_TRACES") or "tail").strip().lower()
-    if text not in ("tail", "all"):
-        msg = f"STAGELENS_TRACES is {text!r}; write tail (the slowest, errors and a few others) or all"
-        raise ConfigError(msg)
-    return text == "all"
-
-
-def _switch(env: Mapping[str, str], key: str) -> bool:
-    text = (env.get(key) or "false").strip().lower()
-    if text not in _YES + _NO:
-        msg = f"{key} is {text!r}; write true or false"
-        raise ConfigError(msg)
-    return text in _YES
-
-
-def _count(env: Mapping[str, str], key: str, otherwise: int, low: int, high: int) -> int:
-    text = env.get(key)
-    if not text:
-        return otherwise
-    if not (text.isascii() and text.isdigit() and low <= int(text[:10]) <= high and len(text) <= len(str(high))):
-        msg = f"{key} is {text!r}; write a whole number from {low} to {high}, such as {otherwise}"
-        raise ConfigError(msg)
-    return int(text)
+        found = super().from_env(env)
+        if env.get(_GRPC_PORT, "").strip():
+            return found
+        # With any free port for HTTP, several collectors run on the machine: gRPC takes any free port, too.
+        return found.model_copy(update={"grpc_port": DEFAULT_GRPC_PORT if found.port else 0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +127,18 @@ class CollectorFile:
     warnings: tuple[str, ...] = ()
 
 
+class _Sections(Section):
+    """The file; each section has its own reader, so that one pass finds the errors of all of them."""
+
+    example = "access: {tokens: []}"
+
+    access: Any = None
+    rules: Any = None
+    scrape: Any = None
+    prometheus: Any = None
+    forward: Any = None
+
+
 def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
     """Read the collector's file at *path*; without a file, the settings of the environment.
 
@@ -173,17 +156,16 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
         return found
     document = read_document(path, "the collector's file")
     if document.value is not None:
-        fields = Fields(document, (), document.value, example="access: {tokens: []}")
-        sections = ("access", "rules", "scrape", "prometheus", "forward")
-        access, rules, scrape, prometheus, forward = (fields.value(key) for key in sections)
-        fields.finish()
-        found_access = read_access(document, ("access",), access or {}, env, {} if held is None else held)
+        read_section(_Sections, document, (), document.value)
+        sections = document.value if isinstance(document.value, dict) else {}
+        access, rules, scrape, prometheus, forward = (sections.get(key) or {} for key in _Sections.model_fields)
+        found_access = read_access(document, ("access",), access, env, {} if held is None else held)
         found = CollectorFile(
             replace(found_access.access, tokens=(*found_access.access.tokens, *own)),
-            read_rules(document, ("rules",), rules or {}),
-            read_targets(document, ("scrape",), scrape or {}, egress_policy),
-            read_prometheus(document, ("prometheus",), prometheus or {}),
-            read_destinations(document, ("forward",), forward or {}, env, egress_policy),
+            read_rules(document, ("rules",), rules),
+            read_targets(document, ("scrape",), scrape, egress_policy),
+            read_prometheus(document, ("prometheus",), prometheus),
+            read_destinations(document, ("forward",), forward, env, egress_policy),
             found_access.files,
         )
     if document.problems:

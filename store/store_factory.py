@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator, BeforeValidator, Field
 from sqlalchemy import inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ..core.errors import ConfigError, StoreError
-from ..core.settings.values import format_size, parse_duration, parse_size, require_positive
+from ..core.errors import StoreError
+from ..core.settings.field_types import Duration, Size, reject_value
+from ..core.settings.section import Settings
+from ..core.settings.values import format_size
 from . import backup
 from .engines import database
 from .retention import Retention
@@ -26,31 +28,57 @@ DEFAULT_BUDGET_BYTES = 10 * 1024**3
 MIN_BUDGET_BYTES = 16 * 1024**2
 
 
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
+_DEFAULT = Retention()
+
+
+def _without_limit(value: object) -> object:
+    return None if str(value).lower() in ("0", "none") else value
+
+
+def _large_enough(size: int | None) -> int | None:
+    if size is not None and size < MIN_BUDGET_BYTES:
+        reject_value(f"it must be at least {format_size(MIN_BUDGET_BYTES)}, or none for as large as it gets")
+    return size
+
+
+class StoreConfig(Settings):
     """Settings of the store.
 
     Args:
         database: URL of the database.
         points: URL of the ClickHouse database for the histograms; None to store them in *database*.
-        retention: Retention periods and storage budget.
+        retention_10s: Retention of the tier of 10 s.
+        retention_1m: Retention of the tier of 1 min.
+        retention_1h: Retention of the tier of 1 h.
+        retention_traces: Retention of retained traces.
+        budget_bytes: Maximum size of the store; None for no limit.
     """
 
-    database: str = "sqlite:///stagelens.db"
-    points: str | None = None
-    retention: Retention = field(default_factory=lambda: Retention(budget_bytes=DEFAULT_BUDGET_BYTES))
+    database: str = Field(default="sqlite:///stagelens.db", validation_alias="STAGELENS_DATABASE")
+    points: str | None = Field(default=None, validation_alias="STAGELENS_POINTS")
+    retention_10s: Duration = Field(
+        default=_DEFAULT.seconds_10, validation_alias="STAGELENS_RETENTION_10S", examples=["24h"]
+    )
+    retention_1m: Duration = Field(
+        default=_DEFAULT.minutes, validation_alias="STAGELENS_RETENTION_1M", examples=["14d"]
+    )
+    retention_1h: Duration = Field(default=_DEFAULT.hours, validation_alias="STAGELENS_RETENTION_1H", examples=["395d"])
+    retention_traces: Duration = Field(
+        default=_DEFAULT.traces, validation_alias="STAGELENS_RETENTION_TRACES", examples=["7d"]
+    )
+    budget_bytes: Annotated[Size | None, BeforeValidator(_without_limit), AfterValidator(_large_enough)] = Field(
+        default=DEFAULT_BUDGET_BYTES, validation_alias="STAGELENS_STORAGE_BUDGET", examples=["10GiB"]
+    )
 
-    @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> StoreConfig:
-        """Read STAGELENS_DATABASE, STAGELENS_POINTS, STAGELENS_RETENTION_… and STAGELENS_STORAGE_BUDGET.
-
-        Raises:
-            ConfigError: A value is invalid.
-        """
-        return StoreConfig(
-            database=env.get("STAGELENS_DATABASE") or "sqlite:///stagelens.db",
-            points=env.get("STAGELENS_POINTS") or None,
-            retention=_retention(env),
+    @property
+    def retention(self) -> Retention:
+        """Retention periods and storage budget."""
+        return Retention(
+            seconds_10=self.retention_10s,
+            minutes=self.retention_1m,
+            hours=self.retention_1h,
+            traces=self.retention_traces,
+            budget_bytes=self.budget_bytes,
         )
 
 
@@ -134,35 +162,3 @@ def store_locations(config: StoreConfig) -> list[str]:
     if config.points:
         lines.append(f"points     {make_url(config.points).render_as_string(hide_password=True)}")
     return lines
-
-
-def _retention(env: Mapping[str, str]) -> Retention:
-    default = Retention()
-
-    def kept(key: str, otherwise: timedelta) -> timedelta:
-        if not env.get(key):
-            return otherwise
-        given = parse_duration(env[key], key)
-        require_positive(key, env[key], given.total_seconds())
-        return given
-
-    return Retention(
-        seconds_10=kept("STAGELENS_RETENTION_10S", default.seconds_10),
-        minutes=kept("STAGELENS_RETENTION_1M", default.minutes),
-        hours=kept("STAGELENS_RETENTION_1H", default.hours),
-        traces=kept("STAGELENS_RETENTION_TRACES", default.traces),
-        budget_bytes=_budget(env.get("STAGELENS_STORAGE_BUDGET") or ""),
-    )
-
-
-def _budget(text: str) -> int | None:
-    if not text:
-        return DEFAULT_BUDGET_BYTES
-    if text.strip().lower() in ("0", "none"):
-        return None
-    key = "STAGELENS_STORAGE_BUDGET"
-    size = parse_size(text, key)
-    if size < MIN_BUDGET_BYTES:
-        msg = f"{key} is {text!r}; it must be at least {format_size(MIN_BUDGET_BYTES)}, or none for as large as it gets"
-        raise ConfigError(msg)
-    return size

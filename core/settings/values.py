@@ -65,20 +65,3 @@ def format_size(size_bytes: float) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.3g} {unit}"
-
-
-def require_positive(key: str, text: str, value: float) -> int:
-    """Return *value* as a whole number of at least one.
-
-    Args:
-        key: Name of the setting, for the error message.
-        text: Text of the setting, for the error message.
-        value: Value of the setting.
-
-    Raises:
-        ConfigError: *value* is less than one.
-    """
-    if value < 1:
-        msg = f"{key} is {text!r}; it must be greater than zero"
-        raise ConfigError(msg)
-    return int(value)

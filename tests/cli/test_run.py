@@ -244,7 +244,7 @@ def test_a_run_that_began_before_the_collector_is_sent_to_it_whole(tmp_path: Pat
     with Terminal([*RUN, sys.executable, str(tmp_path / "halves.py")], env) as terminal:
         first = terminal.read_until("half")
         store = Store.open(url)
-        collector = Collector(CollectorConfig(url, port=4318), store)
+        collector = Collector(CollectorConfig(database=url, port=4318), store)
         collector.start()
         terminal.type("go on\n")
         code = terminal.end()

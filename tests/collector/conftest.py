@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,7 @@ def serve(store: Store) -> Generator[Callable[..., Served]]:
     running: list[Served] = []
 
     def start(**settings: Any) -> Served:
-        collector = Collector(replace(CollectorConfig(port=0), **settings), store)
+        collector = Collector(CollectorConfig(port=0).model_copy(update=settings), store)
         collector.start()
         running.append(Served(store, collector))
         return running[-1]
