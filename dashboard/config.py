@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..collector.server.access_config import MIN_TOKEN_CHARS
 from ..core.addresses import is_loopback
 from ..core.errors import ConfigError
-
-DEFAULT_PORT = 8600
-MAX_PORT = 65_535
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+from ..core.settings.field_types import ExistingFile, Port, reject_value, secret_from_env
+from ..core.settings.section import Settings
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-@dataclass(frozen=True, slots=True)
-class DashboardConfig:
+def _items(value: Any) -> Any:
+    return [each.strip() for each in value.lower().split(",") if each.strip()] if isinstance(value, str) else value
+
+
+def _networks(value: Any) -> tuple[Network, ...]:
+    try:
+        return tuple(map(ipaddress.ip_network, _items(value)))
+    except ValueError:
+        reject_value("write addresses or networks")
+
+
+def _trace_address(address: str) -> str:
+    if not address.startswith(("http://", "https://")) or "{trace_id}" not in address:
+        reject_value("write the address of a trace with {trace_id} in it")
+    return address
+
+
+class DashboardConfig(Settings):
     """Listening address, access rules and files of the dashboard.
 
     Args:
@@ -35,21 +51,25 @@ class DashboardConfig:
         tracer: Address of a trace in another tracing backend, with the placeholder `{trace_id}`.
     """
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    token: str | None = None
-    behind_proxy: bool = False
-    users: Path | None = None
-    proxy_header: str | None = None
-    trusted_proxies: tuple[Network, ...] = ()
-    hosts: tuple[str, ...] = ()
-    prices: Path | None = None
-    tracer: str | None = None
+    host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_DASHBOARD_HOST")
+    port: Port = Field(default=8600, validation_alias="STAGELENS_DASHBOARD_PORT", examples=["8600"])
+    token: str | None = Field(default=None, validation_alias="STAGELENS_DASHBOARD_TOKEN", repr=False)
+    behind_proxy: bool = Field(default=False, validation_alias="STAGELENS_DASHBOARD_BEHIND_PROXY")
+    users: Path | None = Field(default=None, validation_alias="STAGELENS_DASHBOARD_USERS")
+    proxy_header: str | None = Field(default=None, validation_alias="STAGELENS_DASHBOARD_PROXY_HEADER")
+    trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_networks)] = Field(
+        default=(), validation_alias="STAGELENS_DASHBOARD_TRUSTED_PROXIES", examples=["10.0.0.5,10.1.0.0/16"]
+    )
+    hosts: Annotated[tuple[str, ...], BeforeValidator(_items)] = Field(
+        default=(), validation_alias="STAGELENS_DASHBOARD_HOSTS"
+    )
+    prices: ExistingFile | None = Field(default=None, validation_alias="STAGELENS_PRICES", examples=["prices.yaml"])
+    tracer: Annotated[str, AfterValidator(_trace_address)] | None = Field(
+        default=None, validation_alias="STAGELENS_TRACER_URL", examples=["https://jaeger.example/trace/{trace_id}"]
+    )
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= MAX_PORT:
-            msg = f"STAGELENS_DASHBOARD_PORT is {self.port}; write a port between 0 and {MAX_PORT}"
-            raise ConfigError(msg)
+    @model_validator(mode="after")
+    def _check_access(self) -> Self:
         if self.proxy_header and not self.trusted_proxies:
             msg = (
                 f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but any client can send that header.\n"
@@ -72,6 +92,7 @@ class DashboardConfig:
                 "    or listen on 127.0.0.1."
             )
             raise ConfigError(msg)
+        return self
 
     @property
     def signs_in(self) -> bool:
@@ -89,83 +110,11 @@ class DashboardConfig:
         return is_loopback(self.host) and not (self.behind_proxy or self.proxy_header or self.hosts)
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> DashboardConfig:
-        """Read the settings from the environment variables *env*.
+    def from_env(cls, env: Mapping[str, str]) -> Self:
+        """Read the settings from *env*; the token may be in a file.
 
         Raises:
-            ConfigError: A value is invalid.
+            ConfigError: Values are invalid; the message has a line for each.
         """
-        users = env.get("STAGELENS_DASHBOARD_USERS")
-        return cls(
-            host=env.get("STAGELENS_DASHBOARD_HOST") or "127.0.0.1",
-            port=_port(env.get("STAGELENS_DASHBOARD_PORT") or str(DEFAULT_PORT)),
-            token=_token(env),
-            behind_proxy=_switch(env, "STAGELENS_DASHBOARD_BEHIND_PROXY"),
-            users=Path(users) if users else None,
-            proxy_header=env.get("STAGELENS_DASHBOARD_PROXY_HEADER") or None,
-            trusted_proxies=tuple(_network(each) for each in _list(env, "STAGELENS_DASHBOARD_TRUSTED_PROXIES")),
-            hosts=tuple(each.lower() for each in _list(env, "STAGELENS_DASHBOARD_HOSTS")),
-            prices=_prices(env),
-            tracer=_tracer(env),
-        )
-
-
-def _token(env: Mapping[str, str]) -> str | None:
-    path = env.get("STAGELENS_DASHBOARD_TOKEN_FILE")
-    if env.get("STAGELENS_DASHBOARD_TOKEN") or not path:
-        return env.get("STAGELENS_DASHBOARD_TOKEN") or None
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"STAGELENS_DASHBOARD_TOKEN_FILE is {path}, which cannot be read: {error}"
-        raise ConfigError(msg) from error
-    if not token:
-        msg = f"STAGELENS_DASHBOARD_TOKEN_FILE is {path}, which is empty; write the token into it"
-        raise ConfigError(msg)
-    return token
-
-
-def _prices(env: Mapping[str, str]) -> Path | None:
-    given = env.get("STAGELENS_PRICES")
-    if given and not Path(given).is_file():
-        msg = f"STAGELENS_PRICES is {given!r}, which is not a file; give the path of a file of prices, such as prices.yaml"
-        raise ConfigError(msg)
-    return Path(given) if given else None
-
-
-def _tracer(env: Mapping[str, str]) -> str | None:
-    given = env.get("STAGELENS_TRACER_URL")
-    if given and not (given.startswith(("http://", "https://")) and "{trace_id}" in given):
-        msg = (
-            f"STAGELENS_TRACER_URL is {given!r}; write the address of a trace with {{trace_id}} in it, "
-            "such as https://jaeger.example/trace/{trace_id}"
-        )
-        raise ConfigError(msg)
-    return given or None
-
-
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        msg = f"STAGELENS_DASHBOARD_PORT is {text!r}; write a port between 0 and {MAX_PORT}, such as {DEFAULT_PORT}"
-        raise ConfigError(msg)
-    return int(text)
-
-
-def _network(text: str) -> Network:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError as error:
-        msg = f"STAGELENS_DASHBOARD_TRUSTED_PROXIES holds {text!r}; write addresses or networks, such as 10.0.0.5,10.1.0.0/16"
-        raise ConfigError(msg) from error
-
-
-def _list(env: Mapping[str, str], key: str) -> list[str]:
-    return [each.strip() for each in env.get(key, "").split(",") if each.strip()]
-
-
-def _switch(env: Mapping[str, str], key: str) -> bool:
-    text = env.get(key, "").strip().lower()
-    if text not in _YES + _NO:
-        msg = f"{key} is {text!r}; write 1 or 0"
-        raise ConfigError(msg)
-    return text in _YES
+        token = secret_from_env(env, "STAGELENS_DASHBOARD_TOKEN", "STAGELENS_DASHBOARD_TOKEN_FILE")
+        return super().from_env({**env, "STAGELENS_DASHBOARD_TOKEN": token})

@@ -158,7 +158,8 @@ class Settings(BaseModel):
             ConfigError: Values are invalid; the message has a line for each.
         """
         # Only the aliases: an environment may have a variable with the name of a field, such as `host`.
-        given = {key: value for key in _keys(cls) if (value := env.get(key, "").strip())}
+        variables = [str(field.validation_alias) for field in cls.model_fields.values() if field.validation_alias]
+        given = {key: value for key in variables if (value := env.get(key, "").strip())}
         try:
             return cls.model_validate(given)
         except ValidationError as error:

@@ -126,7 +126,7 @@ def said() -> Iterator[Said]:
 def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
     """Started over a store with a high burn rate, the service notifies the webhook once, with the configured dashboard URL."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
-    alerts = Alerts(AlertsConfig(slo_yaml, SECOND, "http://dash.example"), store)
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=SECOND, dashboard_url="http://dash.example"), store)
     alerts.start()
     inbox.wait_for(lambda: inbox.bodies)
     alerts.stop()
@@ -139,7 +139,10 @@ def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_y
     """Two services that start together over one database open one incident and send one message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     second_store = Store.open(str(store.engine.url))
-    pair = [Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=50)), each) for each in (store, second_store)]
+    pair = [
+        Alerts(AlertsConfig(slo_file=slo_yaml, interval=timedelta(milliseconds=50)), each)
+        for each in (store, second_store)
+    ]
     for alerts in pair:
         alerts.start()
     inbox.wait_for(lambda: inbox.bodies)
@@ -153,7 +156,7 @@ def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_y
 
 def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
     """After an invalid change of the file, the previous SLOs are evaluated and the errors are reported."""
-    alerts = Alerts(AlertsConfig(slo_yaml), store)
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml), store)
     alerts.tick()
     slo_yaml.write_text("slos: [", encoding="utf-8")
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
@@ -168,7 +171,7 @@ def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, s
 
 def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Without an SLO file the service logs that and evaluates nothing."""
-    alerts = Alerts(AlertsConfig(None), store)
+    alerts = Alerts(AlertsConfig(), store)
     with caplog.at_level(logging.INFO):
         alerts.start()
         alerts.stop()
@@ -192,12 +195,12 @@ channels:
         encoding="utf-8",
     )
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
-    without = Alerts(AlertsConfig(path), store)
+    without = Alerts(AlertsConfig(slo_file=path), store)
     without.tick()
     without.start()
     without.stop()
     waiting = [row.state for row in without.reader.incidents()[0].deliveries]
-    alerts = Alerts(AlertsConfig(path, env={"HOOK": inbox.url}), store)
+    alerts = Alerts(AlertsConfig(slo_file=path, env={"HOOK": inbox.url}), store)
     alerts.start()
     inbox.wait_for(lambda: inbox.bodies)
     alerts.stop()
@@ -220,7 +223,7 @@ channels:
 """,
         encoding="utf-8",
     )
-    alerts = Alerts(AlertsConfig(path), store)
+    alerts = Alerts(AlertsConfig(slo_file=path), store)
     alerts.tick()
     secret.write_text(inbox.url, encoding="utf-8")
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
@@ -246,7 +249,7 @@ def test_a_store_that_fails_is_waited_for(
 
     monkeypatch.setattr(store, "transaction", transaction)
     broken.set()
-    alerts = Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=20)), store)
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=timedelta(milliseconds=20)), store)
     with caplog.at_level(logging.INFO):
         alerts.start()
         said.wait_for("the disk is full")
@@ -310,7 +313,7 @@ def beating(slo_yaml: Path, inbox: Inbox) -> Path:
 def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
     """After a successful evaluation the heartbeat receiver gets a ping, and no message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
-    alerts = Alerts(AlertsConfig(beating, SECOND), store)
+    alerts = Alerts(AlertsConfig(slo_file=beating, interval=SECOND), store)
     alerts.start()
     inbox.wait_for(lambda: inbox.pings and inbox.bodies)
     alerts.stop()
@@ -330,7 +333,7 @@ def test_an_evaluation_that_fails_is_no_heartbeat(
 
     monkeypatch.setattr(Evaluator, "tick", broken)
     monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.0)
-    alerts = Alerts(AlertsConfig(beating, timedelta(milliseconds=20)), store)
+    alerts = Alerts(AlertsConfig(slo_file=beating, interval=timedelta(milliseconds=20)), store)
     alerts.start()
     said.wait_for("no heartbeat to heartbeat: no evaluation succeeded recently")
     alerts.stop()
@@ -340,7 +343,7 @@ def test_an_evaluation_that_fails_is_no_heartbeat(
 
 def test_a_process_that_does_not_evaluate_does_not_vouch_for_it(store: Store, beating: Path) -> None:
     """Only the process that holds the lease records a successful evaluation."""
-    first, second = Alerts(AlertsConfig(beating), store), Alerts(AlertsConfig(beating), store)
+    first, second = Alerts(AlertsConfig(slo_file=beating), store), Alerts(AlertsConfig(slo_file=beating), store)
     first.tick()
     with store.transaction() as connection:
         lease.release(connection, EVALUATED_LEASE, first.holder)

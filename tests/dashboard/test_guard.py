@@ -81,9 +81,9 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     config = DashboardConfig.from_env({f"STAGELENS_DASHBOARD_{key}": value for key, value in env.items()})
 
     assert config == DashboardConfig(
-        "0.0.0.0",
-        0,
-        TOKEN,
+        host="0.0.0.0",
+        port=0,
+        token=TOKEN,
         behind_proxy=True,
         users=Path("users.txt"),
         proxy_header="X-Forwarded-User",

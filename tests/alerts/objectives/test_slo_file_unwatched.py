@@ -71,7 +71,7 @@ def test_the_start_says_it_in_one_line(tmp_path: Path, caplog: pytest.LogCapture
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     path = tmp_path / "slo.yaml"
     path.write_text(EXAMPLE, encoding="utf-8")
-    without, watched = Alerts(AlertsConfig(), store), Alerts(AlertsConfig(path), store)
+    without, watched = Alerts(AlertsConfig(), store), Alerts(AlertsConfig(slo_file=path), store)
     with caplog.at_level(logging.WARNING, logger="stagelens.alerts"):
         for alerts in (without, watched):
             alerts.start()

@@ -27,9 +27,8 @@ from pydantic import Field, field_validator
 
 from .....core.egress import EgressDeniedError, EgressPolicy
 from .....core.errors import ChannelError
-from .....core.settings.field_types import Secret, Text, Texts, reject
+from .....core.settings.field_types import MAX_PORT, Secret, Text, Texts, reject
 from .....core.settings.section import Fault
-from ....config import MAX_PORT
 from ....formatting import line
 from ...channel import ChannelKind, ChannelSection, OutcomeUnknownError, Refresh, redact
 from ...chart import WIDTH, message_chart
