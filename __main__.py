@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Poll interval of the main thread, which handles signals that were delivered to other threads. [seconds]
 _LOOK_SECONDS = 0.5
 # Modules of the server extra that are required to collect and report a run.
-_OF_THE_SERVER = ("alembic", "dash", "numpy", "pandas", "rich", "sqlalchemy", "starlette", "uvicorn")
+_OF_THE_SERVER = ("alembic", "dash", "numpy", "pandas", "pydantic", "rich", "sqlalchemy", "starlette", "uvicorn")
 
 
 class Part(Protocol):
