@@ -147,7 +147,7 @@ class Settings(BaseModel):
     """Settings of a server, read once from environment variables, which are the aliases of the fields."""
 
     model_config = ConfigDict(
-        extra="ignore", frozen=True, arbitrary_types_allowed=True, populate_by_name=True, hide_input_in_errors=True
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, populate_by_name=True, hide_input_in_errors=True
     )
 
     @classmethod
