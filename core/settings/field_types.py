@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
@@ -252,10 +252,19 @@ def one_of(allowed: Collection[str]) -> BeforeValidator:
     return BeforeValidator(choose)
 
 
+def _entries(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {str(key): item for key, item in value.items() if item is not None}
+
+
+T = TypeVar("T")
 Text = Annotated[str, BeforeValidator(as_text)]
 # A text, or a list of texts.
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_texts)]
 WebAddress = Annotated[str, BeforeValidator(_address)]
+# Mapping with any keys; an empty value counts as missing.
+Entries: TypeAlias = Annotated[dict[str, T], BeforeValidator(_entries)]
 # 0 < x < 1
 Ratio = Annotated[float, BeforeValidator(_ratio)]
 # Above 0.

@@ -121,9 +121,9 @@ def read_section(
     except ValidationError as error:
         document.problems.extend(_problem(model, document, place, each) for each in error.errors(include_url=False))
         return None
-    document.warnings.extend(
-        Problem(document.line(at), f"{spell(at) or 'the file'} {text}") for at, text in _warnings(found, place)
-    )
+    for inner, text in _warnings(found, place):
+        at = _written(document, (), inner)
+        document.warnings.append(Problem(document.line(at), f"{spell(at) or 'the file'} {text}"))
     return found
 
 
@@ -176,8 +176,17 @@ _FIXES = {
 
 
 def _problem(model: type[Section], document: Document, place: Place, error: ErrorDetails) -> Problem:
-    at, text = _text(model, place, error)
+    at, text = _text(model, place, {**error, "loc": _written(document, place, error["loc"])})
     return Problem(document.line(at), text)
+
+
+def _written(document: Document, place: Place, loc: Place) -> Place:
+    """Return *loc*, which is below *place*, without the position of a value that is written alone instead of in a list."""
+    found: Place = ()
+    for step in loc:
+        if isinstance(step, str) or (*place, *found, step) in document.lines:
+            found = (*found, step)
+    return found
 
 
 def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Place, str]:
@@ -206,7 +215,8 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
             text = f"is {show(given)}; write one of {', '.join(allowed)}{meant(str(given), allowed)}"
         case "model_type" | "dict_type":
             section = _section_in(annotation) if field else model
-            text = f"is {show(given)}; write keys and values, such as `{getattr(section, 'example', '') or example}`"
+            example = (error["type"] == "model_type" and getattr(section, "example", "")) or example
+            text = f"is {show(given)}; write keys and values, such as `{example}`"
         case kind if kind in _FIXES:
             text = f"is {show(given)}; {_FIXES[kind]}"
         case _:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Field, StrictBool
+from pydantic import BeforeValidator, Field, StrictBool
 
 from stagelens.core.errors import ConfigError
 from stagelens.core.settings.field_types import (
     Amount,
     Duration,
+    Entries,
     Moment,
     Port,
     Ratio,
@@ -47,6 +48,7 @@ class Limit(Section):
     url: WebAddress | None = None
     enabled: StrictBool = False
     token: Secret = Field(default=Secret(), examples=["TOKEN"])
+    weights: Entries[Amount] = Field(default={}, examples=["checkout: 3"])
 
     def faults(self) -> Iterator[Fault]:
         """Report a long window as an error and a short one as a warning."""
@@ -57,9 +59,11 @@ class Limit(Section):
 
 
 class Top(Section):
-    """Section with a list of sections."""
+    """Section with a list of sections, of which a single one may be written alone."""
 
-    limits: tuple[Limit, ...] = ()
+    limits: Annotated[
+        tuple[Limit, ...], BeforeValidator(lambda value: [value] if isinstance(value, dict) else value)
+    ] = ()
 
 
 def read(text: str, **context: Any) -> tuple[Top | None, Document]:
@@ -121,6 +125,8 @@ def test_values_of_all_types_are_parsed() -> None:
         ("{name: x, enabled: 1}", "it.enabled is 1; write true or false"),
         ("{name: x, tokn_env: B}", "it.tokn_env is not known; did you mean token_env?"),
         ("{name: x, token_env: [B]}", "it.token is a list; write a text"),
+        ("{name: x, weights: [3]}", "it.weights is a list; write keys and values, such as `checkout: 3`"),
+        ("{name: x, weights: {1: 0, 2: }}", "it.weights.1 is 0; write a number above 0, such as 3"),
         ("{name: x, token: a, token_env: B}", "it.token is given twice; keep token_env alone"),
     ],
 )
@@ -147,6 +153,15 @@ def test_a_warning_leaves_the_section_usable() -> None:
 
     assert found is not None
     assert [(each.line, each.text) for each in document.warnings] == [(3, "limits[0].window is shorter than 7d")]
+
+
+def test_a_single_section_is_named_without_a_position() -> None:
+    """Errors and warnings about a section that is written alone instead of in a list have the place in the file."""
+    _, wrong = read("limits:\n  name: a\n  window: 91d\n")
+    _, doubtful = read("limits:\n  name: a\n  window: 1d\n")
+
+    assert [(each.line, each.text) for each in wrong.problems] == [(3, "limits.window is longer than 90d")]
+    assert [(each.line, each.text) for each in doubtful.warnings] == [(3, "limits.window is shorter than 7d")]
 
 
 class WithSecret(Section):
