@@ -108,12 +108,12 @@ def _limited(environment: str | None, limits: RateLimits) -> str:
 
 
 def _scraped(target: ScrapeTarget) -> str:
-    engine = target.engine.label if target.engine else AUTO
-    return f"{target.url} as {target.service}, every {target.every:g} s, engine: {engine}"
+    engine = target.engine_rules.name if target.engine_rules else AUTO
+    return f"{target.url} as {target.service}, every {target.every.total_seconds():g} s, engine: {engine}"
 
 
 def _sent_on(destination: Destination) -> str:
-    most = format_size(destination.most_waiting_bytes)
+    most = format_size(destination.most_waiting)
     then = "senders must retry later" if destination.when_full == "refuse" else "the oldest is dropped"
     what = ", ".join(destination.signals)
     where = f"{destination.place}, gRPC" if destination.protocol == "grpc" else destination.place

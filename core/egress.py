@@ -18,25 +18,32 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
+from pydantic import BeforeValidator, ValidationInfo
 
 from .errors import ConfigError, StagelensError
-from .settings.yaml_config import Fields
+from .settings.field_types import ExistingFile, reject
+from .settings.section import Fault, Section
 
 
-@dataclass(frozen=True, slots=True)
-class CallTls:
+class CallTls(Section):
     """PEM files of outbound TLS; defaults are the system's certificate authorities and no client certificate."""
 
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    example = "ca_file: /etc/ca.pem"
+
+    ca_file: ExistingFile | None = None
+    cert_file: ExistingFile | None = None
+    key_file: ExistingFile | None = None
+
+    def faults(self) -> Iterator[Fault]:
+        """Report a certificate without its key, and a key without its certificate."""
+        if (self.cert_file is None) != (self.key_file is None):
+            yield Fault("cert_file", "and key_file belong together; write both")
 
     def context(self) -> ssl.SSLContext:
         """Return a new TLS context; each call reads the files again, so that replaced files are used.
@@ -51,27 +58,43 @@ class CallTls:
         return context
 
 
-def read_call_tls(fields: Fields) -> CallTls:
-    """Read the key `tls` of *fields*; errors are added to the document's problems."""
-    inner = fields.mapping("tls", example="ca_file: /etc/ca.pem") if fields.has("tls") else None
-    if inner is None or inner.broken:
-        return CallTls()
-    found = CallTls(file_at(inner, "ca_file"), file_at(inner, "cert_file"), file_at(inner, "key_file"))
-    if (found.cert_file is None) != (found.key_file is None):
-        inner.complain(f"{inner.name('cert_file')} and key_file belong together; write both")
-    inner.finish()
-    return found
+class CallSection(Section):
+    """Section about calls to an address, which its validator reads with `call_url`.
+
+    Args:
+        allow_link_local: Whether metadata services of clouds may be called.
+        tls: TLS verification and client certificate.
+    """
+
+    allow_link_local: Annotated[bool, BeforeValidator(lambda value: value is True)] = False
+    tls: CallTls = CallTls()
 
 
-def file_at(fields: Fields, key: str) -> Path | None:
-    """Return the path at *key* of *fields*, None without the key; a missing file becomes a problem of the document."""
-    written = fields.text(key)
-    if not written:
-        return None
-    path = Path(written)
-    if not path.is_file():
-        fields.complain(f"{fields.name(key)} is {written!r}, which is not a file", key)
-    return path
+def call_url(text: str, info: ValidationInfo, example: str) -> httpx.URL:
+    """Return the address *text* of a `CallSection`; its validator fails for an address that must not be called.
+
+    Args:
+        text: The address.
+        info: Validation of a field after `allow_link_local`; its context has the `egress_policy`, without which every
+            address may be called.
+        example: Example of an address.
+    """
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, ValueError):
+        url = httpx.URL("")
+    policy: EgressPolicy | None = info.context and info.context["egress_policy"]
+    if policy and info.data.get("allow_link_local"):
+        policy = policy.with_kind("metadata")
+    # The address may contain a secret: no message shows it.
+    if not url.host:
+        reject(f"is no address; write one such as {example}")
+    elif policy and (why := policy.denial_reason(url.host)):
+        reject(
+            f"is {why}, which is not allowed; {ENV} lists allowed addresses, and `allow_link_local: true` beside it "
+            "allows a metadata service"
+        )
+    return url
 
 
 def is_header(name: str, value: str) -> bool:

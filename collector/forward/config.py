@@ -19,18 +19,30 @@ forward:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from importlib import metadata
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import httpx
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, field_validator
 
-from ...core.egress import ENV, CallTls, EgressPolicy, file_at, is_header, read_call_tls
-from ...core.errors import ConfigError, StagelensError
-from ...core.settings.values import parse_size
-from ...core.settings.yaml_config import Document, Fields, Place
+from ...core.egress import CallSection, EgressPolicy, call_url, is_header
+from ...core.errors import StagelensError
+from ...core.settings.field_types import (
+    Duration,
+    Entries,
+    ExistingFile,
+    Size,
+    Text,
+    WebAddress,
+    as_text,
+    as_texts,
+    reject,
+    reject_value,
+)
+from ...core.settings.section import Fault, Section, read_section
+from ...core.settings.yaml_config import Document, Place
 from ..otlp.responses import ExportSignal
 
 AGENT = f"stagelens/{metadata.version('stagelens')}"
@@ -45,113 +57,146 @@ class SecretError(StagelensError):
     """The secret of a header is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class HeaderSecret(Section):
     """Source of a secret header value: an environment variable, or a file that is read for each use."""
 
-    env: str = ""
-    file: Path | None = None
+    example = "env: TEMPO_AUTHORIZATION"
+
+    env: Text = ""
+    file: ExistingFile | None = None
+
+    @field_validator("env")
+    @classmethod
+    def _is_set(cls, value: str, info: ValidationInfo) -> str:
+        if info.context and not info.context["env"].get(value, "").strip():
+            reject(f"is {value}, which is not set")
+        return value
+
+    def faults(self) -> Iterator[Fault]:
+        """Report a missing and a second source."""
+        if self.env and self.file:
+            yield Fault("file", "is given beside env; keep env or file alone")
+        elif not self.env and not self.file:
+            yield Fault("", "needs `env:` with the name of a variable, or `file:` with a path")
+
+    def value(self, header: str, env: Mapping[str, str]) -> str:
+        """Return the current secret, which *header* needs.
+
+        Raises:
+            SecretError: The secret is missing; the message names its source.
+        """
+        try:
+            value = env.get(self.env, "") if self.file is None else self.file.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            msg = f"{self.file}, which the header {header} is to be in, cannot be read ({error})"
+            raise SecretError(msg) from error
+        value = value.strip()
+        if not (value and value.isascii() and value.isprintable()):
+            msg = f"{self.file or self.env} does not hold the one line of plain letters that the header {header} needs"
+            raise SecretError(msg)
+        return value
 
 
-def read_headers(fields: Fields, env: Mapping[str, str], protocol: str) -> tuple[dict[str, str], dict[str, Secret]]:
-    """Read the key `headers` of *fields*: plain headers and secrets; errors become problems of the document."""
-    plain, secrets = dict[str, str](), dict[str, Secret]()
-    inner = fields.mapping("headers", example="X-Scope-OrgID: team-a") if fields.has("headers") else None
-    for name in inner.keys if inner and not inner.broken else ():
-        assert inner is not None  # noqa: S101 - it has keys
-        if isinstance(inner.value(name), dict):
-            secrets[name] = _secret(inner, name, env)
-            shown = "x"
-        else:
-            plain[name] = shown = inner.text(name)
-        if name.lower() in _SET_BY_US:
-            inner.complain(f"{inner.name(name)} is set by Stagelens; remove it", name)
-        elif not is_header(name, shown):
-            inner.complain(f"{inner.name(name)} is no header; write plain letters", name)
-        elif protocol == "grpc" and not _IS_METADATA.fullmatch(name.lower()):
-            inner.complain(
-                f"{inner.name(name)} is no metadata of gRPC; write letters, digits, -, _ and . in its name", name
-            )
-    return plain, secrets
-
-
-def _secret(headers: Fields, name: str, env: Mapping[str, str]) -> Secret:
-    inner = headers.mapping(name, example="env: TEMPO_AUTHORIZATION")
-    assert inner is not None  # noqa: S101 - it is a mapping
-    secret = Secret(inner.text("env"), file_at(inner, "file"))
-    inner.finish()
-    if bool(secret.env) == (secret.file is not None) and not inner.has("file"):
-        inner.complain(f"{headers.name(name)} needs `env:` with the name of a variable, or `file:` with a path")
-    elif secret.env and secret.file:
-        inner.complain(f"{headers.name(name)} is given twice; keep env or file alone", "file")
-    elif secret.env and not env.get(secret.env, "").strip():
-        inner.complain(f"{inner.name('env')} is {secret.env}, which is not set", "env")
-    return secret
-
-
-def with_secrets(plain: Mapping[str, str], secrets: Mapping[str, Secret], env: Mapping[str, str]) -> dict[str, str]:
-    """Return all headers, with the current secrets from *env* or files.
-
-    Raises:
-        SecretError: A secret is missing; the message names its source.
-    """
-    return {**plain, **{name: _found(name, secret, env) for name, secret in secrets.items()}}
-
-
-def _found(name: str, secret: Secret, env: Mapping[str, str]) -> str:
-    try:
-        value = env.get(secret.env, "") if secret.file is None else secret.file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        msg = f"{secret.file}, which the header {name} is to be in, cannot be read ({error})"
-        raise SecretError(msg) from error
-    value = value.strip()
-    if not (value and value.isascii() and value.isprintable()):
-        msg = f"{secret.file or secret.env} does not hold the one line of plain letters that the header {name} needs"
-        raise SecretError(msg)
-    return value
+def _header_value(value: Any, info: ValidationInfo) -> str | HeaderSecret:
+    if isinstance(value, dict | HeaderSecret):
+        return HeaderSecret.model_validate(value, context=info.context)
+    return as_text(value)
 
 
 SIGNALS: tuple[ExportSignal, ...] = ("metrics", "traces", "logs")
-_PROTOCOLS, _WHEN_FULL = ("http", "grpc"), ("refuse", "drop_oldest")
-_COMPRESSIONS = ("gzip", "zstd", "none")
 _EXAMPLES = {"http": "http://tempo:4318", "grpc": "http://tempo:4317"}
-# OTEL_EXPORTER_OTLP_TIMEOUT is 10 s by default.
-DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 10.0, 60.0
-DEFAULT_MOST_WAITING_BYTES = 512 * 1024**2
+_MAX_TIMEOUT = timedelta(minutes=1)
 _MAX_NAME_CHARS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+def _signals(value: Any) -> tuple[str, ...]:
+    found = as_texts(value)
+    if wrong := [each for each in found if each not in SIGNALS]:
+        reject(f"has {wrong[0]!r}; write some of {', '.join(SIGNALS)}")
+    return tuple(signal for signal in SIGNALS if signal in found)
+
+
+class Destination(CallSection):
     """A forwarding destination.
 
     Args:
         name: Name of the destination, and key of its backlog.
+        protocol: OTLP protocol.
         endpoint: Base URL, for gRPC host and port; the path may contain a secret.
         signals: Signals to forward.
-        protocol: OTLP protocol.
         headers: Headers sent with each request.
-        secrets: Further headers whose values are secrets.
-        tls: TLS verification and client certificate.
         compression: Compression of bodies.
-        timeout: Timeout of one request. [seconds]
-        most_waiting_bytes: Size limit of the backlog, compressed.
+        timeout: Timeout of one request.
+        most_waiting: Size limit of the backlog, compressed. [bytes]
         when_full: Action at the limit: `refuse` makes senders retry, `drop_oldest` drops the oldest bodies.
-        link_local: Whether metadata services of clouds are allowed.
     """
 
-    name: str
-    endpoint: str = field(repr=False)
-    signals: tuple[ExportSignal, ...] = SIGNALS
+    example = "name: tempo"
+
+    name: Text = Field(examples=["tempo"])
     protocol: Literal["http", "grpc"] = "http"
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    secrets: Mapping[str, Secret] = field(default_factory=dict[str, Secret])
-    tls: CallTls = field(default_factory=CallTls)
+    endpoint: WebAddress = Field(default="", repr=False)
+    signals: Annotated[tuple[ExportSignal, ...], BeforeValidator(_signals)] = Field(
+        default=SIGNALS, examples=["[traces]"]
+    )
+    headers: Entries[Annotated[str | HeaderSecret, PlainValidator(_header_value)]] = Field(
+        default={}, examples=["X-Scope-OrgID: team-a"], repr=False
+    )
     compression: Literal["gzip", "zstd", "none"] = "gzip"
-    timeout: float = DEFAULT_TIMEOUT_SECONDS
-    most_waiting_bytes: int = DEFAULT_MOST_WAITING_BYTES
+    # OTEL_EXPORTER_OTLP_TIMEOUT is 10 s by default.
+    timeout: Duration = Field(default=timedelta(seconds=10), examples=["10s"])
+    most_waiting: Size = Field(default=512 * 1024**2, examples=["512MiB"])
     when_full: Literal["refuse", "drop_oldest"] = "refuse"
-    link_local: bool = False
+
+    @field_validator("endpoint")
+    @classmethod
+    def _base_url(cls, value: str, info: ValidationInfo) -> str:
+        protocol = info.data.get("protocol", "http")
+        url = call_url(value, info, _EXAMPLES[protocol])
+        if url.userinfo or url.query or url.fragment:
+            reject("has a user or a query in it; send secrets as headers: instead")
+        if protocol == "grpc" and url.path.strip("/"):
+            reject(f"has a path, and gRPC has none; write it as in {_EXAMPLES[protocol]}")
+        if url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
+            reject("ends in the path of one signal; write the address up to there, the paths of the signals are added")
+        return str(url).rstrip("/")
+
+    @field_validator("most_waiting")
+    @classmethod
+    def _useful(cls, value: int) -> int:
+        if value < 1024**2:
+            reject_value("it must be at least 1MiB")
+        return value
+
+    def faults(self) -> Iterator[Fault]:
+        """Report a missing endpoint, settings that exclude each other, and headers that cannot be sent."""
+        if not self.endpoint:
+            yield Fault("endpoint", f"is missing; add `endpoint: {_EXAMPLES[self.protocol]}`")
+        if len(self.name) > _MAX_NAME_CHARS or not self.name.isprintable():
+            yield Fault("name", f"is too long; {_MAX_NAME_CHARS} plain characters are the most")
+        if self.protocol == "grpc" and self.compression == "zstd":
+            yield Fault("compression", "is zstd, which gRPC does not know; write gzip or none")
+        if not timedelta(seconds=1) <= self.timeout <= _MAX_TIMEOUT:
+            limits = f"1s to {_MAX_TIMEOUT.total_seconds():g}s"
+            yield Fault("timeout", f"is {self.timeout.total_seconds():g}s; write {limits}, such as 10s")
+        for name, value in self.headers.items():
+            if name.lower() in _SET_BY_US:
+                yield Fault(("headers", name), "is set by Stagelens; remove it")
+            elif not is_header(name, value if isinstance(value, str) else ""):
+                yield Fault(("headers", name), "is no header; write plain letters")
+            elif self.protocol == "grpc" and not _IS_METADATA.fullmatch(name.lower()):
+                text = "is no metadata of gRPC; write letters, digits, -, _ and . in its name"
+                yield Fault(("headers", name), text)
+
+    def current_headers(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers, with the current secrets from *env* or files.
+
+        Raises:
+            SecretError: A secret is missing; the message names its source.
+        """
+        return {
+            name: value if isinstance(value, str) else value.value(name, env) for name, value in self.headers.items()
+        }
 
     @property
     def is_local(self) -> bool:
@@ -166,118 +211,22 @@ class Destination:
         return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
+class _Forwarding(Section):
+    example = "destinations: []"
+
+    destinations: tuple[Destination, ...] = ()
+
+    def faults(self) -> Iterator[Fault]:
+        names = [destination.name for destination in self.destinations]
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                text = f"is {name!r}, which is a destination already; give each a name of its own"
+                yield Fault(("destinations", position, "name"), text)
+
+
 def read_destinations(
     document: Document, place: Place, value: Any, env: Mapping[str, str], egress_policy: EgressPolicy
 ) -> tuple[Destination, ...]:
     """Read the section `forward:`; destinations that are invalid or denied by *egress_policy* become problems of the document."""
-    fields = Fields(document, place, value, example="destinations: []")
-    found: dict[str, Destination] = {}
-    for at, item in fields.items("destinations"):
-        one = Fields(document, at, item, example="name: tempo")
-        destination = _destination(one, env, egress_policy)
-        if destination is None:
-            continue
-        if destination.name in found:
-            one.complain(f"{destination.name} is a destination already; give each a name of its own", "name")
-        found.setdefault(destination.name, destination)
-    fields.finish()
-    return tuple(found.values())
-
-
-def _destination(fields: Fields, env: Mapping[str, str], egress_policy: EgressPolicy) -> Destination | None:
-    if fields.broken:
-        return None
-    link_local = fields.value("allow_link_local") is True
-    protocol = _one_of(fields, "protocol", _PROTOCOLS)
-    name = fields.text("name", example="tempo")
-    if len(name) > _MAX_NAME_CHARS or not name.isprintable():
-        fields.complain(f"{fields.name('name')} is too long; {_MAX_NAME_CHARS} plain characters are the most", "name")
-    headers, secrets = read_headers(fields, env, protocol)
-    destination = Destination(
-        name=name,
-        endpoint=_endpoint(fields, protocol, egress_policy.with_kind("metadata") if link_local else egress_policy),
-        protocol=cast("Any", protocol),
-        signals=_signals(fields),
-        headers=headers,
-        secrets=secrets,
-        tls=read_call_tls(fields),
-        compression=cast("Any", _compression(fields, protocol)),
-        timeout=_timeout(fields),
-        most_waiting_bytes=_most_waiting(fields),
-        when_full=cast("Any", _one_of(fields, "when_full", _WHEN_FULL)),
-        link_local=link_local,
-    )
-    fields.finish()
-    return destination if name and destination.endpoint else None
-
-
-def _endpoint(fields: Fields, protocol: str, egress_policy: EgressPolicy) -> str:
-    key, example = "endpoint", _EXAMPLES[protocol]
-    written = fields.address(key, example=example)
-    if not written:
-        return ""
-    try:
-        url = httpx.URL(written)
-    except (httpx.InvalidURL, ValueError):
-        url = httpx.URL("")
-    # The URL may contain a password or a key, so the message does not repeat it.
-    if not url.host:
-        fields.complain(f"{fields.name(key)} is no address; write one such as {example}", key)
-    elif url.userinfo or url.query or url.fragment:
-        fields.complain(f"{fields.name(key)} has a user or a query in it; send secrets as headers: instead", key)
-    elif protocol == "grpc" and url.path.strip("/"):
-        fields.complain(f"{fields.name(key)} has a path, and gRPC has none; write it as in {example}", key)
-    elif url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
-        fix = "write the address up to there, the paths of the signals are added"
-        fields.complain(f"{fields.name(key)} ends in the path of one signal; {fix}", key)
-    elif why := egress_policy.denial_reason(url.host):
-        fix = (
-            f"{ENV} lists allowed addresses, and `allow_link_local: true` allows a metadata service to this destination"
-        )
-        fields.complain(f"{fields.name(key)} is {why}, which is not allowed; {fix}", key)
-    else:
-        return str(url).rstrip("/")
-    return ""
-
-
-def _signals(fields: Fields) -> tuple[ExportSignal, ...]:
-    written = fields.texts("signals", example="traces") if fields.has("signals") else list(SIGNALS)
-    for wrong in (each for each in written if each not in SIGNALS):
-        fields.complain(f"{fields.name('signals')} has {wrong!r}; write some of {', '.join(SIGNALS)}", "signals")
-    return tuple(signal for signal in SIGNALS if signal in written)
-
-
-def _one_of(fields: Fields, key: str, allowed: tuple[str, ...]) -> str:
-    return (fields.one_of(key, allowed) if fields.has(key) else "") or allowed[0]
-
-
-def _compression(fields: Fields, protocol: str) -> str:
-    found = _one_of(fields, "compression", _COMPRESSIONS)
-    if protocol == "grpc" and found == "zstd":
-        fields.complain(
-            f"{fields.name('compression')} is zstd, which gRPC does not know; write gzip or none", "compression"
-        )
-    return found
-
-
-def _timeout(fields: Fields) -> float:
-    given = fields.duration("timeout", example="10s", required=False)
-    seconds = given.total_seconds() if given else DEFAULT_TIMEOUT_SECONDS
-    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:
-        limits = f"1s to {MAX_TIMEOUT_SECONDS:g}s"
-        fields.complain(f"{fields.name('timeout')} is {seconds:g}s; write {limits}, such as 10s", "timeout")
-    return seconds
-
-
-def _most_waiting(fields: Fields) -> int:
-    key, written = "most_waiting", fields.text("most_waiting")
-    if not written:
-        return DEFAULT_MOST_WAITING_BYTES
-    try:
-        size = parse_size(written, fields.name(key))
-    except ConfigError as error:
-        fields.complain(str(error), key)
-        return DEFAULT_MOST_WAITING_BYTES
-    if size < 1024**2:
-        fields.complain(f"{fields.name(key)} is {written!r}; it must be at least 1MiB, such as 512MiB", key)
-    return size
+    found = read_section(_Forwarding, document, place, value, {"env": env, "egress_policy": egress_policy})
+    return found.destinations if found else ()

@@ -41,7 +41,7 @@ from ...store.collectors import (
 )
 from ...store.engines import database
 from .admission import ForwardQueue
-from .config import Destination, with_secrets
+from .config import Destination
 from .transport import HttpTransport, Refused, Retry, Transport, open_grpc_transport
 
 _log = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ class DestinationSender:
         self._destination, self._store, self._queue, self._states = destination, store, queue, states
         self._env, self._holder, self._supervisor, self._clock = env, holder, supervisor, clock
         egress_policy = EgressPolicy.from_env(env)
-        self._egress_policy = egress_policy.with_kind("metadata") if destination.link_local else egress_policy
+        self._egress_policy = egress_policy.with_kind("metadata") if destination.allow_link_local else egress_policy
         self._held_until = 0.0
         # Bodies that the destination accepted or refused permanently, and that are still in the store.
         self._done: list[Outgoing] = []
@@ -321,7 +321,7 @@ class DestinationSender:
     async def _send(self, bodies: Sequence[Outgoing]) -> list[Retry]:
         """Send *bodies* and record the finished bodies; return the outcomes that need a retry."""
         to = self._destination
-        sent = with_secrets(to.headers, to.secrets, self._env)
+        sent = to.current_headers(self._env)
         # After a failure only one body is sent at a time.
         calls, slots = await self._connected(), asyncio.Semaphore(1 if self._failures else _AT_ONCE)
         later: list[Retry] = []

@@ -176,7 +176,7 @@ class HttpTransport:
         url = f"{self._destination.endpoint}/v1/{body.signal}"
         try:
             async with (
-                asyncio.timeout(self._destination.timeout),
+                asyncio.timeout(self._destination.timeout.total_seconds()),
                 self._client.stream("POST", url, content=content, headers=sent) as response,
             ):
                 answer = bytearray()
@@ -188,7 +188,7 @@ class HttpTransport:
         except EgressDeniedError as error:
             return Retry(str(error))
         except TimeoutError:
-            return Retry(f"it does not respond within {self._destination.timeout:g} s")
+            return Retry(f"it does not respond within {self._destination.timeout.total_seconds():g} s")
         except httpx.HTTPError as error:
             return Retry(f"it cannot be reached ({str(error) or type(error).__name__})")
 
@@ -325,7 +325,7 @@ class GrpcTransport:
             if url.scheme == "https"
             else grpc.insecure_channel(where, options, compression)
         )
-        self._timeout = destination.timeout
+        self._timeout = destination.timeout.total_seconds()
         self._exports = {signal: self._channel.unary_unary(method) for signal, method in _METHODS.items()}
 
     async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
@@ -356,7 +356,7 @@ async def open_grpc_transport(destination: Destination, egress_policy: EgressPol
         OSError: The TLS files cannot be used.
     """
     try:
-        async with asyncio.timeout(destination.timeout):
+        async with asyncio.timeout(destination.timeout.total_seconds()):
             addresses = await addresses_of(httpx.URL(destination.endpoint), egress_policy)
     except OSError as error:  # TimeoutError is one
         msg = f"it cannot be reached ({str(error) or type(error).__name__})"

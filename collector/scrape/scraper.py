@@ -106,7 +106,7 @@ class TargetStates(Collector):
         self._set(
             replace(
                 before,
-                engine=engine.label,
+                engine=engine.name,
                 state="up",
                 error=difference.note,
                 last_success=at,
@@ -248,7 +248,7 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
 
 def _egress_policy(target: ScrapeTarget, env: Mapping[str, str]) -> EgressPolicy:
     egress_policy = EgressPolicy.from_env(env)
-    return egress_policy.with_kind("metadata") if target.link_local else egress_policy
+    return egress_policy.with_kind("metadata") if target.allow_link_local else egress_policy
 
 
 def _headers(target: ScrapeTarget, env: Mapping[str, str]) -> dict[str, str]:
@@ -259,12 +259,12 @@ def _headers(target: ScrapeTarget, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _token(target: ScrapeTarget, env: Mapping[str, str]) -> str:
-    if target.token_file is not None:
-        return target.token_file.read_text(encoding="ascii").strip()
-    if target.token_env and not env.get(target.token_env):
-        msg = f"the environment has no {target.token_env} for its token"
+    if target.bearer_token_file is not None:
+        return target.bearer_token_file.read_text(encoding="ascii").strip()
+    if target.bearer_token_env and not env.get(target.bearer_token_env):
+        msg = f"the environment has no {target.bearer_token_env} for its token"
         raise FetchError(msg)
-    return env[target.token_env] if target.token_env else ""
+    return env[target.bearer_token_env] if target.bearer_token_env else ""
 
 
 # Number of missed scrapes after which another collector acquires the target.
@@ -336,7 +336,7 @@ class Scraper:
         while True:
             await self.scrape(target)
             # A target slower than its interval is scraped less often, not concurrently.
-            due = max(due + target.every, time.monotonic())
+            due = max(due + target.every.total_seconds(), time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
     async def scrape(self, target: ScrapeTarget) -> None:
@@ -413,7 +413,7 @@ class Scraper:
 
 def _seconds(target: ScrapeTarget) -> float:
     """Return the lease duration of *target*."""
-    return _MISSED * target.every + _LEASE_MARGIN_SECONDS
+    return _MISSED * target.every.total_seconds() + _LEASE_MARGIN_SECONDS
 
 
 def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, Engine]:
@@ -422,20 +422,20 @@ def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, 
     Raises:
         ExpositionError: The response has metrics of no engine, or of more than one.
     """
-    asked = [target.engine] if target.engine else list(engines().values())
+    asked = [target.engine_rules] if target.engine_rules else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}
     samples = parse_exposition(answer.text, answer.media_type, wanted)
-    if target.engine:
-        return samples, target.engine
+    if target.engine_rules:
+        return samples, target.engine_rules
     found = detect(samples)
     if len(found) > 1:
-        known = " or ".join(f"`engine: {engine.key}`" for engine in found)
-        msg = f"it has metrics of {' and '.join(engine.label for engine in found)}; write {known}"
+        known = " or ".join(f"`engine: {key}`" for key in found)
+        msg = f"it has metrics of {' and '.join(engine.name for engine in found.values())}; write {known}"
         raise ExpositionError(msg)
     if not found:
         msg = "it has no metrics of a known engine yet; write `engine:`, or `rules:` for metrics of your own"
         raise ExpositionError(msg)
-    return samples, found[0]
+    return samples, next(iter(found.values()))
 
 
 def _reading(

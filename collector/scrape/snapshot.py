@@ -428,7 +428,7 @@ def _series_of(labels: Labels, target: ScrapeTarget, engine: Engine) -> Series:
     values = dict(labels)
 
     def told(dimension: str) -> str:
-        found = (values.get(name, "") for name in engine.labels.get(dimension, ()))
+        found = (values.get(name, "") for name in getattr(engine.labels, dimension))
         return next((printable_text(value) for value in found if value not in ("", _NOT_AVAILABLE)), "")
 
     status = told("status")

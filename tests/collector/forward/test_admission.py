@@ -11,8 +11,8 @@ from stagelens.collector.ingest.writer import UncommittedError
 from stagelens.store.collectors import Backlog, Outgoing
 
 MIB = 1024**2
-A = Destination("a", "http://a", most_waiting_bytes=10 * MIB)
-B = Destination("b", "http://b", ("traces",), most_waiting_bytes=10 * MIB, when_full="drop_oldest")
+A = Destination(name="a", endpoint="http://a", most_waiting=10 * MIB)
+B = Destination(name="b", endpoint="http://b", signals=("traces",), most_waiting=10 * MIB, when_full="drop_oldest")
 US, OTHERS = "0123456789abcdef", "fedcba9876543210"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from stagelens.collector.forward import config
-from stagelens.collector.forward.config import Destination, Secret
+from stagelens.collector.forward.config import Destination, HeaderSecret
 from stagelens.core.egress import CallTls, EgressPolicy
 from stagelens.core.settings import yaml_config
 
@@ -24,7 +25,7 @@ def test_a_destination_needs_a_name_and_an_endpoint() -> None:
     destinations, problems = read("  - {name: tempo, endpoint: 'http://tempo:4318/'}\n")
 
     assert problems == []
-    assert destinations == (Destination("tempo", "http://tempo:4318"),)
+    assert destinations == (Destination(name="tempo", endpoint="http://tempo:4318"),)
     assert (destinations[0].signals, destinations[0].when_full) == (("metrics", "traces", "logs"), "refuse")
 
 
@@ -54,10 +55,14 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
 
     assert problems == []
     assert found.signals == ("metrics", "traces")
-    assert found.headers == {"X-Scope-OrgID": "team"}
-    assert found.secrets == {"Authorization": Secret("AUTH"), "Api-Key": Secret(file=files[0])}
-    assert (found.tls, found.compression, found.timeout) == (CallTls(*files[1:]), "zstd", 30.0)
-    assert (found.most_waiting_bytes, found.when_full) == (1024**3, "drop_oldest")
+    assert found.headers == {
+        "X-Scope-OrgID": "team",
+        "Authorization": HeaderSecret(env="AUTH"),
+        "Api-Key": HeaderSecret(file=files[0]),
+    }
+    assert found.tls == CallTls(ca_file=files[1], cert_file=files[2], key_file=files[3])
+    assert (found.compression, found.timeout) == ("zstd", timedelta(seconds=30))
+    assert (found.most_waiting, found.when_full) == (1024**3, "drop_oldest")
     assert found.place == "https://otlp.example.com"
     assert "secret-path" not in repr(found)
     assert "c2VjcmV0" not in repr(found)
@@ -157,15 +162,19 @@ def test_a_destination_may_speak_grpc() -> None:
     destinations, problems = read("  - {name: a, endpoint: 'https://a:4317/', protocol: grpc, headers: {X-Org.1: b}}\n")
 
     assert problems == []
-    assert destinations == (Destination("a", "https://a:4317", protocol="grpc", headers={"X-Org.1": "b"}),)
+    assert destinations == (
+        Destination(name="a", endpoint="https://a:4317", protocol="grpc", headers={"X-Org.1": "b"}),
+    )
 
 
 def test_names_are_given_once() -> None:
     """Names are unique, because bodies wait under them."""
     destinations, problems = read("  - {name: a, endpoint: 'http://a'}\n  - {name: a, endpoint: 'http://b'}\n")
 
-    assert len(destinations) == 1
-    assert problems == ["4: a is a destination already; give each a name of its own"]
+    assert destinations == ()
+    assert problems == [
+        "4: forward.destinations[1].name is 'a', which is a destination already; give each a name of its own"
+    ]
 
 
 def test_a_metadata_service_may_be_meant() -> None:

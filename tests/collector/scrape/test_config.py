@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from stagelens.collector.scrape import config
-from stagelens.collector.scrape.config import ScrapeTarget
+from stagelens.collector.scrape.config import DimensionLabels, ScrapeTarget
 from stagelens.core.egress import CallTls, EgressPolicy
 from stagelens.core.settings import yaml_config
 
@@ -24,7 +25,7 @@ def test_a_target_needs_an_address_and_a_service() -> None:
     targets, problems = read("scrape:\n  targets:\n  - {url: 'http://llm:8000/metrics', service: chat}\n")
 
     assert problems == []
-    assert targets == (ScrapeTarget("http://llm:8000/metrics", "chat"),)
+    assert targets == (ScrapeTarget(url="http://llm:8000/metrics", service="chat"),)
 
 
 def test_everything_can_be_said(tmp_path: Path) -> None:
@@ -51,10 +52,11 @@ scrape:
     (target,) = targets
 
     assert problems == []
-    assert target.engine is not None
-    assert (target.engine.key, target.version, target.environment, target.every) == ("triton", "1.0", "prod", 30.0)
+    assert target.engine_rules is config.engines()["triton"]
+    assert (target.version, target.environment, target.every) == ("1.0", "prod", timedelta(seconds=30))
     assert target.headers == {"X-Scope-OrgID": "team"}
-    assert (target.token_file, target.tls) == (files[0], CallTls(*files[1:]))
+    assert target.bearer_token_file == files[0]
+    assert target.tls == CallTls(ca_file=files[1], cert_file=files[2], key_file=files[3])
     assert target.statistics_url == "http://triton:8000/v2/models/stats"
 
 
@@ -76,7 +78,7 @@ scrape:
       without: {path: [/health, /ready], method: HEAD}
 """
     )
-    engine = targets[0].engine
+    engine = targets[0].engine_rules
 
     assert problems == []
     assert engine is not None
@@ -84,7 +86,7 @@ scrape:
     assert engine.request.unit_seconds == 1.0
     assert (engine.stages["queue"].count, engine.stages["queue"].unit_seconds) == (("my_requests",), 1e-3)
     assert engine.stages["rerank"].names == ("rerank_us", "rerank_micros")
-    assert engine.labels == {"model": ("model", "name")}
+    assert engine.labels == DimensionLabels(model=("model", "name"))
     assert engine.without == {"path": ("/health", "/ready"), "method": ("HEAD",)}
 
 
@@ -114,7 +116,11 @@ scrape:
             5,
             "scrape.targets[0].rules.without is a list; write keys and values, such as `path: [/health, /metrics]`",
         ),
-        ("rules: {}", 5, "generic reads nothing; add `request: my_request_duration_seconds`, or `stages:`"),
+        (
+            "rules: {}",
+            5,
+            "scrape.targets[0].rules reads nothing; add `request: my_request_duration_seconds`, or `stages:`",
+        ),
         (
             "engine: generic",
             3,
@@ -138,8 +144,8 @@ def test_an_address_is_a_target_once() -> None:
     target = "  - {url: http://llm/metrics, service: chat}\n"
     targets, problems = read(f"scrape:\n  targets:\n{target}{target}")
 
-    assert len(targets) == 1
-    assert problems == ["4: http://llm/metrics is a target already; name each once"]
+    assert targets == ()
+    assert problems == ["4: scrape.targets[1].url is http://llm/metrics, which is a target already; name each once"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCo
 from stagelens.core import names
 
 EXPOSITIONS = Path(__file__).parent / "expositions"
-TARGET = ScrapeTarget("http://engine/metrics", "llm")
+TARGET = ScrapeTarget(url="http://engine/metrics", service="llm")
 
 
 class Expected(NamedTuple):
@@ -118,9 +118,9 @@ def read(name: str) -> Snapshot:
     text = (EXPOSITIONS / f"{name}.prom").read_text()
     every = {wanted for engine in config.engines().values() for wanted in engine.wanted()}
     samples = exposition.parse_exposition(text, "text/plain", every)
-    (engine,) = config.detect(samples)
+    ((key, engine),) = config.detect(samples).items()
 
-    assert engine.key == EXPECTED[name].engine
+    assert key == EXPECTED[name].engine
 
     return snapshot.read_snapshot(samples, engine, 100.0, "rules")
 
@@ -153,7 +153,7 @@ def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None
 
 def test_labels_become_dimensions() -> None:
     """Model, version, route and status are from the engine's labels; settings of the target have priority."""
-    target = ScrapeTarget("http://engine/metrics", "shop", environment="prod")
+    target = ScrapeTarget(url="http://engine/metrics", service="shop", environment="prod")
     engine = config.engines()["bentoml"]
     before = Snapshot(90.0, "rules")
 

@@ -31,7 +31,7 @@ def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, m
     monkeypatch.setattr(module, "MAX_BYTES", 1024**2)
     with listening(name) as url, serving() as served:
         served.counts(0.3)
-        targets = ScrapeTarget(f"{url}/metrics", "hostile"), ScrapeTarget(served.url, "honest")
+        targets = ScrapeTarget(url=f"{url}/metrics", service="hostile"), ScrapeTarget(url=served.url, service="honest")
         scraper = Scraper(store, lambda: targets, dict(os.environ))
 
         async def read() -> None:

@@ -42,7 +42,7 @@ def predict(bentoml: str, row: int) -> None:
 
 def test_requests_of_each_service_are_what_was_sent(bentoml: str, tmp_path: Path) -> None:
     """Requests of the front service and its batched requests to the model are counted by status, without health checks."""
-    target = ScrapeTarget(f"{bentoml}/metrics", "sums", every=1.0)
+    target = ScrapeTarget(url=f"{bentoml}/metrics", service="sums", every=timedelta(seconds=1))
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
     predict(bentoml, 0)

@@ -66,7 +66,10 @@ def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
 def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path) -> None:
     """Requests, means of all stages, and runs by batch size equal the server's statistics."""
     target = ScrapeTarget(
-        triton.metrics_url, "vision", every=1.0, statistics_url=f"http://{triton.http}/v2/models/stats"
+        url=triton.metrics_url,
+        service="vision",
+        every=timedelta(seconds=1),
+        statistics_url=f"http://{triton.http}/v2/models/stats",
     )
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})

@@ -8,7 +8,6 @@ import json
 import os
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,7 +40,7 @@ class Rig:
 
     def __init__(self, store: Store, served: Served, clock: Clock) -> None:
         self.store, self.served, self.clock = store, served, clock
-        self.target = ScrapeTarget(served.url, "chat")
+        self.target = ScrapeTarget(url=served.url, service="chat")
         self.scraper = self.another()
 
     def another(self) -> Scraper:
@@ -221,7 +220,7 @@ def test_a_slow_target_costs_the_others_nothing(
     """A slow target is stopped by its timeout, and does not delay the others."""
     with serving() as quick:
         quick.counts(0.3)
-        slow, fast = rig.target, replace(rig.target, url=quick.url)
+        slow, fast = rig.target, rig.target.model_copy(update={"url": quick.url})
         rig.served.stall.clear()
 
         async def both() -> None:
@@ -266,7 +265,7 @@ def test_what_the_target_asks_for_is_sent_and_nothing_else(rig: Rig, tmp_path: P
     """The request has the target's headers, and a token that is read again each time."""
     token = tmp_path / "token"
     token.write_text("old\n")
-    rig.target = replace(rig.target, headers={"X-Scope": "team"}, token_file=token)
+    rig.target = rig.target.model_copy(update={"headers": {"X-Scope": "team"}, "bearer_token_file": token})
     rig.read()
     token.write_text("new\n")
     rig.read()
@@ -284,7 +283,7 @@ def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypa
         return looked_up
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
-    rig.target = replace(rig.target, url="http://engine.example/metrics")
+    rig.target = rig.target.model_copy(update={"url": "http://engine.example/metrics"})
 
     assert "is an address of a cloud metadata service with credentials, which is not allowed" in rig.read().error
 
@@ -311,7 +310,7 @@ def test_targets_follow_the_file(rig: Rig) -> None:
     with serving() as other:
         other.counts()
         read_by(scraper, rig.target.url)
-        named[:] = [replace(rig.target, url=other.url)]
+        named[:] = [rig.target.model_copy(update={"url": other.url})]
         read_by(scraper, other.url)
         scraper.stop()
 
@@ -343,7 +342,7 @@ def test_states_are_told_to_prometheus(rig: Rig) -> None:
 def test_statistics_that_fail_do_not_take_the_metrics_with_them(rig: Rig) -> None:
     """If Triton's statistics fail, requests are still counted, and batch runs from the next valid statistics."""
     path = "/v2/models/stats"
-    rig.target = replace(rig.target, statistics_url=rig.served.url.replace("/metrics", path))
+    rig.target = rig.target.model_copy(update={"statistics_url": rig.served.url.replace("/metrics", path)})
     missing = rig.read()
     rig.served.counts(0.3)
     rig.served.bodies[path] = b"{}"

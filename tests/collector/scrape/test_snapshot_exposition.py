@@ -11,7 +11,7 @@ from stagelens.collector.scrape import snapshot as exposition
 from stagelens.collector.scrape.config import Engine, SourceMetric
 from stagelens.collector.scrape.snapshot import ExpositionError
 
-ENGINE = Engine("mine", "mine", request=SourceMetric(("a_seconds",)))
+ENGINE = Engine(name="mine", request=SourceMetric(names=("a_seconds",)))
 
 
 def parse(text: str, media_type: str = "text/plain; version=0.0.4", limit: int = 100) -> exposition.Samples:

@@ -33,7 +33,7 @@ def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
         samples = exposition.parse_exposition("\n".join(lines), "text/plain", engine.wanted())
         difference = difference_between(base, snapshot.read_snapshot(samples, engine, at, ""))
         base = difference.base
-        for point in points_of(difference.added, ScrapeTarget("http://e/metrics", "s"), engine, int(at)):
+        for point in points_of(difference.added, ScrapeTarget(url="http://e/metrics", service="s"), engine, int(at)):
             total.setdefault(point.metric, Histogram()).merge(point.histogram)
     return total
 
