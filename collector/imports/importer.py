@@ -31,7 +31,7 @@ from ..otlp.json_encoding import Object, object_at, objects, string
 from ..otlp.model import KINDS, Attributes
 from ..otlp.responses import JSON
 from ..traces.inbox import InboxLimits, InboxOutcome, process_inbox
-from ..traces.rules import Rule
+from ..traces.rule_config import Rule
 from ..traces.sampling import SamplingPolicy
 from ..traces.span_reader import SpanReader
 from .chrome_traces import KINETO_KEYS, read_kineto, read_onnxruntime

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ...core import names, stages
-from ..traces.rules import Rule, SpanCondition, StreamRule
+from ..traces.rule_config import Rule, SpanCondition, StreamRule
 
 SCOPE = "stagelens.import"
 TOKEN, FIRST_TOKEN, TOKENS_IN, TOKENS_OUT = "token", "first_token", "tokens.input", "tokens.output"
@@ -62,8 +62,8 @@ class ImportedRequest:
 def import_rules() -> tuple[Rule, ...]:
     """Return the rules for the spans of `span_exports`: spans of requests, and of intervals, whose name is their stage."""
     request = Rule(
-        "imported request",
-        (SpanCondition(scopes=(SCOPE,), kinds=("server",)),),
+        name="imported request",
+        when=(SpanCondition(scope=(SCOPE,), kind=("server",)),),
         request=True,
         model=(names.MODEL,),
         route=(names.ROUTE,),
@@ -79,8 +79,8 @@ def import_rules() -> tuple[Rule, ...]:
     )
     of_stages = (
         Rule(
-            f"imported {key}",
-            (SpanCondition(scopes=(SCOPE,), attributes=((names.STAGE, (key,)),)),),
+            name=f"imported {key}",
+            when=(SpanCondition(scope=(SCOPE,), attributes={names.STAGE: (key,)}),),
             stage=key,
             request=False,
         )

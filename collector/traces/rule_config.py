@@ -1,4 +1,4 @@
-"""Rule configuration: the section `rules:` of the collector's file, and the built-in rules in the same format.
+"""Span rules and their configuration: the section `rules:` of the collector's file, and the built-in rules in the same format.
 
 rules:
   stages: [rerank]                          # at most three stages of your own
@@ -7,24 +7,44 @@ rules:
       when: {scope: shop.search, span: "rerank *"}
       stage: rerank
 
-A rule must not name an attribute that may contain user content (`holds_content`), such as prompts, responses and queries. Other
-attributes are never read.
+Texts of a condition may contain * and ?. A rule must not name an attribute that may contain user content (`holds_content`), such as
+prompts, responses and queries. Other attributes are never read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_validator
 
 from ...core import names, stages
 from ...core.errors import ConfigError
-from ...core.settings.yaml_config import Document, Fields, Place, Problem, meant, parse, spell
+from ...core.settings.field_types import Text, Texts, as_text, as_texts, one_of, reject
+from ...core.settings.section import Fault, Section, read_section
+from ...core.settings.yaml_config import Document, Place, Problem, meant, parse
 from ..ingest.validation import MAX_STAGE_CHARS
-from .rules import KINDS, Conditions, IntervalRule, Rule, SpanCondition, StreamRule, template_attributes
-from .span_validation import TEXT, UNITS
+from ..otlp.model import Scalar
+
+# Texts of a condition that allow every value.
+ANY = ("*",)
+
+# opentelemetry/proto/trace/v1/trace.proto, Span.SpanKind; unspecified counts as internal.
+KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
+
+# Units of measurements, in nanoseconds. `text` is a number with its unit, as Rust and Go write durations: 1.5ms.
+UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+TEXT = "text"
+
+# Longer texts are cut before they are matched.
+MAX_MATCHED_CHARS = 1000
+
+TEMPLATE = re.compile(r"\{([^{}]*)\}")
+# Glob syntax that is not supported here.
+_SETS = re.compile(r"\[[^\]]*\]|\{[^}]*,[^}]*\}")
 
 # From the semantic conventions of OpenTelemetry, OpenInference, OpenLLMetry, LangSmith and the Vercel AI SDK.
 _CONTENT = """
@@ -55,28 +75,341 @@ def holds_content(attribute: str) -> bool:
     return _PATTERN.fullmatch(attribute) is not None
 
 
+class SpanFacts(NamedTuple):
+    """Properties of a span that rules match.
+
+    Args:
+        scope: Name of its instrumentation scope.
+        name: Name of the span.
+        kind: One of `KINDS`.
+        attributes: Attributes of `RuleSet.exact` with their values, and those of `RuleSet.present` with any value.
+        resource: Resource attributes.
+        root: Whether the span has no parent.
+    """
+
+    scope: str
+    name: str
+    kind: str
+    attributes: Mapping[str, Scalar]
+    resource: Mapping[str, Scalar]
+    root: bool
+
+
+def _globs(value: Any) -> tuple[str, ...]:
+    if value is None:
+        reject('is empty; write a pattern, "*" for any value')
+    found = value if isinstance(value, list | tuple) else [value]
+    if wrong := [each for each in found if not isinstance(each, str | int | float) or not str(each)]:
+        reject(f'has {wrong[0]!r}; write a text, such as rerank, or "*" for any')
+    return tuple(_text_of(each) for each in found)
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    found, allowed = as_texts(value), sorted(set(KINDS))
+    if wrong := [each for each in found if each not in KINDS]:
+        reject(f"has {wrong[0]!r}; write {', '.join(allowed)}{meant(wrong[0], allowed)}")
+    return found
+
+
+def _stage(value: Any, info: ValidationInfo) -> str:
+    text = as_text(value)
+    if info.context and text not in (allowed := info.context["stages"]):
+        fix = meant(text, allowed) or "; name a stage of your own in `stages` first"
+        reject(f"is {text!r}, which is no stage{fix}")
+    return text
+
+
+def _sources(value: Any) -> tuple[str, ...]:
+    found = as_texts(value)
+    for name in (name for source in found for name in template_attributes(source)):
+        if holds_content(name):
+            reject(f"has {name}, which may contain user content; Stagelens never stores user content: leave it out")
+    return found
+
+
+def _template(value: Any) -> str:
+    text = as_text(value)
+    return _sources(text)[0] if "{" in text else text
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, tuple) or (isinstance(value, list) and value) else [value]
+
+
+_Globs = Annotated[tuple[str, ...], BeforeValidator(_globs)]
+_Stage = Annotated[str, BeforeValidator(_stage)]
+_Sources = Annotated[tuple[str, ...], BeforeValidator(_sources)]
+_Unit = Annotated[str, one_of((*UNITS, TEXT))]
+
+
+class SpanCondition(Section):
+    """Condition of a rule: every given property must match one of its texts.
+
+    Args:
+        scope: Names of the instrumentation scope; empty for any.
+        span: Names of the span; empty for any.
+        kind: Kinds, of `KINDS`; empty for any.
+        attributes: Attributes of the span, with their texts; `ANY` for every value.
+        resource: Attributes of the resource, in the same form.
+    """
+
+    example = "span: rerank"
+
+    scope: _Globs = ()
+    span: _Globs = ()
+    kind: Annotated[tuple[str, ...], BeforeValidator(_kinds)] = ()
+    attributes: dict[str, _Globs] = Field(default={}, examples=['rerank.model: "*"'])
+    resource: dict[str, _Globs] = Field(default={}, examples=["service.name: rerank"])
+
+    def faults(self) -> Iterator[Fault]:
+        """Report a condition without properties, and texts that look like a set."""
+        if not self.model_fields_set:
+            yield Fault("", "matches nothing; write a condition, such as `span: rerank`")
+        texts: dict[Place, tuple[str, ...]] = {("scope",): self.scope, ("span",): self.span}
+        texts |= {("attributes", name): globs for name, globs in self.attributes.items()}
+        texts |= {("resource", name): globs for name, globs in self.resource.items()}
+        for place, globs in texts.items():
+            for glob in filter(_SETS.search, globs):
+                text = f"has {glob!r}, matched literally: only * and ? are wildcards; write a list for several"
+                yield Fault(place, text, is_warning=True)
+
+    def concerns(self, scope: str, kind: str) -> bool:
+        """Return whether spans of *scope* and *kind* may match the condition."""
+        return (not self.kind or kind in self.kind) and (not self.scope or _any(self.scope, scope))
+
+    def matches(self, span: SpanFacts) -> bool:
+        """Return whether *span* matches the condition."""
+        return (
+            self.concerns(span.scope, span.kind)
+            and (not self.span or _any(self.span, span.name))
+            and _all(self.attributes, span.attributes)
+            and _all(self.resource, span.resource)
+        )
+
+    def covers(self, other: SpanCondition) -> bool:
+        """Return whether every span that matches *other* matches this condition."""
+        return (
+            (not self.kind or (bool(other.kind) and set(other.kind) <= set(self.kind)))
+            and _wider(self.scope, other.scope)
+            and _wider(self.span, other.span)
+            and _implied(self.attributes, other.attributes)
+            and _implied(self.resource, other.resource)
+        )
+
+
+@cache
+def _regex(glob: str) -> re.Pattern[str]:
+    return re.compile(re.escape(glob).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+
+
+def _any(globs: Iterable[str], found: str) -> bool:
+    return any(_regex(glob).fullmatch(found[:MAX_MATCHED_CHARS]) for glob in globs)
+
+
+def _all(conditions: Mapping[str, tuple[str, ...]], found: Mapping[str, Scalar]) -> bool:
+    return all(
+        key in found and (texts == ANY or _any(texts, _text_of(found[key]))) for key, texts in conditions.items()
+    )
+
+
+def _text_of(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wider(globs: Sequence[str], others: Sequence[str]) -> bool:
+    if not globs:
+        return True
+    # A pattern with ? might match the literal * of the other pattern, so it only covers an equal pattern.
+    return bool(others) and all(
+        any(glob == other or ("?" not in glob and _any((glob,), other)) for glob in globs) for other in others
+    )
+
+
+def _implied(conditions: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]) -> bool:
+    return all(key in others and _wider(texts, others[key]) for key, texts in conditions.items())
+
+
+class IntervalRule(Section):
+    """Rule for an interval within a span, given by attributes or events, with its own stage.
+
+    The position of the interval is given in one of three ways: by *lasts*, *until* or *to_event* alone, starting at the end of
+    the previous interval or at the start of the span; by *begins* and *ends*; or by *from_event* and *to_event*, for each pair
+    of events.
+
+    Args:
+        stage: Stage of the interval.
+        lasts: Attributes with the duration of the interval; the first one present counts.
+        until: Attributes with the time from the start of the span to the end of the interval.
+        begins: Attributes with the start of the interval, since 1970.
+        ends: Attributes with the end of the interval, since 1970.
+        from_event: Name of the event at the start of the interval.
+        to_event: Name of the event at the end of the interval.
+        unit: Unit of the attributes, one of `UNITS`, or `TEXT`.
+    """
+
+    example = "stage: queue"
+
+    stage: _Stage = Field(examples=["queue"])
+    lasts: Texts = ()
+    until: Texts = ()
+    begins: Texts = ()
+    ends: Texts = ()
+    from_event: Text = ""
+    to_event: Text = ""
+    unit: _Unit = "s"
+
+    def faults(self) -> Iterator[Fault]:
+        """Report a missing, an incomplete and a second position."""
+        ways = [self.lasts, self.until, self.begins or self.ends, self.from_event or self.to_event]
+        whole = bool(self.begins) == bool(self.ends) and (not self.from_event or bool(self.to_event))
+        if sum(map(bool, ways)) != 1 or not whole:
+            text = "`lasts`, `until`, `begins` and `ends`, `to_event`, or `from_event` and `to_event`"
+            yield Fault("", f"needs exactly one position; write {text}")
+
+
+class StreamRule(Section):
+    """Attributes and events of a span that describe a streamed response.
+
+    Args:
+        first_token: Attributes with the time from the start of the span to the first token.
+        first_token_event: Name of the event at the first token.
+        answers: Names of the events at each part of the response; the first of two or more events is the first token.
+        tokens_in: Attributes with the number of input tokens.
+        tokens_out: Attributes with the number of output tokens.
+        definition: Definition of the first token, one of `names.DEFINITIONS`.
+        unit: Unit of the first token attributes.
+    """
+
+    example = "first_token: [gen_ai.response.time_to_first_chunk]"
+
+    first_token: Texts = ()
+    first_token_event: Text = ""
+    answers: Texts = ()
+    tokens_in: Texts = ()
+    tokens_out: Texts = ()
+    definition: Annotated[str, one_of(names.DEFINITIONS)] = ""
+    unit: _Unit = "s"
+
+    def faults(self) -> Iterator[Fault]:
+        """Report a first token without a definition."""
+        if (self.first_token or self.first_token_event or self.answers) and not self.definition:
+            yield Fault("definition", f"is missing; add `definition: {names.BY_CLIENT_CHUNK}`")
+
+
+class Rule(Section):
+    """Rule for matching spans.
+
+    A dimension such as the model has a list of attributes in the order of preference, or of templates with attributes in braces.
+
+    Args:
+        name: Name of the rule.
+        when: Conditions, of which one must match.
+        stage: Stage of the time of a matching span; "" for none.
+        head: Stage of the time before the first child of a matching span; "" for none.
+        request: Whether a matching span is a request of its service; None decides by kind and parent.
+        called: Template of the displayed name, with attributes in braces; "" for the span's name.
+        start_event: Name of the event that marks the start of a matching span, if present; "" for the span's own start.
+        model: Sources of the model name.
+        model_version: Sources of the model version.
+        route: Sources of the route.
+        device: Sources of the device.
+        parts: Intervals within the span.
+        stream: Measurements of a streamed response.
+        show: Attributes shown with a retained trace.
+        source: URL of the documentation of the matched spans.
+    """
+
+    example = "name: our reranker"
+
+    name: Text = Field(examples=["our reranker"])
+    when: Annotated[tuple[SpanCondition, ...], BeforeValidator(_as_list)] = Field(examples=["{span: rerank}"])
+    stage: _Stage = ""
+    head: _Stage = ""
+    request: StrictBool | None = None
+    called: Annotated[str, BeforeValidator(_template)] = ""
+    start_event: Text = ""
+    model: _Sources = ()
+    model_version: _Sources = ()
+    route: _Sources = ()
+    device: _Sources = ()
+    parts: tuple[IntervalRule, ...] = ()
+    stream: StreamRule = StreamRule()
+    show: _Sources = ()
+    source: Text = ""
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """Names of the attributes whose numbers are read."""
+        named = [(part.lasts, part.until, part.begins, part.ends) for part in self.parts]
+        named.append((self.stream.first_token, self.stream.tokens_in, self.stream.tokens_out, ()))
+        return frozenset(key for several in named for keys in several for key in keys)
+
+    @property
+    def events(self) -> frozenset[str]:
+        """Names of the events that are read."""
+        found = {self.start_event, self.stream.first_token_event, *self.stream.answers}
+        for part in self.parts:
+            found |= {part.from_event, part.to_event}
+        return frozenset(found - {""})
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """Names of the span attributes whose values affect the result."""
+        sources = (*self.model, *self.model_version, *self.route, *self.device)
+        conditions = (condition for when in self.when for condition in when.attributes.items())
+        return frozenset(
+            {key for source in sources for key in template_attributes(source)}
+            | {key for key, texts in conditions if texts != ANY}
+            | {*self.show, *TEMPLATE.findall(self.called)}
+        )
+
+
+def template_attributes(source: str) -> list[str]:
+    """Return the names of the attributes in *source*, which is a template or a single attribute name."""
+    return TEMPLATE.findall(source) if "{" in source else [source]
+
+
 BUILT_IN = "rules.yaml"
 MAX_RULES = 200
-_EXAMPLE = "spans: [{name: our reranker, when: {span: rerank}, stage: forward}]"
+
+
+class _RuleFile(Section):
+    example = "spans: [{name: our reranker, when: {span: rerank}, stage: forward}]"
+
+    stages: Texts = ()
+    spans: tuple[Rule, ...] = ()
+
+    @field_validator("stages")
+    @classmethod
+    def _own_stages(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        assert info.context is not None  # noqa: S101 - see `read_rules`
+        info.context["stages"] += value
+        if len(value) > stages.MAX_CUSTOM_STAGES:
+            reject(f"has {len(value)} stages; a chart stays readable with {stages.MAX_CUSTOM_STAGES}")
+        for stage in value:
+            if stage in stages.BY_KEY:
+                reject(f"has {stage!r}, which is there already; leave it out")
+            if len(stage) > MAX_STAGE_CHARS or not stage.isprintable() or stage == stages.OTHER:
+                reject(f"has {stage[:40]!r}; write 1 to {MAX_STAGE_CHARS} printable characters")
+        return value
+
+    @field_validator("spans", mode="before")
+    @classmethod
+    def _limited(cls, value: Any) -> Any:
+        if isinstance(value, list) and len(value) > MAX_RULES:
+            reject(f"has {len(value)} rules; {MAX_RULES} are read, write wider ones")
+        return value
 
 
 def read_rules(document: Document, place: Place, value: Any) -> tuple[Rule, ...]:
     """Read the section `rules:`; errors are added to the document's problems, unreachable rules to its warnings."""
-    fields = Fields(document, place, value, example=_EXAMPLE)
-    if fields.broken:
+    found = read_section(_RuleFile, document, place, value, {"stages": [*stages.BY_KEY]})
+    if found is None:
         return ()
-    allowed = (*stages.BY_KEY, *_own_stages(fields))
-    items = fields.items("spans")
-    if len(items) > MAX_RULES:
-        fields.complain(
-            f"{fields.name('spans')} has {len(items)} rules; {MAX_RULES} are read, write wider ones", "spans"
-        )
-    found = [RuleReader(document, at, item, allowed).rule() for at, item in items[:MAX_RULES]]
-    fields.finish()
-    rules = [(document.line(at), rule) for (at, _), rule in zip(items, found, strict=False) if rule is not None]
+    rules = [(document.line((*place, "spans", position)), rule) for position, rule in enumerate(found.spans)]
     _check_names(document, rules)
     document.warnings.extend(_never(rules))
-    return tuple(rule for _, rule in rules)
+    return found.spans
 
 
 @cache
@@ -92,21 +425,6 @@ def built_in() -> tuple[Rule, ...]:
     if wrong:
         raise ConfigError("\n".join(f"{BUILT_IN}:{problem.line}: {problem.text}" for problem in wrong))
     return rules
-
-
-def _own_stages(fields: Fields) -> list[str]:
-    found = [str(stage) for stage in fields.texts("stages")]
-    name = fields.name("stages")
-    if len(found) > stages.MAX_CUSTOM_STAGES:
-        fields.complain(
-            f"{name} has {len(found)} stages; a chart stays readable with {stages.MAX_CUSTOM_STAGES}", "stages"
-        )
-    for stage in found:
-        if stage in stages.BY_KEY:
-            fields.complain(f"{name} has {stage!r}, which is there already; leave it out", "stages")
-        elif len(stage) > MAX_STAGE_CHARS or not stage.isprintable() or stage == stages.OTHER:
-            fields.complain(f"{name} has {stage[:40]!r}; write 1 to {MAX_STAGE_CHARS} printable characters", "stages")
-    return found[: stages.MAX_CUSTOM_STAGES]
 
 
 def _check_names(document: Document, rules: Iterable[tuple[int, Rule]]) -> None:
@@ -128,196 +446,3 @@ def _never(rules: list[tuple[int, Rule]]) -> Iterable[Problem]:
                     "put it above that one, or leave it out",
                 )
                 break
-
-
-_UNITS = (*UNITS, TEXT)
-# Glob syntax that is not supported here.
-_SETS = re.compile(r"\[[^\]]*\]|\{[^}]*,[^}]*\}")
-
-
-class RuleReader:
-    """Reader of one rule.
-
-    Args:
-        document: Document of the rule; errors are added to its problems.
-        place: Position of the rule in the document.
-        item: YAML value of the rule.
-        allowed: Names of all stages.
-    """
-
-    def __init__(self, document: Document, place: Place, item: Any, allowed: Collection[str]) -> None:
-        self._document, self._place, self._allowed = document, place, allowed
-        self._fields = Fields(document, place, item, example="name: our reranker")
-
-    def rule(self) -> Rule | None:
-        """Return the rule; None if the YAML value is not a mapping."""
-        fields = self._fields
-        if fields.broken:
-            return None
-        rule = Rule(
-            name=fields.text("name", example="our reranker"),
-            source=fields.text("source"),
-            when=self._when(),
-            stage=self._stage(fields, "stage"),
-            head=self._stage(fields, "head"),
-            request=self._request(),
-            called=self._called(),
-            start=fields.text("start_event"),
-            model=self._sources("model"),
-            model_version=self._sources("model_version"),
-            route=self._sources("route"),
-            device=self._sources("device"),
-            parts=tuple(self._part(place, item) for place, item in fields.items("parts")),
-            stream=self._stream(),
-            show=self._sources("show"),
-        )
-        fields.finish()
-        return rule
-
-    def _when(self) -> tuple[SpanCondition, ...]:
-        fields = self._fields
-        if not fields.has("when"):
-            fields.value("when")
-            fields.missing("when", "{span: rerank}")
-            return ()
-        value = fields.value("when")
-        at = (*self._place, "when")
-        several = [((*at, position), item) for position, item in enumerate(value)] if isinstance(value, list) else []
-        return tuple(self._one_when(place, item) for place, item in several or [(at, value)])
-
-    def _one_when(self, place: Place, item: Any) -> SpanCondition:
-        fields = Fields(self._document, place, item, example="span: rerank")
-        when = SpanCondition(
-            scopes=self._globs(fields, "scope"),
-            spans=self._globs(fields, "span"),
-            kinds=self._kinds(fields),
-            attributes=self._conditions(fields, place, "attributes"),
-            resource=self._conditions(fields, place, "resource"),
-        )
-        fields.finish()
-        if not fields.broken and not fields.keys:
-            fields.complain(f"{spell(place)} matches nothing; write a condition, such as `span: rerank`")
-        return when
-
-    def _globs(self, fields: Fields, key: str) -> tuple[str, ...]:
-        """Return the texts at *key*, which may contain * and ?."""
-        value = fields.value(key)
-        found = value if isinstance(value, list) else [value] if fields.has(key) else []
-        made: list[str] = []
-        for each in found:
-            if isinstance(each, bool):
-                made.append(str(each).lower())
-            elif isinstance(each, str | int | float) and str(each):
-                made.append(str(each))
-            else:
-                fields.complain(f'{fields.name(key)} has {each!r}; write a text, such as rerank, or "*" for any', key)
-        for each in made:
-            if _SETS.search(each):
-                text = f"{fields.name(key)} has {each!r}, matched literally: only * and ? are wildcards"
-                self._document.warnings.append(Problem(fields.line_of(key), f"{text}; write a list for several"))
-        return tuple(made)
-
-    def _kinds(self, fields: Fields) -> tuple[str, ...]:
-        found = fields.texts("kind")
-        for kind in found:
-            if kind not in KINDS:
-                allowed = sorted(set(KINDS))
-                fix = f"write {', '.join(allowed)}{meant(kind, allowed)}"
-                fields.complain(f"{fields.name('kind')} has {kind!r}; {fix}", "kind")
-        return tuple(found)
-
-    def _conditions(self, fields: Fields, place: Place, key: str) -> Conditions:
-        value = fields.value(key)
-        if value is None:
-            return ()
-        within = Fields(self._document, (*place, key), value, example='rerank.model: "*"')
-        for name in within.keys:
-            if not within.has(name):
-                within.complain(f'{within.name(name)} is empty; write a pattern, "*" for any value', name)
-        return tuple((name, self._globs(within, name)) for name in within.keys)
-
-    def _stage(self, fields: Fields, key: str) -> str:
-        found = fields.text(key)
-        if found and found not in self._allowed:
-            fix = meant(found, self._allowed) or "; name a stage of your own in `stages` first"
-            fields.complain(f"{fields.name(key)} is {found!r}, which is no stage{fix}", key)
-            return ""
-        return found
-
-    def _request(self) -> bool | None:
-        fields = self._fields
-        found = fields.value("request")
-        if found is not None and not isinstance(found, bool):
-            fields.complain(f"{fields.name('request')} is {found!r}; write true or false", "request")
-            return None
-        return found
-
-    def _called(self) -> str:
-        found = self._fields.text("called")
-        if "{" in found:
-            self._check_content("called", template_attributes(found))
-        return found
-
-    def _sources(self, key: str) -> tuple[str, ...]:
-        found = self._fields.texts(key)
-        self._check_content(key, (name for source in found for name in template_attributes(source)))
-        return tuple(found)
-
-    def _check_content(self, key: str, attributes: Iterable[str]) -> None:
-        for name in attributes:
-            if holds_content(name):
-                text = f"{self._fields.name(key)} has {name}, which may contain user content; Stagelens never stores user content"
-                self._fields.complain(f"{text}: leave it out", key)
-
-    def _part(self, place: Place, item: Any) -> IntervalRule:
-        fields = Fields(self._document, place, item, example="stage: queue")
-        part = IntervalRule(
-            stage=self._stage(fields, "stage"),
-            lasts=tuple(fields.texts("lasts")),
-            until=tuple(fields.texts("until")),
-            begins=tuple(fields.texts("begins")),
-            ends=tuple(fields.texts("ends")),
-            from_event=fields.text("from_event"),
-            to_event=fields.text("to_event"),
-            unit=_unit(fields),
-        )
-        fields.finish()
-        if fields.broken:
-            return part
-        if not fields.has("stage"):
-            fields.missing("stage", "queue")
-        ways = [
-            bool(part.lasts),
-            bool(part.until),
-            bool(part.begins or part.ends),
-            bool(part.from_event or part.to_event),
-        ]
-        whole = bool(part.begins) == bool(part.ends) and (not part.from_event or bool(part.to_event))
-        if sum(ways) != 1 or not whole:
-            fields.complain(
-                f"{spell(place)} needs exactly one position; write `lasts`, `until`, `begins` and "
-                "`ends`, `to_event`, or `from_event` and `to_event`"
-            )
-        return part
-
-    def _stream(self) -> StreamRule:
-        fields = self._fields.mapping("stream", example="first_token: [gen_ai.response.time_to_first_chunk]")
-        if fields is None:
-            return StreamRule()
-        stream = StreamRule(
-            first_token=tuple(fields.texts("first_token")),
-            first_token_event=fields.text("first_token_event"),
-            answers=tuple(fields.texts("answers")),
-            tokens_in=tuple(fields.texts("tokens_in")),
-            tokens_out=tuple(fields.texts("tokens_out")),
-            definition=fields.one_of("definition", tuple(names.DEFINITIONS)) if fields.has("definition") else "",
-            unit=_unit(fields),
-        )
-        fields.finish()
-        if (stream.first_token or stream.first_token_event or stream.answers) and not fields.has("definition"):
-            fields.missing("definition", names.BY_CLIENT_CHUNK)
-        return stream
-
-
-def _unit(fields: Fields) -> str:
-    return (fields.one_of("unit", _UNITS) or "s") if fields.has("unit") else "s"

@@ -47,8 +47,8 @@ from ..otlp.model import (
 from ..otlp.protobuf_encoding import check_bulk, protobuf_scalar
 from ..otlp.responses import JSON
 from .columns import Spans, source_of
-from .rule_config import built_in
-from .rules import KINDS, Key, Rule, RuleCache, RuleSet, Shape, SpanMeaning, SpanOrigin
+from .rule_config import KINDS, Rule, built_in
+from .rules import Key, RuleCache, RuleSet, Shape, SpanMeaning, SpanOrigin
 from .span_validation import NO_SPAN, DecodedSpans, SpanMeasurements, validate_spans
 
 _F = descriptor_pb2.FieldDescriptorProto

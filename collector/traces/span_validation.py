@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from ..ingest.validation import IngestResult, Reason, TimeWindow
 from ..otlp.model import Attributes, Scalar, SpanEvent
 from .columns import ROW, Flag, Label, Rows, Spans, SpanSource, StreamMeasurements, streams_of
-from .rules import IntervalRule, Rule, SpanMeaning, StreamRule
+from .rule_config import TEXT, UNITS, IntervalRule, Rule, StreamRule
+from .rules import SpanMeaning
 
-# To nanoseconds. `text` is a number with its unit, as Rust and Go write durations: 1.5ms.
-UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-TEXT = "text"
 _DURATION = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(ns|us|µs|μs|ms|s)\s*")
 _MAX_NS = 2**62
 _MAX_TOKENS = 2**40
@@ -71,7 +69,7 @@ def measure_span(
         events: Events of the span.
     """
     if events:
-        start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
+        start = next((at for name, at in events if name == rule.start_event and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
         return MeasuredSpan(start, [], None)
     found: list[SpanInterval] = []

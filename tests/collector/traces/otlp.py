@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stagelens.collector.ingest.validation import IngestResult, TimeWindow
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.traces.columns import Spans
-from stagelens.collector.traces.rules import Rule
+from stagelens.collector.traces.rule_config import Rule
 from stagelens.collector.traces.span_reader import SpanReader
 
 ALWAYS = TimeWindow(0, 2**33)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagelens.collector.traces import rule_config
-from stagelens.collector.traces.rules import IntervalRule, Rule, SpanCondition, StreamRule
+from stagelens.collector.traces.rule_config import IntervalRule, Rule, SpanCondition, StreamRule
 from stagelens.core import names
 from stagelens.core.settings.yaml_config import Document, parse
 
@@ -71,31 +71,37 @@ spans:
         source="https://wiki/rerank",
         when=(
             SpanCondition(
-                scopes=("shop.*",),
-                spans=("rerank", "rerank *"),
-                kinds=("internal",),
-                attributes=(("rerank.model", ("*",)), ("rerank.top", ("3", "5"))),
+                scope=("shop.*",),
+                span=("rerank", "rerank *"),
+                kind=("internal",),
+                attributes={"rerank.model": ("*",), "rerank.top": ("3", "5")},
             ),
-            SpanCondition(resource=(("service.name", ("rerank",)),), attributes=(("rerank.cold", ("true",)),)),
+            SpanCondition(resource={"service.name": ("rerank",)}, attributes={"rerank.cold": ("true",)}),
         ),
         stage="rerank",
         head="queue",
         request=True,
         called="rerank {rerank.size}",
-        start="taken",
+        start_event="taken",
         model=("rerank.model",),
         model_version=("rerank.version",),
         route=("{rerank.size}/{rerank.kind}", "rerank.kind"),
         device=("rerank.device",),
         parts=(
-            IntervalRule("queue", lasts=("rerank.waited",), unit="ms"),
-            IntervalRule("tokenize", until=("rerank.tokenized",)),
-            IntervalRule("forward", begins=("rerank.begun",), ends=("rerank.done",), unit="ns"),
-            IntervalRule("network", from_event="sending", to_event="sent"),
-            IntervalRule("prefill", to_event="first"),
+            IntervalRule(stage="queue", lasts=("rerank.waited",), unit="ms"),
+            IntervalRule(stage="tokenize", until=("rerank.tokenized",)),
+            IntervalRule(stage="forward", begins=("rerank.begun",), ends=("rerank.done",), unit="ns"),
+            IntervalRule(stage="network", from_event="sending", to_event="sent"),
+            IntervalRule(stage="prefill", to_event="first"),
         ),
         stream=StreamRule(
-            ("rerank.first",), "first", ("sent",), ("rerank.in",), ("rerank.out",), names.BY_CLIENT_CHUNK, "text"
+            first_token=("rerank.first",),
+            first_token_event="first",  # noqa: S106 - the name of an event
+            answers=("sent",),
+            tokens_in=("rerank.in",),
+            tokens_out=("rerank.out",),
+            definition=names.BY_CLIENT_CHUNK,
+            unit="text",
         ),
         show=("rerank.size",),
     )
@@ -219,6 +225,6 @@ def test_what_looks_like_a_set_is_warned_of() -> None:
     (rule,), document = read('spans:\n  - {name: a, when: {span: "job [0-9]"}}')
     (warning,) = document.warnings
 
-    assert rule.when[0].spans == ("job [0-9]",)
+    assert rule.when[0].span == ("job [0-9]",)
     assert warning.line == 2
     assert warning.text.startswith("rules.spans[0].when.span has 'job [0-9]', matched literally: only * and ? are")

@@ -11,8 +11,8 @@ import pytest
 from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.traces.columns import Flag, Label, Spans, StreamMeasurements, encode_spans
-from stagelens.collector.traces.rule_config import built_in
-from stagelens.collector.traces.rules import Rule, RuleSet, SpanCondition, SpanFacts
+from stagelens.collector.traces.rule_config import Rule, SpanCondition, SpanFacts, built_in
+from stagelens.collector.traces.rules import RuleSet
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names, stages
 from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
@@ -108,8 +108,13 @@ def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
 def test_the_users_rules_come_first() -> None:
     """Custom rules have priority, and the first match decides."""
     own = (
-        Rule("one route", (SpanCondition(attributes=(("http.route", ("/slow/*",)),)),), stage="load", request=False),
-        Rule("all of HTTP", (SpanCondition(kinds=("server",)),), stage="queue"),
+        Rule(
+            name="one route",
+            when=(SpanCondition(attributes={"http.route": ("/slow/*",)}),),
+            stage="load",
+            request=False,
+        ),
+        Rule(name="all of HTTP", when=(SpanCondition(kind=("server",)),), stage="queue"),
     )
     values = {"http.request.method": "GET", "http.route": "/slow/one"}
     slow = label(read(export(span(kind="server", values=values)), own))
@@ -137,12 +142,13 @@ def test_texts_of_conditions(condition: tuple[str, ...], value: str | float | bo
     """Asterisks and question marks are wildcards; numbers and booleans are compared as written."""
     facts = SpanFacts("", "", "internal", {"key": value}, {}, root=False)
 
-    assert SpanCondition(attributes=(("key", condition),)).matches(facts) is holds
+    assert SpanCondition(attributes={"key": condition}).matches(facts) is holds
 
 
 def test_a_rule_may_go_by_the_process() -> None:
     """A condition on the service applies a rule to one process."""
-    own = (Rule("shop", (SpanCondition(spans=("run",), resource=(("service.name", ("shop*",)),)),), stage="forward"),)
+    condition = SpanCondition(span=("run",), resource={"service.name": ("shop*",)})
+    own = (Rule(name="shop", when=(condition,), stage="forward"),)
 
     assert label(read(export(span("run"), resource={"service.name": "shop-eu"}), own)).stage == "forward"
     assert label(read(export(span("run"), resource={"service.name": "stock"}), own)).stage == ""
@@ -152,8 +158,8 @@ def test_a_name_may_be_made_of_attributes() -> None:
     """A name template with a missing attribute leaves the span's name."""
     own = (
         Rule(
-            "job",
-            (SpanCondition(spans=("job *",)),),
+            name="job",
+            when=(SpanCondition(span=("job *",)),),
             called="job {job.kind}",
             route=("{job.kind}/{job.size}", "job.kind"),
         ),

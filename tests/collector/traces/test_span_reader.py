@@ -24,8 +24,8 @@ from stagelens.collector.server.auth import AdmittedClient
 from stagelens.collector.traces import rules as rules_module
 from stagelens.collector.traces import span_reader, span_validation
 from stagelens.collector.traces.columns import Flag, Spans, SpanSource, decode_spans, encode_spans
-from stagelens.collector.traces.rule_config import built_in
-from stagelens.collector.traces.rules import Rule, RuleSet, SpanCondition
+from stagelens.collector.traces.rule_config import Rule, SpanCondition, built_in
+from stagelens.collector.traces.rules import RuleSet
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
@@ -334,7 +334,7 @@ def test_other_rules_hold_from_the_next_export_on() -> None:
     reader = SpanReader(lambda: rules[0])
     body = as_protobuf(export(span("ours")))
     before = reader.read(PROTOBUF, body, ALWAYS, IngestResult()).spans
-    rules[0] = (Rule("ours", (SpanCondition(spans=("ours",)),), stage="forward"),)
+    rules[0] = (Rule(name="ours", when=(SpanCondition(span=("ours",)),), stage="forward"),)
     after = reader.read(PROTOBUF, body, ALWAYS, IngestResult()).spans
 
     assert [spans.labels[0].stage for spans in (before, after)] == ["", "forward"]
