@@ -26,8 +26,7 @@ from .forward.config import Destination, read_destinations
 from .prometheus import PrometheusSettings, read_prometheus
 from .scrape.config import ScrapeTarget, read_targets
 from .server.access_config import Access, read_access, tokens_from_env
-from .traces.rule_config import read_rules
-from .traces.rules import Rule
+from .traces.rule_config import Rule, read_rules
 
 _log = logging.getLogger(__name__)
 
