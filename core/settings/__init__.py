@@ -1,1 +1,1 @@
-"""Settings: the list of all environment variables and options, value parsing, and YAML files with line numbers."""
+"""Settings: the list of all environment variables and options, pydantic models for values, and YAML files with line numbers."""
