@@ -1,4 +1,4 @@
-"""Latency breakdown by stage and percentile: the percentile grid, and smoothing of the stage shares.
+"""Latency breakdown by stage and percentile: the percentile grid, smoothing of the stage shares, and p50 and p99.
 
 A breakdown is a table with one row for each percentile: the columns `COLUMNS`, and one column for each stage [seconds].
 The stage times of a row add up to its latency.
@@ -6,6 +6,7 @@ The stage times of a row add up to its latency.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.confidence import has_enough_samples
+from ..core.stages import BY_KEY
 
 Floats: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.int64]
@@ -98,3 +100,56 @@ def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
     """Return the non-zero stage times of one row of a breakdown by stage, in seconds."""
     values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
     return {stage: seconds for stage, seconds in values.items() if seconds > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Measures of a selection of requests.
+
+    Args:
+        requests: Number of requests. [count]
+        errors: Number of failed requests. [count]
+        p50: Median latency; None with too few requests. [seconds]
+        p99: 99th percentile of the latency; None with too few requests. [seconds]
+        median_stages: Stage times of the median request. [seconds]
+        tail_stages: Stage times at p99; empty if `p99` is None. [seconds]
+    """
+
+    requests: int
+    errors: int
+    p50: float | None
+    p99: float | None
+    median_stages: dict[str, float]
+    tail_stages: dict[str, float]
+
+    @property
+    def error_ratio(self) -> float | None:
+        """Share of failed requests."""
+        return self.errors / self.requests if self.requests else None
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Share of p99 spent in waiting stages."""
+        total = sum(self.tail_stages.values())
+        waited = sum(
+            seconds for stage, seconds in self.tail_stages.items() if stage in BY_KEY and BY_KEY[stage].waiting
+        )
+        return waited / total if total else None
+
+
+NO_REQUESTS = Measures(0, 0, None, None, {}, {})
+
+
+def measures_of(
+    requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
+) -> Measures:
+    """Return measures in which p50, p99 and their stages are set only if there are enough requests."""
+    has_median, has_tail = has_enough_samples(requests, 0.5), has_enough_samples(requests, 0.99)
+    return Measures(
+        requests,
+        errors,
+        latency[0] if has_median else None,
+        latency[1] if has_tail else None,
+        stages[0],
+        stages[1] if has_tail else {},
+    )

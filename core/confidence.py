@@ -37,6 +37,18 @@ def has_enough_samples(count: int, quantile: float) -> bool:
     return count * (1 - quantile) >= MIN_TAIL - 1e-9
 
 
+def value_at(histogram: Histogram, quantile: float) -> float | None:
+    """Return the value at *quantile*; None with too few requests, see `has_enough_samples`.
+
+    >>> few = Histogram()
+    >>> few.record(0.1, 999)
+    >>> value_at(few, 0.99) is None, value_at(few, 0.5) is None
+    (True, False)
+    """
+    found = histogram.quantile(quantile) if has_enough_samples(histogram.count, quantile) else None
+    return found.value if found else None
+
+
 def samples_needed(quantile: float) -> int:
     """Return the number of requests that is enough for *quantile*, see `has_enough_samples`.
 

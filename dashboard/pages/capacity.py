@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from ...analysis.capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity_at, fit_curve
 from ...analysis.costs import HOUR_SECONDS, MILLION
-from ...core.confidence import MIN_TAIL, has_enough_samples, samples_needed
+from ...core.confidence import has_enough_samples, samples_needed, value_at
 from ...core.histogram import Histogram
 from ...core.stages import label
 from ..figures.capacity import VersionLoad, batch_figure, load_figure
@@ -317,7 +317,7 @@ def _load(
     found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
     covered = axis.covered_seconds(found["at"])
     kept = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
-    kept &= found["n"] * (1 - quantile) >= MIN_TAIL - 1e-9
+    kept &= np.array([has_enough_samples(int(n), quantile) for n in found["n"]], dtype=bool)
     if context.view.live and len(found) and end == context.view.end:
         # Agents have not sent all data of the newest step yet.
         kept &= found["at"] < found["at"].max()
@@ -409,7 +409,7 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
     room = _model_time_limit(context, loads.threshold_seconds)
     if room is None:
         return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
-    fitting = [each for each in bands if (slow := _slow_run_seconds(each, loads.quantile)) is not None and slow <= room]
+    fitting = [each for each in bands if (slow := value_at(each.runs, loads.quantile)) is not None and slow <= room]
     if not fitting:
         return tile(name, UNKNOWN, "", "no measured size")
     best = min(fitting, key=lambda each: each.each_seconds)
@@ -453,12 +453,6 @@ def batch_card(context: Context, size: str) -> Component:
 def _band(name: str, runs: Histogram) -> Band:
     first, _, last = name.removesuffix("+").partition("-")
     return Band(name, int(first), int(last or first), runs)
-
-
-def _slow_run_seconds(band: Band, quantile: float) -> float | None:
-    """Return the run time of *band* at *quantile*; None with too few requests."""
-    found = band.runs.quantile(quantile) if has_enough_samples(band.runs.count, quantile) else None
-    return found.value if found else None
 
 
 def _model_time_limit(context: Context, threshold: float) -> float | None:

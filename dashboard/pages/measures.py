@@ -17,9 +17,19 @@ from numpy.typing import NDArray
 
 from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.reader import Incident
-from ...analysis.breakdown import AT_P50, AT_P99, COLUMNS, PERCENTILES, SMOOTHED_ROWS, smooth, smoothed, stages_at
-from ...core.confidence import has_enough_samples
-from ...core.stages import BY_KEY
+from ...analysis.breakdown import (
+    AT_P50,
+    AT_P99,
+    COLUMNS,
+    NO_REQUESTS,
+    PERCENTILES,
+    SMOOTHED_ROWS,
+    Measures,
+    measures_of,
+    smooth,
+    smoothed,
+    stages_at,
+)
 from ...store import Reader, Selection
 from ..source import Source
 from ..ui.components import ratio_of
@@ -31,41 +41,6 @@ Floats: TypeAlias = NDArray[np.float64]
 # Stages of token generation; speech models decode too, but have no prefill.
 _TOKEN_STAGES = {"prefill", "decode"}
 KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
-
-
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """Measures of a selection of requests.
-
-    Args:
-        requests: Number of requests. [count]
-        errors: Number of failed requests. [count]
-        p50: Median latency; None with too few requests. [seconds]
-        p99: 99th percentile of the latency; None with too few requests. [seconds]
-        median_stages: Stage times of the median request. [seconds]
-        tail_stages: Stage times at p99; empty if `p99` is None. [seconds]
-    """
-
-    requests: int
-    errors: int
-    p50: float | None
-    p99: float | None
-    median_stages: dict[str, float]
-    tail_stages: dict[str, float]
-
-    @property
-    def error_ratio(self) -> float | None:
-        """Share of failed requests."""
-        return self.errors / self.requests if self.requests else None
-
-    @property
-    def waiting_share(self) -> float | None:
-        """Share of p99 spent in waiting stages."""
-        total = sum(self.tail_stages.values())
-        waited = sum(
-            seconds for stage, seconds in self.tail_stages.items() if stage in BY_KEY and BY_KEY[stage].waiting
-        )
-        return waited / total if total else None
 
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
@@ -97,21 +72,6 @@ def measure(source: Source, selection: Selection | None) -> Measures:
     failed = source.ask(source.read.latency, replace(selection, status="error")).count
     p50, p99 = (float(frame["value_seconds"].iloc[place]) for place in (AT_P50, AT_P99))
     return measures_of(requests, failed, (p50, p99), (stages_at(frame, AT_P50), stages_at(frame, AT_P99)))
-
-
-def measures_of(
-    requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
-) -> Measures:
-    """Return measures in which p50, p99 and their stages are set only if there are enough requests."""
-    median_tells, tail_tells = has_enough_samples(requests, 0.5), has_enough_samples(requests, 0.99)
-    return Measures(
-        requests,
-        errors,
-        latency[0] if median_tells else None,
-        latency[1] if tail_tells else None,
-        stages[0],
-        stages[1] if tail_tells else {},
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +246,3 @@ def _service_measures(
     measures = measures_of(requests, errors, (values[0], values[1]), (median, tail))
     first, last = (pd.Timestamp(str(row[name])).to_pydatetime() for name in ("first_seen", "last_seen"))
     return ServiceMeasures(str(row["service"]), str(row["model"]), first, last, measures)
-
-
-NO_REQUESTS = Measures(0, 0, None, None, {}, {})

@@ -15,7 +15,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...analysis.breakdown import COLUMNS, PERCENTILES, stages_at
+from ...analysis.breakdown import COLUMNS, PERCENTILES, Measures, stages_at
 from ...analysis.costs import MILLION, cost_of_request
 from ...core.confidence import has_enough_samples, samples_needed
 from ...core.stages import OVERHEAD, label, position
@@ -42,7 +42,7 @@ from ..ui.format import UNKNOWN, count, duration, interval, money, percent, perc
 from ..ui.trace_text import stall_sentence
 from ..view import service_path
 from .advice import top_advice
-from .measures import Measures, breakdown, measure, stalls
+from .measures import breakdown, measure, stalls
 from .page import Context, Page, are_ranked, panel, records, traces_table
 from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card

@@ -8,7 +8,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.confidence import samples_needed
+from ...core.confidence import samples_needed, value_at
 from ...core.histogram import Histogram
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
@@ -30,7 +30,6 @@ from .tokens_charts import (
     prompt_card,
     speed_card,
     token_measures,
-    value_at,
 )
 
 _GLOSSARY = {

@@ -11,7 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import PERCENTILES, percentile_grid, smoothed, stages_at
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.confidence import has_enough_samples, samples_needed, value_at
 from ...core.histogram import Histogram
 from ...core.names import (
     DEFINITIONS,
@@ -209,12 +209,6 @@ def token_measures(source: Source, selection: Selection | None, definition: str 
 def measures_of_window(context: Context) -> TokenMeasures:
     """Return the measures of the window, by the definition in the address."""
     return token_measures(context.source, context.selection, context.view.text("by"))
-
-
-def value_at(histogram: Histogram, quantile: float) -> float | None:
-    """Return the value at *quantile*; None with too few requests."""
-    found = histogram.quantile(quantile) if has_enough_samples(histogram.count, quantile) else None
-    return found.value if found else None
 
 
 def definition_words(definition: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.analysis.breakdown import smoothed
+from stagelens.analysis.breakdown import NO_REQUESTS, measures_of, smoothed
 
 STAGES = ["queue", "forward", "overhead"]
 
@@ -68,3 +68,24 @@ def test_no_requests_stay_none() -> None:
     frame = frame_of(np.zeros((0, 3)), np.zeros(0), 0)
 
     assert smoothed(frame).empty
+
+
+@pytest.mark.parametrize(
+    ("requests", "p50", "p99", "tail"),
+    [(19, None, None, {}), (20, 0.1, None, {}), (999, 0.1, None, {}), (1000, 0.1, 0.4, {"queue": 0.3, "forward": 0.1})],
+)
+def test_a_percentile_is_known_with_ten_requests_beyond_it(
+    requests: int, p50: float | None, p99: float | None, tail: dict[str, float]
+) -> None:
+    """The median needs 20 requests, and p99 with its stages 1,000; the stages of the median are always known."""
+    found = measures_of(requests, 4, (0.1, 0.4), ({"forward": 0.1}, {"queue": 0.3, "forward": 0.1}))
+
+    assert (found.p50, found.p99, found.tail_stages) == (p50, p99, tail)
+    assert found.median_stages == {"forward": 0.1}
+    assert found.waiting_share == (pytest.approx(0.75) if tail else None)
+    assert found.error_ratio == 4 / requests
+
+
+def test_without_requests_no_share_is_known() -> None:
+    """Shares of zero requests are unknown, not zero."""
+    assert (NO_REQUESTS.error_ratio, NO_REQUESTS.waiting_share) == (None, None)

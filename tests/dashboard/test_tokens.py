@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
+from stagelens.core.confidence import value_at
 from stagelens.core.histogram import TOKEN_COUNTS, Histogram
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.pages.tokens_charts import (
@@ -23,7 +24,6 @@ from stagelens.dashboard.pages.tokens_charts import (
     requests_by_length,
     tail_words,
     token_measures,
-    value_at,
 )
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.components import Chart
