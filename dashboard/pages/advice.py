@@ -1,38 +1,95 @@
-"""Advice page: optimizations that apply to a service or the fleet, their evidence and the reachable latency."""
+"""Advice page: optimizations that apply to a service or the fleet, their evidence and the reachable latency.
+
+The rules are in `analysis.advice`. This module reads the facts of a service, and the users' marks (dismissed, snoozed, done), which
+are events in the store; the newest mark of a piece of advice is in effect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.advice import (
+    RANKS,
+    Advice,
+    Cause,
+    Facts,
+    Mark,
+    Option,
+    ReachableLatency,
+    StageFinding,
+    findings,
+    largest_findings,
+    quantile_of,
+    slow_alone,
+    worthwhile,
+)
 from ...analysis.costs import MILLION
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.confidence import has_enough_samples, samples_needed, value_at
+from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
+from ...store import Selection
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..ui.design_tokens import hue
-from ..ui.format import MINUS, day, duration, money, percent, whole
-from ..view import service_path
-from .advice_facts import (
-    MOST,
-    Advice,
-    Mark,
-    ReachableLatency,
-    advice_for_fleet,
-    advice_for_service,
-    before_and_after,
-    mark_buttons,
-    marks,
-    quantile_of,
-    scope_notes,
-)
-from .advice_rules import RANKS, Option
+from ..ui.format import MINUS, count, day, duration, money, percent, percentile, span, times, whole
+from ..view import View, service_path
+from .comparison import window_name
 from .measures import measure, measures_in_window
-from .page import Context, Page, empty_page_card, panel
+from .page import Context, Page, empty_page_card, panel, records
 from .service_frame import service_page
-from .spending import spending
+from .spending import mean_stages, spending
 
+# Title and reason of a finding by its cause.
+_TEXTS: dict[Cause, tuple[str, str]] = {
+    "bursts": (
+        "Batch bursts, or add a replica",
+        "{stage} is {shares}: bursts arrive faster than they are served; between bursts no request waits.",
+    ),
+    "saturation": (
+        "Add capacity, or batch more: even the median waits",
+        "{stage} is {shares}: most requests wait, not only those of a burst.",
+    ),
+    "cold_starts": ("Keep the model warm", "{stage} is {shares}: some requests include a cold start, most do not."),
+    "repeated_loads": ("Load once, before traffic", "{stage} is {shares}: requests load it repeatedly."),
+    "uneven_work": (
+        "Bound what {work} has to do, or give it cores",
+        "{stage} is {shares}: {slowdown} as long, so some inputs are far larger than others, or wait for a core.",
+    ),
+    "rare_work": ("Speed up {work}, or need it less often", "{stage} is {shares}: some requests need it, most do not."),
+    "steady_work": ("Speed up {work}", "{stage} is {shares}: it takes about as long for every request."),
+    "slow_decoding": ("Decode faster", "{stage} is {shares}."),
+    "long_responses": (
+        "Limit response length, or decode faster",
+        "{stage} is {shares}, and {tokens}: the tail has longer responses, not slower tokens.",
+    ),
+    "slow_tokens": ("Decode faster under load", "{stage} is {shares}, but {tokens}: tokens are slower in the tail."),
+    "slow_calls": (
+        "Cache, parallelize or retry calls to dependencies",
+        "{stage} is {shares}{slow_calls}.{failed_calls}",
+    ),
+    "missing_stages": (
+        "Add stages for the time between stages",
+        "{stage} is {shares}: this time is between stages and belongs to no stage.",
+    ),
+    "unrecorded_stages": (
+        "Let agents record stages again",
+        "{stage} is {shares}: agents reached their budget and recorded no stages of these requests.",
+    ),
+    "model_work": ("{model_title}", "{stage} is {shares}{for_some}."),
+}
+_MODEL_TITLES = {
+    "forward": "Make the model itself faster",
+    "prefill": "Cache prompt prefixes, and prefill in chunks",
+    "h2d": "Copy less to the device, or overlap copies with compute",
+    "d2h": "Copy less from the device, or overlap copies with compute",
+    "serialize": "Serialize faster, or return smaller responses",
+    "network": "Send fewer bytes, over a shorter route",
+}
 _WORDS = {"dismissed": "Dismissed", "snoozed": "Snoozed", "done": "Done"}
 _MATRIX = (
     ("gain", "Gain, at best"),
@@ -45,6 +102,14 @@ _MATRIX = (
 _NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
 # Maximum number of cards with notes on version and route, because each note needs queries.
 _MAX_NOTED = 3
+_MAX_ROUTES = 3
+# Maximum number of what-if queries.
+MOST = 20
+SNOOZE = timedelta(days=7)
+_KEPT = timedelta(days=400)
+_SNOOZED = "snoozed until "
+# Shortest time range for a comparison of before and after.
+_SHORTEST = timedelta(minutes=10)
 
 
 def render(context: Context) -> Page:
@@ -52,14 +117,9 @@ def render(context: Context) -> Page:
     if context.service and context.view.parts[:1] == ("s",):
         return service_page(context, "advice", lambda: _of_service(context))
     if context.service:
-        return Page(
-            "Advice · Stagelens", _trail(context), [_head(context, ""), *_of_service(context, bare=True)], "/advice"
-        )
+        trail = [("Advice", context.view.link("/advice")), (context.service, None)]
+        return Page("Advice · Stagelens", trail, [_head(context, ""), *_of_service(context, bare=True)], "/advice")
     return Page("Advice · Stagelens", [("Advice", None)], _of_all(context), "/advice")
-
-
-def _trail(context: Context) -> list[tuple[str, str | None]]:
-    return [("Advice", context.view.link("/advice")), (context.service or "", None)]
 
 
 def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
@@ -72,7 +132,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     found = advice_for_service(context, rank)
     cards: list[Node] = [_summary(found, rank)] if found else []
     for place, each in enumerate(_shown(context, found)):
-        notes = scope_notes(context, each.finding) if place < _MAX_NOTED else []
+        notes = scope_notes(context, each.finding.stage) if place < _MAX_NOTED else []
         cards.append(
             panel(
                 each.finding.stage, lambda each=each, notes=notes: advice_card(context, each, rank, notes, alone=True)
@@ -88,7 +148,7 @@ def _summary(found: Sequence[Advice], rank: str) -> Component:
     top = found[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
     rest = f"{len(found)} stages are worth changing" if len(found) > 1 else "no other stage is worth changing"
-    if rank != "cost" and top.reach is not None and top.reach.is_uneven:
+    if top.is_uneven(rank):
         said = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
     else:
         said = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be gained there; {rest}."
@@ -111,12 +171,9 @@ def _of_all(context: Context) -> list[Node]:
         for each in _shown(context, found)
     ]
     if not found:
-        cards.append(
-            empty_page_card(
-                "Nothing stands out",
-                f"No stage takes a fifth of {_rank_words(rank)} anywhere. Smaller findings are on the page of each service.",
-            )
-        )
+        ranked = {"p99": "p99 more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
+        said = f"No stage takes a fifth of {ranked} anywhere. Smaller findings are on the page of each service."
+        cards.append(empty_page_card("Nothing stands out", said))
     sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
     if candidates > MOST:
         sub += f", of {candidates} that have one"
@@ -131,10 +188,6 @@ def _left_out(context: Context, rank: str) -> str:
     return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""
 
 
-def _rank_words(rank: str) -> str:
-    return {"p99": "p99 more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
-
-
 def _head(context: Context, sub: str) -> Component:
     title = html.Div([html.H1("Advice"), html.P(sub or "Largest gains, at best", className="sub")])
     return html.Div([title, html.Span(className="grow"), _rank_tabs(context)], className="phead")
@@ -147,9 +200,9 @@ def _rank_tabs(context: Context) -> Component:
 
 
 def _too_few(context: Context, requests: int, quantile: float) -> Component:
-    name = "p50" if quantile == 0.5 else "p99"  # noqa: PLR2004 - the median
+    name = percentile(quantile)
     actions = [link("Last 24 h", href=context.view.here(from_="now-24h", to=None), className="btn")]
-    if name == "p99" and has_enough_samples(requests, 0.5):
+    if has_enough_samples(requests, 0.5):
         actions.insert(0, link("Rank by p50", href=context.view.here(rank="p50"), className="btn pri"))
     return empty_page_card(f"Too few requests to advise on {name}", f"{whole(requests)} so far in this window, and {name} needs {whole(samples_needed(quantile))}.", actions=actions)  # fmt: skip
 
@@ -159,13 +212,13 @@ def _shows_all(context: Context) -> bool:
 
 
 def _shown(context: Context, found: Sequence[Advice]) -> list[Advice]:
-    return [each for each in found if _shows_all(context) or not (each.mark and each.mark.hides(context.view.now))]
+    return [each for each in found if _shows_all(context) or not each.is_hidden(context.view.now)]
 
 
 def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
     """Return the number of dismissed, snoozed and done pieces of advice, with links to show and compare them."""
     view = context.view
-    out = [each for each in found if each.mark and each.mark.hides(view.now)]
+    out = [each for each in found if each.is_hidden(view.now)]
     done = _done(context, {(each.finding.facts.service, each.finding.key) for each in out})
     said: list[Node] = []
     if out:
@@ -201,7 +254,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
         alone: Whether the page is about this service alone, so that its name is omitted.
     """
     finding, view = advice.finding, context.view
-    title, why = finding.words
+    title, why = finding_text(finding)
     service = finding.facts.service
     named = link(service, href=view.link(service_path(service, "advice")), className="b") if not alone else None
     said = [
@@ -212,7 +265,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
     ]  # fmt: skip
     body = [html.Div(said, className="say"), _numbers(context, advice, rank)]
     return html.Section(
-        [html.Div(body, className="both"), mark_buttons(finding, advice.mark, view.now)],
+        [html.Div(body, className="both"), mark_buttons(advice, view.now)],
         className=f"card adv st-{hue(finding.stage)}",
         **attributes({"data-advice": finding.key, "aria-label": f"{title}, {service}"}),
     )
@@ -221,7 +274,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
 def top_advice(context: Context, most: int, size: str = "c12") -> Component | None:
     """Return a card of the advice that lowers p99 of a service most; None without any advice."""
     view = context.view
-    found = [each for each in advice_for_service(context, "p99", most) if not (each.mark and each.mark.hides(view.now))]
+    found = [each for each in advice_for_service(context, "p99", most) if not each.is_hidden(view.now)]
     shown = [_advice_line(context, each) for each in found if each.reach is not None]
     if not shown:
         return None
@@ -232,10 +285,11 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
 
 def _advice_line(context: Context, advice: Advice) -> Component:
     finding, reach = advice.finding, advice.reach
-    title, why = finding.words
+    title, why = finding_text(finding)
     href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.part)
-    to = None if reach is None else reach.usual if reach.is_uneven else reach.without
-    reached: Node = html.Span([duration(reach.before), " → ", html.B(duration(to))], className="num") if reach else None
+    reached: Node = (
+        html.Span([duration(reach.before), " → ", html.B(duration(reach.after))], className="num") if reach else None
+    )
     said = html.Span([link(title, href=href, className="b"), html.Span(why, className="muted")], className="say")
     return html.Li([swatch(finding.stage), said, reached])
 
@@ -262,7 +316,7 @@ def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
     said = f"{MINUS}{percent(reach.gain)} if no request exceeded the median"
     if not reach.is_uneven:
         said, ceiling = f"{MINUS}{percent(reach.ceiling)}: a ceiling, {without}", None
-    to = html.B(duration(reach.usual if reach.is_uneven else reach.without))
+    to = html.B(duration(reach.after))
     return [
         html.Div(f"{reach.name} could reach" + ("" if reach.is_uneven else ", at best"), className="l"),
         html.Div([html.Span(duration(reach.before), className="was"), " → ", to], className="to num"),
@@ -294,7 +348,7 @@ def _option_details(option: Option) -> Component:
 def _mark_badge(context: Context, advice: Advice) -> Node:
     """Return the user's mark as a badge; a mark as done links to the comparison of before and after."""
     mark = advice.mark
-    if mark is None or not mark.hides(context.view.now):
+    if mark is None or not advice.is_hidden(context.view.now):
         return None
     if mark.until is not None:
         return pill(f"Snoozed until {day(mark.until.astimezone(context.view.zone))}")
@@ -303,3 +357,171 @@ def _mark_badge(context: Context, advice: Advice) -> Node:
         return pill(f"{_WORDS[mark.state]} {at}")
     href = before_and_after(context.view, advice.finding.facts.service, mark)
     return html.Span([pill(f"Done {at}", "good"), link("Compare before and after →", href=href, className="link")], className="nm")  # fmt: skip
+
+
+def finding_text(finding: StageFinding) -> tuple[str, str]:
+    """Return the title of *finding* in the imperative, and the reason with its numbers."""
+    name, facts, ratio = label(finding.stage), finding.facts, finding.slowdown
+    slowdown, tokens = times(ratio), facts.response_tokens
+    values = {
+        "stage": name,
+        "work": name.lower(),
+        "shares": _shares(finding),
+        "slowdown": slowdown,
+        "tokens": f"responses have {count(tokens[0])} tokens at p50 and {count(tokens[1])} at p99" if tokens else "",
+        "slow_calls": f": some calls take {slowdown} as long" if ratio else "",
+        "failed_calls": f" {count(facts.failed_calls)} calls failed in the window." if facts.failed_calls else "",
+        "for_some": f", {slowdown} as long for some" if ratio else ", similar for every request",
+        "model_title": _MODEL_TITLES.get(finding.stage, ""),
+    }
+    title, reason = _TEXTS[finding.cause]
+    return title.format(**values), reason.format(**values)
+
+
+def _shares(finding: StageFinding) -> str:
+    """Return the share of the stage at both percentiles: `63 % of p99 (138 ms) and 4 % of p50 (2.1 ms)`."""
+    facts, stage = finding.facts, finding.stage
+    measured = (("p99", facts.measures.p99, facts.tail(stage)), ("p50", facts.measures.p50, facts.median(stage)))
+    return " and ".join(f"{percent(own / whole)} of {name} ({duration(own)})" for name, whole, own in measured if whole)
+
+
+def advice_for_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
+    """Return the advice for the service of *context*, largest gain first; advice without gain is left out.
+
+    If *most* is given, only that number of findings with the largest share of the ranked quantity are evaluated.
+    """
+    dealt = marks(context)
+    return worthwhile((_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]), rank)
+
+
+def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
+    """Return the largest piece of advice of each service, largest first, and the number of services with advice."""
+    tops, dealt = _largest_findings(context, rank), marks(context)
+    found = (_advice(context.of(each.facts.service), each, rank, dealt) for each in tops[:MOST])
+    return worthwhile(found, rank), len(tops)
+
+
+def advice_count(context: Context) -> int:
+    """Return the number of services with large, unmarked advice for p99, without what-if queries."""
+    dealt = marks(context)
+    found = (
+        Advice(each, None, dealt.get((each.facts.service, each.key))) for each in _largest_findings(context, "p99")
+    )
+    return sum(not each.is_hidden(context.view.now) for each in found)
+
+
+def _largest_findings(context: Context, rank: str) -> list[StageFinding]:
+    seen = measures_in_window(context)
+    return largest_findings((Facts(service, each.measures) for service, each in seen.items()), rank)
+
+
+def facts_of(context: Context) -> Facts:
+    """Return the measured facts of the service of *context*."""
+    source, selection = context.source, context.selection
+    failed = source.ask(source.read.streams, selection, FAILED_CALL)
+    tokens = source.ask(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
+    median, tail = (value_at(tokens, each) if tokens else None for each in (0.5, 0.99))
+    return Facts(
+        context.service or "",
+        measure(source, selection),
+        mean_stages(context),
+        sum(each.count for each in failed.values()),
+        None if median is None or tail is None else (median, tail),
+    )
+
+
+def _advice(context: Context, finding: StageFinding, rank: str, dealt: Mapping[tuple[str, str], Mark]) -> Advice:
+    mark = dealt.get((finding.facts.service, finding.key))
+    return Advice(finding, _reachable_latency(context, finding.stage, quantile_of(rank)), mark)
+
+
+def _reachable_latency(context: Context, stage: str, quantile: float) -> ReachableLatency | None:
+    frame = context.source.ask(context.source.read.whatif, context.selection, stage, (quantile,))
+    if not len(frame):
+        return None
+    seconds = (float(frame[name].iloc[0]) for name in ("before_seconds", "after_seconds", "ceiling_seconds"))
+    return ReachableLatency(percentile(quantile), *seconds)
+
+
+def scope_notes(context: Context, stage: str) -> list[str]:
+    """Return notes on the single version or route in which *stage* is slow at p99."""
+    found = []
+    for dimension, values in (("version", _versions(context)), ("route", _routes(context))):
+        seconds = {
+            value: _stage_p99(context, replace(context.selection, **{dimension: value}), stage) for value in values
+        }
+        if alone := slow_alone(seconds):
+            slow, next_ = (duration(seconds[value]) for value in alone)
+            found.append(
+                f"Only {dimension} {alone[0]}: p99 of {label(stage)} itself is {slow}, against {next_} on {alone[1]}."
+            )
+    return found
+
+
+def _versions(context: Context) -> list[str]:
+    rows = context.versions
+    if "v" in context.view.part or rows.empty:
+        return []
+    return [str(each) for each in rows.loc[rows["requests"] > 0, "version"].tail(2)]
+
+
+def _routes(context: Context) -> list[str]:
+    """Return the routes with the most requests."""
+    found = context.source.ask(context.source.read.dimensions, context.selection).get("route", {})
+    return list(found)[:_MAX_ROUTES]
+
+
+def _stage_p99(context: Context, selection: Selection, stage: str) -> float | None:
+    """Return p99 of the own time of *stage*; at p99 of the latency another stage may be slow."""
+    spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
+    return value_at(spent, 0.99) if spent else None
+
+
+def marks(context: Context) -> dict[tuple[str, str], Mark]:
+    """Return the newest marks, by service and key of the advice."""
+    # Rounded to the day, so that the query can be cached per revision.
+    today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    read = context.source.read
+    found = context.source.ask(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
+    newest: dict[tuple[str, str], Mark] = {}
+    for row in records(found):
+        newest.setdefault((str(row["service"]), str(row["key"])), _mark(str(row["text"]), row["at"].to_pydatetime()))
+    return newest
+
+
+def mark_buttons(advice: Advice, now: datetime) -> Component:
+    """Return the buttons that dismiss, snooze or complete *advice*, or reopen it."""
+    finding = advice.finding
+    name = f"{finding_text(finding)[0]}, {finding.facts.service}"
+    if advice.is_hidden(now):
+        return html.Div([_button("Show again", "open", finding, name)], className="acts")
+    until = (now + SNOOZE).astimezone(UTC).replace(second=0, microsecond=0).isoformat()
+    made = [
+        _button("Done", "done", finding, name),
+        _button(f"Snooze {span(SNOOZE)}", f"{_SNOOZED}{until}", finding, name),
+        _button("Dismiss", "dismissed", finding, name),
+    ]
+    return html.Div(made, className="acts")
+
+
+def before_and_after(view: View, service: str, mark: Mark) -> str:
+    """Return the address of the comparison of equal times before and after *mark*, at most as long as the window."""
+    length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
+    before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
+    return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
+
+
+def _mark(text: str, at: datetime) -> Mark:
+    if text.startswith(_SNOOZED):
+        try:
+            until = datetime.fromisoformat(text.removeprefix(_SNOOZED))
+        except ValueError:
+            return Mark("open", at)
+        return Mark("snoozed", at, until if until.tzinfo else until.replace(tzinfo=UTC))
+    return Mark(text, at) if text in ("dismissed", "done") else Mark("open", at)
+
+
+def _button(words: str, text: str, finding: StageFinding, name: str) -> Component:
+    event = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
+    said = {"data-post": json.dumps(event), "aria-label": f"{words}: {name}"}
+    return html.Button(words, className="btn", type="button", **attributes(said))

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from ... import __version__
 from ...core.stages import OTHER, label
 from ...store import StoreState
-from ..pages.advice_facts import advice_count
+from ..pages.advice import advice_count
 from ..pages.comparison import asked_pair
 from ..pages.comparison_text import time_range
 from ..pages.measures import Row, urgent_first

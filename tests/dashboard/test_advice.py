@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stagelens.core.stages import STAGES
-from stagelens.dashboard.pages.advice import top_advice
-from stagelens.dashboard.pages.advice_facts import MOST, advice_count, advice_for_fleet, advice_for_service, marks
-from stagelens.dashboard.pages.advice_rules import MIN_GAIN, RANKS, Facts, families, family_of, findings
-from stagelens.dashboard.pages.measures import Measures
+from stagelens.analysis.advice import MIN_GAIN, Facts, StageFinding, families, family_of
+from stagelens.analysis.breakdown import Measures
+from stagelens.core.names import FAILED_CALL, TOKENS, TOKENS_OUT
+from stagelens.core.request_histograms import RequestHistograms
+from stagelens.dashboard.pages.advice import (
+    MOST,
+    advice_count,
+    advice_for_fleet,
+    advice_for_service,
+    facts_of,
+    finding_text,
+    marks,
+    scope_notes,
+    top_advice,
+)
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import TIMES
 from stagelens.dashboard.view import parse
-from stagelens.store import Reader, Store
+from stagelens.store import Batch, Point, Reader, Series, Store
 from stagelens.store.events import Event
 from tests.dashboard.served_versions import NOW, Served, shown, write
 
 BURSTY = {"forward": 10, "queue": 1, "preprocess": 3, "overhead": 0.2}
 GAPPY = {"forward": 10, "overhead": 8}
+MS = 1_000_000
 
 
-def facts(median: dict[str, float], tail: dict[str, float], **more: object) -> Facts:
-    """Return facts with these stages at p50 and at p99. [milliseconds]"""  # noqa: D415 - the unit ends it
-    p50, p99 = ({stage: each / 1e3 for stage, each in some.items()} for some in (median, tail))
-    return Facts("shop", Measures(5000, 0, sum(p50.values()), sum(p99.values()), p50, p99), **more)  # type: ignore[arg-type]
-
-
-def said(found: Facts, stage: str) -> tuple[str, str]:
-    """Return title and reason of the finding about *stage*."""
-    return next(each.words for each in findings(found, "p99") if each.stage == stage)
+def near(value: float) -> Any:
+    """Return a number that equals *value* within the error of a histogram bucket."""
+    return pytest.approx(value, rel=0.03)
 
 
 @pytest.fixture
@@ -79,94 +85,151 @@ def context(source: Source, service: str | None = "shop", query: str = "") -> Co
     return Context(parse(path, query, NOW + timedelta(seconds=5)), source, service)
 
 
-def test_every_stage_has_a_family_and_every_option_says_everything() -> None:
-    """The matrix leaves no stage and no field out, and no key stands in it twice."""
-    assert all(family_of(stage.key) is not None for stage in STAGES)
-    assert len({each.key for each in families()}) == len(families())
-    for option in (option for family in families() for option in family.options):
-        assert all(str(getattr(option, name)).strip() for name in option.__slots__)
-        assert option.complexity in ("low", "medium", "high")
+def counted(store: Store) -> Source:
+    """Write 4,000 requests of a service: version 2 queues for 300 ms instead of 10 ms, route /long decodes 250 ms instead of 100 ms."""
+    points: list[Point] = []
+    for version, queue, requests in (
+        ("1", 10, {"/short": 2250, "/long": 750}),
+        ("2", 300, {"/short": 750, "/long": 250}),
+    ):
+        for route, number in requests.items():
+            histograms, decode = RequestHistograms(), 250 if route == "/long" else 100
+            for _ in range(number):
+                histograms.add({"queue": queue * MS, "decode": decode * MS}, (queue + decode) * MS)
+            histograms.add_equal(TOKENS, TOKENS_OUT, decode, number)
+            histograms.add_equal(FAILED_CALL, "timeout", 0.1, 3)
+            series, at = Series("chat", version, route=route), int(NOW.timestamp()) - 600
+            points += [Point(series, metric, key, at, each) for metric, key, each in histograms.histograms()]
+    store.write([Batch("counted", points)])
+    return Source(store, None, NOW.timestamp)
 
 
-def test_work_that_few_requests_need_is_not_said_to_be_that_of_all() -> None:
-    """A stage of the user's own that is absent at p50 is no stage that takes about as long for every request."""
-    title, why = said(facts({"forward": 20}, {"forward": 20, "lookup": 140}), "lookup")
+def test_facts_are_what_was_measured(store: Store) -> None:
+    """The facts have p50 and p99 with their stages, mean stage times, failed calls and response lengths."""
+    found = facts_of(context(counted(store), "chat"))
 
-    assert title == "Speed up lookup, or need it less often"
-    assert why.endswith("some requests need it, most do not.")
-
-
-def test_a_queue_only_the_tail_meets_is_bursts_and_one_everybody_meets_is_load() -> None:
-    """The same stage has another fix when the median waits, too."""
-    _, bursts = said(facts({"forward": 40, "queue": 1}, {"forward": 45, "queue": 119}), "queue")
-    title, load = said(facts({"forward": 40, "queue": 30}, {"forward": 45, "queue": 119}), "queue")
-
-    assert "73\u202f% of p99 (119\u202fms) and 2\u202f% of p50" in bursts
-    assert "bursts" in bursts
-    assert "even the median waits" in title
-    assert "most requests wait" in load
+    assert found.service == "chat"
+    assert (found.measures.requests, found.failed_calls) == (4000, 12)
+    assert (found.measures.p50, found.measures.p99) == (near(0.110), near(0.550))
+    assert found.measures.median_stages == {"queue": near(0.010), "decode": near(0.100)}
+    assert found.measures.tail_stages == {"queue": near(0.300), "decode": near(0.250)}
+    assert found.means == {"queue": near(0.0825), "decode": near(0.1375)}
+    assert found.response_tokens == (near(100), near(250))
 
 
-def test_long_answers_are_told_from_slow_tokens() -> None:
-    """Decode that grows with the length of the answer is not slower."""
-    longer = facts({"decode": 500}, {"decode": 2000}, answer_tokens=(100.0, 400.0))
-    slower = facts({"decode": 500}, {"decode": 2000}, answer_tokens=(100.0, 120.0))
+def test_facts_without_calls_and_tokens(source: Source) -> None:
+    """A service without token counts has unknown response lengths; one that is unknown has no requests."""
+    known, unknown = facts_of(context(source)), facts_of(context(source, "nothing"))
 
-    assert "longer responses, not slower tokens" in said(longer, "decode")[1]
-    assert "tokens are slower" in said(slower, "decode")[1]
+    assert (known.failed_calls, known.response_tokens) == (0, None)
+    assert (unknown.measures.requests, unknown.means) == (0, {})
 
 
-def test_overhead_is_a_finding_only_when_it_is_a_gap() -> None:
-    """Up to 15 % of unclaimed time is usual; above it a stage is missing."""
-    usual = findings(facts({"forward": 90, "overhead": 10}, {"forward": 90, "overhead": 12}), "p99")
+def test_facts_are_those_of_the_selected_version(store: Store) -> None:
+    """A filter of the address applies to all facts."""
+    found = facts_of(context(counted(store), "chat", "v=2"))
 
-    assert [each.stage for each in usual] == ["forward"]
-    assert said(facts({"forward": 80, "overhead": 20}, {"forward": 80, "overhead": 20}), "overhead")[0].startswith(
-        "Add stages"
+    assert (found.measures.requests, found.failed_calls) == (1000, 6)
+    assert found.measures.p50 == near(0.400)
+
+
+@pytest.mark.parametrize(
+    ("stage", "query", "note"),
+    [
+        ("queue", "", ("version 2", "Queue", near(300), near(10), "1")),
+        ("decode", "", ("route /long", "Decode", near(250), near(100), "/short")),
+        ("forward", "", None),
+        ("queue", "v=2", None),
+    ],
+)
+def test_a_note_has_p99_of_the_stage_in_the_slow_version_or_route(
+    store: Store, stage: str, query: str, note: tuple[Any, ...] | None
+) -> None:
+    """The note compares with the next version or route; the versions are not compared if one is selected."""
+    notes = scope_notes(context(counted(store), "chat", query), stage)
+    numbers = r"Only (\w+ \S+): p99 of (\w+) itself is (\S+)\sms, against (\S+)\sms on (\S+)\."
+    found = [match.groups() for each in notes if (match := re.fullmatch(numbers, each))]
+
+    assert len(found) == len(notes)
+    assert [(where, name, float(slow), float(next_), on) for where, name, slow, next_, on in found] == [note] * bool(
+        note
     )
 
 
-def test_calls_that_fail_and_a_start_in_the_tail_are_said() -> None:
-    """What was counted beside the times stands in the reason."""
-    found = facts({"forward": 5, "dependency": 6}, {"forward": 5, "dependency": 50, "load": 300}, failed_calls=12)
+def test_a_version_with_few_requests_has_no_p99_to_compare(store: Store, traffic: ModuleType) -> None:
+    """Only the newest two versions are compared, and of these each needs enough requests."""
+    slow = BURSTY | {"queue": 100}
+    old, few = Served("shop", "0", 30, 20, slow), Served("shop", "2", 0.5, 0, slow)
+    source = write(store, traffic, old, Served("shop", "1", 20, 0, BURSTY), few)
 
-    assert "12 calls failed" in said(found, "dependency")[1]
-    assert said(found, "load")[0] == "Keep the model warm"
-
-
-@given(
-    st.dictionaries(st.sampled_from([stage.key for stage in STAGES] + ["own"]), st.floats(0, 1e3), min_size=1),
-    st.dictionaries(st.sampled_from([stage.key for stage in STAGES] + ["own"]), st.floats(0, 1e3), min_size=1),
-    st.sampled_from(RANKS),
-)
-def test_what_takes_next_to_nothing_is_no_advice(median: dict[str, float], tail: dict[str, float], rank: str) -> None:
-    """Whatever the stages, each finding is worth something of what it is ranked by, the most first, and has words."""
-    found = findings(facts(median, tail), rank)
-
-    assert all(each.weight(rank) >= MIN_GAIN for each in found)
-    assert [each.expected(rank) for each in found] == sorted((each.expected(rank) for each in found), reverse=True)
-    assert all(all(each.words) for each in found)
+    assert scope_notes(context(source), "queue") == []
 
 
-def test_waiting_costs_nothing() -> None:
-    """Ranked by cost, a stage that keeps no machine busy is not there."""
-    found = findings(facts({"forward": 40, "queue": 80}, {"forward": 40, "queue": 300}), "cost")
+def test_the_reachable_latency_is_that_without_the_queue(store: Store) -> None:
+    """With the queue limited to its median, p99 is that of long responses; p50 has the median queue already."""
+    of_chat = context(counted(store), "chat")
+    (tail,) = (each for each in advice_for_service(of_chat, "p99") if each.finding.stage == "queue")
+    (median,) = (each for each in advice_for_service(of_chat, "p50") if each.finding.stage == "queue")
+    assert tail.reach
+    assert median.reach
 
-    assert [each.stage for each in found] == ["forward"]
+    assert (tail.reach.name, tail.reach.before) == ("p99", near(0.550))
+    assert (tail.reach.after, tail.reach.without) == (near(0.260), near(0.250))
+    assert (median.reach.name, median.reach.before, median.reach.after) == ("p50", near(0.110), near(0.100))
+
+
+@pytest.mark.parametrize(
+    ("stage", "median", "tail", "more", "title", "reason"),
+    [
+        ("queue", 1, 119, {}, "Batch bursts", "Queue is 73 % of p99 (119 ms) and 2 % of p50 (1.00 ms): bursts arrive"),
+        ("queue", 30, 119, {}, "Add capacity", ": most requests wait, not only those of a burst."),
+        ("load", 0, 300, {}, "Keep the model warm", ": some requests include a cold start, most do not."),
+        ("load", 50, 50, {}, "Load once, before traffic", ": requests load it repeatedly."),
+        ("tokenize", 10, 39, {}, "Bound what tokenize has to do, or give it cores", ": 3.9x as long, so some inputs"),
+        ("lookup", 0, 140, {}, "Speed up lookup, or need it less often", ": some requests need it, most do not."),
+        ("lookup", 50, 50, {}, "Speed up lookup", ": it takes about as long for every request."),
+        ("decode", 50, 50, {}, "Decode faster", "and 56 % of p50 (50.0 ms)."),
+        ("decode", 50, 200, {"response_tokens": (100, 400)}, "Limit response length", ", and responses have 100 tokens at p50 and 400 at p99: the tail"),
+        ("decode", 50, 200, {"response_tokens": (100, 120)}, "Decode faster under load", "but responses have 100 tokens at p50 and 120 at p99: tokens are slower"),
+        ("dependency", 6, 50, {}, "Cache, parallelize or retry", ": some calls take 8.3x as long."),
+        ("dependency", 50, 50, {"failed_calls": 12}, "Cache, parallelize or retry", "(50.0 ms). 12 calls failed in the window."),
+        ("overhead", 50, 50, {}, "Add stages", ": this time is between stages and belongs to no stage."),
+        ("untimed", 50, 50, {}, "Let agents record", ": agents reached their budget and recorded no stages of these requests."),
+        ("forward", 10, 100, {}, "Make the model itself faster", ", 10x as long for some."),
+        ("h2d", 10, 10, {}, "Copy less to the device", ", similar for every request."),
+    ],
+)  # fmt: skip
+def test_title_and_reason_state_the_cause_with_its_numbers(  # noqa: PLR0917 - the columns of the table
+    stage: str, median: float, tail: float, more: dict[str, Any], title: str, reason: str
+) -> None:
+    """Each cause has its own title, and a reason with the shares of the stage and what was counted beside its time."""
+    p50, p99 = {"other": 0.04, stage: median / 1e3}, {"other": 0.045, stage: tail / 1e3}
+    facts = Facts("shop", Measures(5000, 0, sum(p50.values()), sum(p99.values()), p50, p99), **more)
+    family = family_of(stage)
+    assert family
+    found = finding_text(StageFinding(facts, stage, family))
+
+    assert found[0].startswith(title)
+    assert reason in found[1].replace("\u202f", " ").replace(TIMES, "x")
+
+
+def test_every_model_stage_has_a_title() -> None:
+    """No title is empty, whatever the stage."""
+    facts = Facts("shop", Measures(5000, 0, 0.1, 0.1, {}, {}))
+
+    assert all(finding_text(StageFinding(facts, key, family))[0] for family in families() for key in family.stages)
 
 
 @pytest.mark.parametrize("rank", ["p99", "p50"])
 def test_what_could_be_reached_is_the_what_if_of_the_store(source: Source, rank: str) -> None:
     """The numbers on a card are re-sorted ones, best first, and none has less than 3 % to give."""
     found = advice_for_service(context(source), rank)
-    orders = [each.order(rank) for each in found]
     top = found[0].reach
     assert top is not None
     expected = source.read.whatif(context(source).selection, found[0].finding.stage, (0.99 if rank == "p99" else 0.5,))
 
     assert top.without == expected["ceiling_seconds"].iloc[0]
     assert top.before >= top.usual >= top.without
-    assert orders == sorted(orders)
     assert min(each.ceiling(rank) for each in found) >= MIN_GAIN
 
 
