@@ -117,7 +117,7 @@ def render(context: Context) -> Page:
     if context.service and context.view.parts[:1] == ("s",):
         return service_page(context, "advice", lambda: _of_service(context))
     if context.service:
-        trail = [("Advice", context.view.link("/advice")), (context.service, None)]
+        trail: list[tuple[str, str | None]] = [("Advice", context.view.link("/advice")), (context.service, None)]
         return Page("Advice · Stagelens", trail, [_head(context, ""), *_of_service(context, bare=True)], "/advice")
     return Page("Advice · Stagelens", [("Advice", None)], _of_all(context), "/advice")
 

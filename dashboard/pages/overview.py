@@ -183,7 +183,7 @@ def _cost(context: Context, rows: list[Row], total: int) -> Component | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FleetFinding:
     """Problem in the fleet.
 
     Args:
@@ -231,10 +231,10 @@ def _no_findings(rows: list[Row]) -> Component:
     return html.Div([dot("healthy"), f"{all_of_them} inside {inside}."], className="quiet")
 
 
-def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
+def _of_collector(context: Context, rows: list[Row]) -> FleetFinding | None:
     """Return one finding for all stale objectives, because they have the same cause and fix."""
     stale = [row.slo for row in rows if row.slo is not None and row.slo.state == "stale"]
-    return Finding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
+    return FleetFinding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
 
 
 def _collector(context: Context, found: SloStatus, number: int) -> Component:
@@ -245,12 +245,12 @@ def _collector(context: Context, found: SloStatus, number: int) -> Component:
     return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href)
 
 
-def _of_release(row: Row) -> Finding | None:
+def _of_release(row: Row) -> FleetFinding | None:
     release = row.release
     if release is None:
         return None
     ratio = release.comparison.verdict.ratio or 1.0
-    return Finding(1, ratio, lambda: _release(row, release, ratio))
+    return FleetFinding(1, ratio, lambda: _release(row, release, ratio))
 
 
 def _release(row: Row, release: Release, ratio: float) -> Component:
@@ -266,11 +266,11 @@ def _release(row: Row, release: Release, ratio: float) -> Component:
     return _card(pill("Regression", "bad"), about, title, text, stage=blamed, href=release.href)
 
 
-def _of_slo(row: Row) -> Finding | None:
+def _of_slo(row: Row) -> FleetFinding | None:
     found = row.slo
     if found is None or found.state not in {"burning", "at_risk"}:
         return None
-    return Finding(0 if found.state == "burning" else 2, found.burn_1h, lambda: _slo(row, found))
+    return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h, lambda: _slo(row, found))
 
 
 def _slo(row: Row, found: SloStatus) -> Component:
@@ -283,7 +283,7 @@ def _slo(row: Row, found: SloStatus) -> Component:
     return _card(badge, about, _budget_title(found), shown, stage=stage or "overhead", href=href)
 
 
-def _of_incident(row: Row) -> Finding | None:
+def _of_incident(row: Row) -> FleetFinding | None:
     """Return the finding for an open incident that no objective or release card covers."""
     versions = {row.release.comparison.pair.b_name} if row.release else set[str]()
     objectives = {each.slo.name for each in row.slos if each.state in {"burning", "at_risk", "maintenance"}}
@@ -292,7 +292,7 @@ def _of_incident(row: Row) -> Finding | None:
     if found is None:
         return None
     page = found.severity == "page"
-    return Finding(0 if page else 2, 0.0, lambda: _incident(row, found))
+    return FleetFinding(0 if page else 2, 0.0, lambda: _incident(row, found))
 
 
 def _incident(row: Row, found: Incident) -> Component:
@@ -317,7 +317,7 @@ def _budget_title(found: SloStatus) -> str:
     return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if found.burn_1h >= 1 else "")
 
 
-def _of_silence(row: Row, last: datetime) -> Finding | None:
+def _of_silence(row: Row, last: datetime) -> FleetFinding | None:
     """Return the finding for a service that stopped sending while others continue; *last* is the newest data."""
     seen = row.seen
     silence = last - seen.last_seen
@@ -325,7 +325,7 @@ def _of_silence(row: Row, last: datetime) -> Finding | None:
     missed = row.now.requests / active * silence.total_seconds()
     if not row.context.view.live or silence < _SILENT or missed < _MISSED:
         return None
-    return Finding(3, missed, lambda: _silence(row, silence))
+    return FleetFinding(3, missed, lambda: _silence(row, silence))
 
 
 def _silence(row: Row, silence: timedelta) -> Component:
@@ -338,7 +338,7 @@ def _silence(row: Row, silence: timedelta) -> Component:
     )
 
 
-def _of_tail(row: Row) -> Finding | None:
+def _of_tail(row: Row) -> FleetFinding | None:
     """Return the finding for a service whose p99 is high because some requests wait."""
     now = row.now
     if not now.tail_stages or not now.p50 or now.p99 is None or now.p99 < _TAIL_RATIO * now.p50:
@@ -347,7 +347,7 @@ def _of_tail(row: Row) -> Finding | None:
     waits = stage in BY_KEY and BY_KEY[stage].waiting
     if not waits or _share(now.tail_stages, stage) < _TAIL_SHARE or _share(now.median_stages, stage) > _USUAL_SHARE:
         return None
-    return Finding(4, now.p99 / now.p50, lambda: _tail(row, stage))
+    return FleetFinding(4, now.p99 / now.p50, lambda: _tail(row, stage))
 
 
 def _tail(row: Row, stage: str) -> Component:
