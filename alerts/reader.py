@@ -10,11 +10,12 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, select
 
 from ..analysis.comparison import StageGrowth
-from ..analysis.policies import BurnRatePolicy, default_burn_rate_policy
+from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_policy
+from ..analysis.slo_status import URGENCY
 from ..store import Store
 from .delivery.message import BudgetOverrun, Ending, Message
 from .delivery.message_text import headline, impact_text, worst_impact
-from .evaluation.slo_status import URGENCY, SloStatus, read_slo_status
+from .evaluation.slo_status import SloStatus, read_slo_status
 from .incidents.journal import build_message
 from .incidents.lifecycle import IncidentRecord, get_incident, newest_incidents
 from .incidents.notification_rules import group_lead
@@ -103,7 +104,7 @@ class Incident:
     id: str
     name: str
     service: str
-    severity: str
+    severity: Severity
     state: str
     opened_at: datetime
     since: datetime

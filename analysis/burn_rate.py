@@ -42,6 +42,15 @@ class Counts:
     bad: float
 
 
+def as_requests(requests: float, total: float, bad: float) -> Counts:
+    """Return counts in requests, with the share of bad ones taken from *bad* / *total* in any unit.
+
+    >>> as_requests(requests=100, total=8.0, bad=2.0)
+    Counts(total=100, bad=25.0)
+    """
+    return Counts(requests, bad if requests == total else requests * bad / total if total else 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class AlertTier:
     """Alert tier that fires when the burn rate reaches *burn* in both windows.

@@ -16,11 +16,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
-from ..alerts.evaluation.slo_status import URGENCY, SloStatus
+from ..alerts.evaluation.slo_status import SloStatus
 from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import Incident
 from ..analysis.costs import Costs
+from ..analysis.slo_status import URGENCY
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
 from ..store.schema import storable_name as stored

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from ...analysis.burn_rate import AlertTier, Counts, ErrorBudget, Onset, find_onset
+from ...analysis.burn_rate import AlertTier, Counts, ErrorBudget, Onset, as_requests, find_onset
 from ...analysis.comparison import compare_failures
 from ...analysis.policies import BurnRatePolicy, NoData
 from ...store import Reader
@@ -28,7 +28,7 @@ from .evidence import (
     stage_budgets,
     stage_excess,
 )
-from .slo_status import Measurement, as_requests, measure_slo
+from .slo_status import Measurement, measure_slo
 
 # Length of the search for the onset and its cause.
 _LOOK_BACK = timedelta(hours=6)

@@ -11,14 +11,13 @@ from urllib.parse import quote, urlencode
 
 import pandas as pd
 
-from ...analysis.burn_rate import burn_rate
+from ...analysis.burn_rate import as_requests, burn_rate
 from ...analysis.comparison import StageGrowth, rank_stage_growth
 from ...core.names import STATUS_ERROR
 from ...store import Reader
 from ...store.schema import storable_name
 from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
-from .slo_status import as_requests
 
 # Time before the onset that the dashboard page shows.
 CALM_BEFORE = timedelta(minutes=15)

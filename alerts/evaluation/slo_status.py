@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,23 +21,21 @@ from ...analysis.burn_rate import (
     AlertTier,
     Counts,
     ErrorBudget,
+    as_requests,
     burn_rate,
     exhausted_in,
     firing_tiers,
-    is_pending,
     is_reachable,
     needed_windows,
     policy_tiers,
     remaining_budget,
 )
 from ...analysis.policies import BurnRatePolicy, MinimumBadRequests
+from ...analysis.slo_status import URGENCY, RuleStatus, SloState, covered_share, rule_status, slo_state
 from ...store import Reader, Selection, Tally
 from ..objectives.maintenance import ActiveMaintenance
 from ..objectives.slo import Slo
 
-# Finest time bucket of the store, and therefore the minimum time for which a service has data.
-_BUCKET = timedelta(seconds=10)
-_MINUTE = timedelta(minutes=1)
 MINUTE = timedelta(minutes=1)
 _MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
@@ -79,15 +77,6 @@ class Measurement:
     def has_data(self) -> bool:
         """Whether there were recent requests; if not, the state is unknown."""
         return self.counts[FAST].total > 0
-
-
-def as_requests(requests: float, total: float, bad: float) -> Counts:
-    """Return counts in requests, with the share of bad ones taken from *bad* / *total* in any unit.
-
-    >>> as_requests(requests=100, total=8.0, bad=2.0)
-    Counts(total=100, bad=25.0)
-    """
-    return Counts(requests, bad if requests == total else requests * bad / total if total else 0.0)
 
 
 def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[AlertTier, ...]:
@@ -165,9 +154,8 @@ def _covered_share(slo: Slo, first: datetime | None, now: datetime) -> float:
     """Return the share of the SLO's window covered by data since the *first* request."""
     if first is None:
         return 1.0
-    since = max(first, now - slo.window)
-    worked = sum((high - low for low, high in slo.maintenance.intervals(since, now)), timedelta(0))
-    return min(1.0, max(now - since - worked, _BUCKET) / slo.window)
+    intervals = slo.maintenance.intervals(max(first, now - slo.window), now)
+    return covered_share(now - first, slo.window, sum((high - low for low, high in intervals), timedelta(0)))
 
 
 Floats = NDArray[np.float64]
@@ -303,38 +291,6 @@ def _spread_over_minutes(counted: NDArray[Any], found: pd.DataFrame, first: int)
         np.add.at(counted[row], place[inside], each[inside])
 
 
-SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
-
-# Order of states by urgency: unknown states before healthy ones, and states that need no action last.
-URGENCY: dict[SloState, int] = {
-    "burning": 0,
-    "at_risk": 1,
-    "stale": 2,
-    "healthy": 3,
-    "maintenance": 4,
-    "no_data": 5,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RuleStatus:
-    """Status of one alert tier of an SLO.
-
-    Args:
-        tier: The tier.
-        long_burn: Burn rate over the long window.
-        short_burn: Burn rate over the short window.
-        fires: Whether the tier fires, which also requires a minimum number of bad requests.
-        pending: Whether the tier may fire soon: the short window reaches the burn rate, the long window does not yet.
-    """
-
-    tier: AlertTier
-    long_burn: float
-    short_burn: float
-    fires: bool
-    pending: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class SloStatus:
     """Status of one SLO; if the data are stale, the status at the time of the last data.
@@ -348,9 +304,7 @@ class SloStatus:
         bad_left: Bad requests that still fit into the budget. [count]
         burn_1h: Burn rate of the last hour; 1 spends exactly the budget within the window.
         burn_5m: Burn rate of the last five minutes.
-        state: `burning`: a page fires; `at_risk`: a ticket fires, the budget is spent, or the objective is violated so far by
-            more than a few requests; `stale`: the collector does not work, so the state is unknown; `maintenance`: a
-            maintenance window is in progress; `no_data`: no request in the last hour.
+        state: State, see `analysis.slo_status.slo_state`.
         exhausted_in: Time until the budget is spent at the last hour's burn rate; zero if spent, None for never.
         rules: Status of the tiers that can fire, pages first.
         stale_since: Time since which the collector has neither ingested nor rolled up data; None while it works.
@@ -370,6 +324,11 @@ class SloStatus:
     rules: tuple[RuleStatus, ...] = ()
     stale_since: datetime | None = None
     work: ActiveMaintenance | None = None
+
+    @property
+    def urgency(self) -> tuple[int, bool, float]:
+        """Sort key: most urgent first, then latency objectives, then faster burning ones."""
+        return URGENCY[self.state], self.slo.threshold_seconds is None, -self.burn_1h
 
 
 def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> SloStatus:
@@ -399,36 +358,21 @@ def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
         bad_left=measured.budget.bad_left,
         burn_1h=measured.burn(RECENT),
         burn_5m=measured.burn(FAST),
-        state=_slo_state(measured, guard),
+        state=slo_state(
+            measured.counts,
+            measured.firing,
+            measured.budget,
+            objective=measured.slo.objective,
+            window=measured.slo.window,
+            guard=guard,
+            is_stale=measured.stale_since is not None,
+            in_maintenance=measured.work is not None,
+        ),
         exhausted_in=measured.exhausted_in,
         rules=tuple(
-            RuleStatus(
-                tier,
-                measured.burn(tier.long),
-                measured.burn(tier.short),
-                tier in measured.firing,
-                is_pending(tier, measured.counts, measured.slo.objective, guard),
-            )
+            rule_status(tier, measured.firing, measured.counts, measured.slo.objective, guard)
             for tier in measured.tiers
         ),
         stale_since=measured.stale_since,
         work=measured.work,
     )
-
-
-def _slo_state(measured: Measurement, guard: MinimumBadRequests) -> SloState:
-    if measured.stale_since is not None:
-        return "stale"
-    if measured.work is not None:
-        return "maintenance"
-    if any(tier.severity == "page" for tier in measured.firing):
-        return "burning"
-    if measured.counts[RECENT].total == 0:
-        return "no_data"
-    return "at_risk" if measured.firing or measured.budget.left <= 0 or _is_broken(measured, guard) else "healthy"
-
-
-def _is_broken(measured: Measurement, guard: MinimumBadRequests) -> bool:
-    """Return whether the objective is violated so far, which is possible for a new service with remaining budget."""
-    whole = measured.counts[measured.slo.window]
-    return whole.bad >= guard.bad and whole.bad > whole.total * measured.slo.budget

@@ -15,9 +15,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.evaluation.evidence import CALM_BEFORE
-from ...alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
+from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table
 from ..ui.format import percent, several, span, times
@@ -31,6 +32,12 @@ _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
     "no_data": ("No data", "none", "No request in the last hour"),
     "stale": ("Not evaluated", "stale", "The collector is failing; these are the last known burn rates"),
     "maintenance": ("Paused", "paused", "Notifications are paused during maintenance; its requests do not count"),
+}
+_RULE_STATES: dict[RuleState, tuple[str, str, str]] = {
+    "too_few": ("Too few", "none", "Both windows exceed it, but too few requests were bad, or the data is too recent"),
+    "short_only": ("Pending", "warn", "Only the short window is above its threshold"),
+    "long_only": ("Calming", "none", "Recovering: only the long window is above its threshold"),
+    "quiet": ("Quiet", "good", ""),
 }
 # End states other than resolved: word, reason.
 _ENDING_WORDS = {
@@ -309,18 +316,9 @@ def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
     """Return the state of both windows of a rule as symbol and word."""
     if slo_state in _UNJUDGED:
         return _state_pill(*_UNJUDGED[slo_state])
-    burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
-    if found.fires:
+    if found.state == "firing":
         return _state_pill("Firing", "bad" if found.tier.severity == "page" else "warn")
-    if all(burning):
-        return _state_pill(
-            "Too few", "none", "Both windows exceed it, but too few requests were bad, or the data is too recent"
-        )
-    if burning[1]:
-        return _state_pill("Pending", "warn", "Only the short window is above its threshold")
-    if burning[0]:
-        return _state_pill("Calming", "none", "Recovering: only the long window is above its threshold")
-    return _state_pill("Quiet", "good")
+    return _state_pill(*_RULE_STATES[found.state])
 
 
 def _burn(burn: float, threshold: float, window: timedelta) -> list[Node]:

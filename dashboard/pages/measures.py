@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...analysis.breakdown import (
     AT_P50,
@@ -30,12 +30,13 @@ from ...analysis.breakdown import (
     smoothed,
     stages_at,
 )
+from ...analysis.slo_status import URGENCY, SloState
 from ...store import Reader, Selection
 from ..source import Source
 from ..ui.components import ratio_of
 from .page import Context
 from .regressions import Release, regressions
-from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of
+from .service_status import ServiceStatus, incidents_of, service_status, slos_of
 
 Floats: TypeAlias = NDArray[np.float64]
 # Stages of token generation; speech models decode too, but have no prefill.
@@ -124,7 +125,7 @@ class Row:
     @property
     def slo(self) -> SloStatus | None:
         """Most urgent objective; of equally urgent ones a latency objective, then the one that burns fastest."""
-        return min(self.slos, key=urgency_of, default=None)
+        return min(self.slos, key=lambda each: each.urgency, default=None)
 
     @cached_property
     def status(self) -> ServiceStatus:

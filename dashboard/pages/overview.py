@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...analysis.costs import HOUR_SECONDS, MILLION
+from ...analysis.slo_status import most_urgent
 from ...core.stages import BY_KEY, label
 from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
@@ -36,7 +37,7 @@ from .measures import KINDS, Row, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
 from .page import Context, Page, no_data, panel
 from .regressions import Release
-from .service_status import COLOURS, clock_or_date, most_urgent, state_counts, state_note
+from .service_status import COLOURS, clock_or_date, state_counts, state_note
 from .slo import unwatched_line
 from .slo_spent import blamed_stage
 

@@ -1,8 +1,8 @@
-"""Status of a service (from objectives, incidents and its newest release), and the words for SLO states."""
+"""Status of a service as a component, from objectives, incidents and its newest release; and the words for SLO states."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -10,10 +10,11 @@ from typing import Literal
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.maintenance import ActiveMaintenance
 from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
+from ...analysis.slo_status import URGENCY, SloState, service_state
 from ..ui.components import WORDS, Node, link, pill, status
 from ..ui.format import day, times
 from ..view import View, incident_page, slo_path
@@ -67,23 +68,28 @@ def service_status(
         incidents: Open incidents of the service.
         release: Newest version, if it is clearly slower than the version before; else None.
     """
-    slo = min(slos, key=urgency_of, default=None)
+    slo = min(slos, key=lambda each: each.urgency, default=None)
     # No action is needed during a maintenance window.
-    planned = {each.slo.name for each in slos if each.state == "maintenance"}
-    acted_on = (each for each in incidents if each.name not in planned)
+    maintained = {each.slo.name for each in slos if each.state == "maintenance"}
+    acted_on = (each for each in incidents if each.name not in maintained)
     incident = min(acted_on, key=lambda each: each.severity != "page", default=None)
     pending = next((each for each in slos if any(rule.pending for rule in each.rules)), None)
-    if slo is not None and slo.state == "burning":
-        return _of_slo(view, slo)
-    if incident is not None and (incident.severity == "page" or slo is None or slo.state != "at_risk"):
-        return _of_incident(view, incident)
-    if slo is not None and slo.state in ("at_risk", "maintenance"):
-        return _of_slo(view, slo)
-    if pending is not None:
-        return ServiceStatus("at_risk", WORDS["at_risk"], "alert pending", view.link(slo_path(pending.slo.name)))
-    if release is not None:
-        return ServiceStatus("at_risk", "Slower", f"with {short_name(release.comparison.pair.b_name)}", release.href)
-    return ServiceStatus("", "No SLO") if slo is None else _of_slo(view, slo)
+    state, reason = service_state(
+        slo and slo.state,
+        incident and incident.severity,
+        is_pending=pending is not None,
+        is_slower=release is not None,
+    )
+    if reason == "slo" and slo:
+        return ServiceStatus(state, WORDS[state], state_note(slo, view), view.link(slo_path(slo.slo.name)))
+    if reason == "incident" and incident:
+        note = f"since {clock_or_date(incident.since, view)}"
+        return ServiceStatus(state, "Incident", note, view.link(incident_page(incident.id)))
+    if reason == "pending" and pending:
+        return ServiceStatus(state, WORDS[state], "alert pending", view.link(slo_path(pending.slo.name)))
+    if reason == "release" and release:
+        return ServiceStatus(state, "Slower", f"with {short_name(release.comparison.pair.b_name)}", release.href)
+    return ServiceStatus(state, "No SLO")
 
 
 def status_of(context: Context) -> ServiceStatus:
@@ -110,22 +116,6 @@ def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
         each
         for each in context.open_incidents
         if each.service == service and (not environment or each.where.get("environment") in (None, environment))
-    )
-
-
-def urgency_of(found: SloStatus) -> tuple[int, bool, float]:
-    """Return the sort key of objectives: most urgent first, then latency objectives, then faster burning ones."""
-    return URGENCY[found.state], found.slo.threshold_seconds is None, -found.burn_1h
-
-
-def _of_slo(view: View, found: SloStatus) -> ServiceStatus:
-    return ServiceStatus(found.state, WORDS[found.state], state_note(found, view), view.link(slo_path(found.slo.name)))
-
-
-def _of_incident(view: View, found: Incident) -> ServiceStatus:
-    state = "burning" if found.severity == "page" else "at_risk"
-    return ServiceStatus(
-        state, "Incident", f"since {clock_or_date(found.since, view)}", view.link(incident_page(found.id))
     )
 
 
@@ -170,14 +160,6 @@ def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:
     if not slo.maintenance.intervals(start, end):
         return ""
     return " Requests during maintenance windows are shown but do not count."
-
-
-def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
-    """Return the most urgent of *states*; "" if there is none."""
-    for state in URGENCY:
-        if state in states:
-            return state
-    return ""
 
 
 def state_counts(states: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from ... import __version__
+from ...analysis.slo_status import most_urgent
 from ...core.stages import OTHER, label
 from ...store import StoreState
 from ..pages.advice import advice_count
@@ -18,7 +19,6 @@ from ..pages.comparison_text import time_range
 from ..pages.measures import Row, urgent_first
 from ..pages.page import Context
 from ..pages.regressions import MATERIAL
-from ..pages.service_status import most_urgent
 from ..ui.components import WORDS, Node, attributes, banner, dot, link
 from ..ui.format import count, day, duration, percent, size, span
 from ..view import BUCKET_SECONDS, COMMON, COMPARED, ORDER, WINDOWS, View, service_path

@@ -16,10 +16,11 @@ import pandas as pd
 import pytest
 from dash.development.base_component import Component
 
-from stagelens.alerts.evaluation.slo_status import RuleStatus, SloStatus
+from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.analysis.burn_rate import AlertTier
+from stagelens.analysis.slo_status import RuleStatus
 from stagelens.dashboard.figures.budget import budget_figure, release_markers, spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.pages.incidents import incident_path, rules_card

@@ -1,0 +1,145 @@
+"""Status of SLOs, of their alert tiers, and of services."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stagelens.analysis.burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget
+from stagelens.analysis.policies import Severity, default_burn_rate_policy
+from stagelens.analysis.slo_status import (
+    URGENCY,
+    Reason,
+    RuleStatus,
+    SloState,
+    covered_share,
+    most_urgent,
+    rule_status,
+    service_state,
+    slo_state,
+)
+
+HOUR, DAY, MONTH = timedelta(hours=1), timedelta(days=1), timedelta(days=30)
+PAGE, TICKET = AlertTier("page", 14.4, HOUR, FAST), AlertTier("ticket", 1.0, timedelta(days=3), timedelta(hours=6))
+SOME, NONE = Counts(1000, 3), Counts(0, 0)
+GUARD = default_burn_rate_policy().guard
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "healthy"),
+        ({"firing": (PAGE, TICKET)}, "burning"),
+        ({"firing": (TICKET,)}, "at_risk"),
+        ({"budget": ErrorBudget(0.0, 0.0)}, "at_risk"),
+        # A bad week of a month can violate the objective with budget left; a few failures of a few requests do not.
+        ({"counts": {RECENT: SOME, MONTH: Counts(1000, 11)}}, "at_risk"),
+        ({"counts": {RECENT: SOME, MONTH: Counts(1000, 10)}}, "healthy"),
+        ({"counts": {RECENT: SOME, MONTH: Counts(10, 1)}}, "healthy"),
+        ({"counts": {RECENT: NONE, MONTH: SOME}}, "no_data"),
+        # While the collector does not work, missing data is not recovery, and a firing tier may be outdated.
+        ({"is_stale": True}, "stale"),
+        ({"is_stale": True, "firing": (PAGE,)}, "stale"),
+        ({"is_stale": True, "counts": {RECENT: NONE, MONTH: NONE}}, "stale"),
+        # Incidents within a maintenance window are not notified, so the state needs no action.
+        ({"in_maintenance": True}, "maintenance"),
+        ({"in_maintenance": True, "firing": (PAGE,)}, "maintenance"),
+        ({"in_maintenance": True, "counts": {RECENT: NONE, MONTH: SOME}}, "maintenance"),
+        # Maintenance ends by the clock, a failure of the collector does not.
+        ({"in_maintenance": True, "is_stale": True}, "stale"),
+    ],
+)
+def test_each_state_has_its_cause(changes: dict[str, Any], state: str) -> None:
+    """Each state follows from its condition, and the most severe doubt about the numbers has priority."""
+    healthy: dict[str, Any] = {
+        "counts": {RECENT: SOME, MONTH: SOME},
+        "firing": (),
+        "budget": ErrorBudget(0.7, 7.0),
+        "objective": 0.99,
+        "window": MONTH,
+        "guard": GUARD,
+    }
+
+    assert slo_state(**{**healthy, **changes}) == state
+
+
+@pytest.mark.parametrize(
+    ("age", "maintenance", "share"),
+    [
+        (3 * DAY, timedelta(0), 0.1),
+        (60 * DAY, timedelta(0), 1.0),
+        (60 * DAY, 15 * DAY, 0.5),
+        (9 * DAY, 6 * DAY, 0.1),
+        # A service has data for at least one time bucket of the store.
+        (timedelta(0), timedelta(0), 10 / MONTH.total_seconds()),
+        (DAY, 2 * DAY, 10 / MONTH.total_seconds()),
+    ],
+)
+def test_maintenance_does_not_cover_the_window(age: timedelta, maintenance: timedelta, share: float) -> None:
+    """The covered time starts with the first request or the SLO window, and has no maintenance windows."""
+    assert covered_share(age, MONTH, maintenance) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("long", "short", "fires", "state"),
+    [
+        (20.0, 20.0, True, "firing"),
+        # An open incident continues to fire below its threshold.
+        (13.0, 13.0, True, "firing"),
+        (20.0, 20.0, False, "too_few"),
+        (14.3, 14.4, False, "short_only"),
+        (14.4, 14.3, False, "long_only"),
+        (14.3, 14.3, False, "quiet"),
+    ],
+)
+def test_the_state_of_a_tier_shows_both_windows(long: float, short: float, fires: bool, state: str) -> None:
+    """A tier that does not fire is above its burn rate in both windows, in one, or in none."""
+    assert RuleStatus(PAGE, long, short, fires).state == state
+
+
+def test_the_status_of_a_tier_has_its_burn_rates() -> None:
+    """A tier may fire soon if its short window has enough bad requests and its long window does not reach the threshold."""
+    counts = {HOUR: Counts(1000, 50), FAST: Counts(100, 40)}
+    soon = rule_status(PAGE, (), counts, 0.99, GUARD)
+
+    assert (soon.long_burn, soon.short_burn) == (pytest.approx(5), pytest.approx(40))
+    assert (soon.fires, soon.pending) == (False, True)
+    assert rule_status(PAGE, (PAGE,), {HOUR: NONE, FAST: NONE}, 0.99, GUARD) == RuleStatus(PAGE, 0, 0, fires=True)
+
+
+@pytest.mark.parametrize(
+    ("slo", "incident", "pending", "slower", "state", "reason"),
+    [
+        (None, None, False, False, "", "none"),
+        ("healthy", None, False, False, "healthy", "slo"),
+        ("healthy", None, False, True, "at_risk", "release"),
+        ("healthy", None, True, True, "at_risk", "pending"),
+        ("healthy", "ticket", True, True, "at_risk", "incident"),
+        ("healthy", "page", True, True, "burning", "incident"),
+        ("at_risk", "ticket", False, True, "at_risk", "slo"),
+        ("at_risk", "page", False, True, "burning", "incident"),
+        ("burning", "page", True, True, "burning", "slo"),
+        ("stale", "page", False, False, "burning", "incident"),
+        ("stale", None, False, False, "stale", "slo"),
+        ("stale", None, False, True, "at_risk", "release"),
+        ("maintenance", None, True, True, "maintenance", "slo"),
+        ("maintenance", "ticket", True, True, "at_risk", "incident"),
+        ("no_data", None, False, False, "no_data", "slo"),
+        (None, "page", False, True, "burning", "incident"),
+        (None, "ticket", False, False, "at_risk", "incident"),
+    ],
+)
+def test_the_most_severe_reason_determines_the_service(  # noqa: PLR0917 - the columns of the table
+    slo: SloState | None, incident: Severity | None, pending: bool, slower: bool, state: str, reason: Reason
+) -> None:
+    """Most urgent SLO, open incident, pending alert tier and slower release, in any combination."""
+    assert service_state(slo, incident, is_pending=pending, is_slower=slower) == (state, reason)
+
+
+def test_the_most_urgent_state_is_the_first_in_the_order() -> None:
+    """Unknown states come before healthy ones, and states that need no action come last."""
+    assert [most_urgent(list(URGENCY)[place:]) for place in range(len(URGENCY))] == list(URGENCY)
+    assert most_urgent(["no_data", "healthy", "maintenance"]) == "healthy"
+    assert most_urgent([]) == ""
