@@ -6,14 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-import numpy as np
-
-from ...analysis.comparison import StageGrowth, compare_means, compare_quantile, mean_latency
-from ...analysis.regression.policy import At, TailPolicy, WatchPolicy, Window
-from ...analysis.regression.scoring import TailScore, WindowScore
+from ...analysis.comparison import StageGrowth
+from ...analysis.regression.canary import rank_canary_suspects
+from ...analysis.regression.policy import TailPolicy, WatchPolicy
+from ...analysis.regression.scoring import WindowScore
 from ...analysis.regression.stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
-from ...analysis.regression.statistic import MEAN, Expectation, PrefixSums, Row, TailCounts, block_excess
-from ...core.histogram import Estimate, Histogram
+from ...analysis.regression.statistic import MEAN, Row
+from ...analysis.regression.verdict import (
+    TailVerdict,
+    Traffic,
+    TrafficShift,
+    load_shift,
+    make_verdict,
+    on_common_mix,
+    regression_onset,
+    release_at_onset,
+    strongest_window,
+    traffic_shifts,
+)
+from ...core.histogram import Histogram
 from ...store import Group, Reader, Selection
 from .. import formatting
 from ..delivery.message import Exemplar, Finding, Trend
@@ -21,108 +32,77 @@ from ..delivery.message import LatencyRegression as Slower
 from ..evaluation.evidence import CALM_BEFORE, exemplar_of, filters_of
 from ..evaluation.evidence import dashboard_link as link_of
 from ..objectives.slo import Slo
-from .canary import VersionPair, rank_canary_suspects, version_group
-from .series import DAY, LearntBaseline, WatchedSeries, minute_start, select_minutes, stage_seconds
-from .traffic import (
-    TrafficShift,
-    all_shifts,
-    describe_shifts,
-    load_shift,
-    merged_latency,
-    quantile_on_common_mix,
-    requests_by_dimension,
-    same_hours_before,
-    stage_means,
-)
+from .canary import VersionPair, version_group
+from .series import DAY, SPENT_STEP, WatchedSeries, minute_start, select_minutes, stage_seconds
 
+# Compared dimensions, without the version, because releases are reported separately.
+_DIMENSIONS = ("route", "model", "device", "status")
 # Number of slow requests shown, number of slowest requests searched, and number of points of a trend.
 _SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
 # Quantile that the dashboard page shows for a regression of the mean.
 _SHOWN_AT = 0.99
 
 
-@dataclass(frozen=True, slots=True)
-class TailVerdict:
-    """Measured latency regression.
+def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
+    """Return selections of the same hours on the *days* before, without times after the onset.
 
     Args:
-        at: Quantile with the highest score, or the mean.
-        before: Latency in the reference hours; None without requests. [seconds]
-        after: Latency in the window; None without requests. [seconds]
-        change: after / before, with error bounds; None if unknown. [ratio]
-        before_n: Requests in the reference hours. [count]
-        after_n: Requests in the window. [count]
-        z: Distance from the baseline in robust standard deviations.
-        stage: Most suspect stage; None if no stage grew.
-        runner_up: Second most suspect stage.
-        shifts: Traffic changes; empty for none.
-        on_common_mix: after / before on a common mix; None without traffic changes or common groups. [ratio]
+        group: The group of requests.
+        start: Start of the hours. [minutes since the epoch]
+        end: End of the hours. [minutes since the epoch]
+        began: Onset. [minutes since the epoch]
+        days: Maximum number of days.
+        since: First minute of the current baseline. [minutes since the epoch]
     """
-
-    at: At
-    before: float | None
-    after: float | None
-    change: Estimate | None
-    before_n: int
-    after_n: int
-    z: float
-    stage: Suspect | None
-    runner_up: Suspect | None
-    shifts: tuple[TrafficShift, ...] = ()
-    on_common_mix: float | None = None
-
-    @property
-    def traffic_changed(self) -> bool:
-        """Whether the traffic changed at the same time."""
-        return bool(self.shifts)
+    calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
+    return [select_minutes(group, start - day * DAY, end - day * DAY) for day in calm]
 
 
-def make_verdict(
-    row: Row,
-    cell: WindowScore,
-    before: Histogram,
-    after: Histogram,
-    suspects: Sequence[Suspect],
-    *,
-    shifts: tuple[TrafficShift, ...] = (),
-    on_common_mix: tuple[float, float] | None = None,
-) -> TailVerdict:
-    """Combine the measurements of a regression into a verdict.
-
-    Args:
-        row: Row with the highest score.
-        cell: Score of that row.
-        before: Latencies of the reference hours, or of the older version.
-        after: Latencies of the window.
-        suspects: Stages, most suspect first.
-        shifts: Traffic changes.
-        on_common_mix: Result of `traffic.on_common_mix`, if any.
-    """
-    grown = [one for one in suspects if one.seconds > 0]
-    a, b, change = _compare(before, after, row.at)
-    return TailVerdict(
-        at=row.at,
-        before=a,
-        after=b,
-        change=change,
-        before_n=before.count,
-        after_n=after.count,
-        z=cell.z,
-        stage=grown[0] if grown else None,
-        runner_up=grown[1] if len(grown) > 1 else None,
-        shifts=shifts,
-        on_common_mix=on_common_mix[1] / on_common_mix[0] if on_common_mix and on_common_mix[0] > 0 else None,
-    )
+def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
+    """Return the merged latency histogram of all *selections*."""
+    whole = Histogram()
+    for each in selections:
+        whole.merge(read.latency(each))
+    return whole
 
 
-def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None, float | None, Estimate | None]:
-    """Return latency before and after in seconds, and their ratio with its confidence interval; None if unknown."""
-    if at == MEAN:
-        return mean_latency(before), mean_latency(after), compare_means(before, after)
-    found = compare_quantile(before, after, float(at))
-    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
-        return found.a_value, found.b_value, None
-    return found.a_value, found.b_value, Estimate(found.ratio, found.ratio_low, found.ratio_high)
+def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, float]:
+    """Return the mean seconds per request in each stage."""
+    counted = [read.spent(each, SPENT_STEP) for each in selections]
+    requests = max(sum(int(each.total.sum()) for each in counted), 1)
+    found: dict[str, float] = {}
+    for each in counted:
+        for stage, seconds in zip(each.stages, each.seconds.sum(axis=(1, 2)).tolist(), strict=True):
+            found[stage] = found.get(stage, 0.0) + seconds / requests
+    return found
+
+
+def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:
+    """Return the number of requests of *selections* by dimension and value."""
+    found: dict[str, dict[str, float]] = {}
+    for selection in selections:
+        for name, values in read.dimensions(selection).items():
+            if name in _DIMENSIONS and name != group.dimension:
+                for value, n in values.items():
+                    mine = found.setdefault(name, {})
+                    mine[value] = mine.get(value, 0) + n
+    return found
+
+
+def quantile_on_common_mix(
+    read: Reader, at: float, dimension: str, before: Sequence[Selection], after: Sequence[Selection]
+) -> tuple[float, float] | None:
+    """Return quantile *at* before and after, on the earlier mix of *dimension*, which is `route` or `model`."""
+    values = {value for each in before for value in read.dimensions(each).get(dimension, {})}
+    sides = [
+        {value: merged_latency(read, [_filter_by(each, dimension, value) for each in side]) for value in values}
+        for side in (before, after)
+    ]
+    return on_common_mix(sides[0], sides[1], at)
+
+
+def _filter_by(selection: Selection, dimension: str, value: str) -> Selection:
+    return replace(selection, route=value) if dimension == "route" else replace(selection, model=value)
 
 
 def pseudo_slo(group: Group, quantile: float) -> Slo:
@@ -202,13 +182,13 @@ def describe_regression(
         releases: Versions of the service with the minute of their first request.
         before: Last finding of the open incident; None without an open incident.
     """
-    answer, recent = _strongest_window(watched.judged, watched.learnt.reference.rows), watched.lately
+    answer, recent = strongest_window(watched.judged, watched.learnt.reference.rows), watched.lately
     if answer is None or recent is None:
         return before
     number, cell, row = answer
     at = watched.progress.at
     window = context.policy.windows[number]
-    began = round(before.since / 60) if before else regression_onset(watched.learnt, recent, window, cell)
+    began = round(before.since / 60) if before else regression_onset(watched.learnt.reference, recent, window, cell)
     # The onset may be within the first block above the baseline, or late in the block before.
     between = (began - window.block, began + window.block)
     if before and before.between:
@@ -217,7 +197,7 @@ def describe_regression(
     then = _reference_hours(context, watched, (began, start, at))
     now = select_minutes(watched.group, start, at)
     suspects = _suspects(context, watched, row, then, now)
-    verdict = _verdict(context, watched, (row, cell), (then, now), suspects)
+    verdict = _verdict(context, watched, (row, cell), (then, now))
     return _finding(
         context,
         watched.group,
@@ -240,7 +220,7 @@ def describe_canary(
         rows: Rows of the series' reference: stages and thresholds.
         usual: Stage baseline of the service.
     """
-    answer = _strongest_window(pair.judged, rows)
+    answer = strongest_window(pair.judged, rows)
     if answer is None or pair.judged is None:
         return None
     _, cell, row = answer
@@ -254,30 +234,8 @@ def describe_canary(
         cell,
         merged_latency(context.read, [select_minutes(old, start, at)]),
         merged_latency(context.read, [select_minutes(new, start, at)]),
-        suspects,
     )
     return _finding(context, new, verdict, suspects, (pair.since, start, at), against=pair.old)
-
-
-def regression_onset(learnt: LearntBaseline, recent: TailCounts, window: Window, cell: WindowScore) -> int:
-    """Return the minute of the onset: the start of the latest stretch of blocks with at least half the excess."""
-    reference = learnt.reference
-    ends = np.arange(len(recent), window.block - 1, -window.block)
-    asked = Expectation(reference.model, reference.rows, (cell.row,))
-    _, logs, _ = block_excess(PrefixSums(recent), asked, ends, np.full(len(ends), window.block))
-    out = logs[0] >= cell.excess / 2
-    # Two consecutive blocks below that level end the stretch; a single one may be chance.
-    calm = np.flatnonzero(~out & ~np.append(out[1:], False))
-    blocks = max(int(calm[0]) if len(calm) else len(ends), 1)
-    return recent.end - blocks * window.block
-
-
-def _strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
-    """Return index, score and row of the window with the highest score."""
-    if judged is None or judged.best is None:
-        return None
-    cell = judged.cells[judged.best]
-    return None if cell is None else (judged.best, cell, rows[cell.row])
 
 
 def _reference_hours(
@@ -312,22 +270,21 @@ def _verdict(
     watched: WatchedSeries,
     answer: tuple[Row, WindowScore],
     sides: tuple[Sequence[Selection], Selection],
-    suspects: Sequence[Suspect],
 ) -> TailVerdict:
     """Return the comparison of the latest requests with the requests in the reference hours."""
     group, (row, cell), (then, now) = watched.group, answer, sides
     before, after = merged_latency(context.read, then), merged_latency(context.read, [now])
     minutes = round((now.end - now.start) / timedelta(minutes=1))
     load = load_shift(watched.learnt.reference.model.load, after.count, minutes)
-    shifts = all_shifts(
-        context.policy,
+    shifts = traffic_shifts(
+        context.policy.confounders,
         requests_by_dimension(context.read, then, group),
         requests_by_dimension(context.read, [now], group),
-        load,
     )
     mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
     mixed = quantile_on_common_mix(context.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
-    return make_verdict(row, cell, before, after, suspects, shifts=shifts, on_common_mix=mixed)
+    shifts = (*shifts, load) if load else shifts
+    return make_verdict(row, cell, before, after, shifts=shifts, mixed=mixed)
 
 
 def _finding(
@@ -379,7 +336,7 @@ def _shift(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
         after_seconds=verdict.after,
         low=verdict.change.low,
         high=verdict.change.high,
-        requests=verdict.after_n,
+        requests=verdict.requests,
         window_seconds=60.0 * minutes,
         z=verdict.z,
         mix=describe_shifts(verdict.shifts, verdict.on_common_mix),
@@ -387,20 +344,29 @@ def _shift(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
     )
 
 
+def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
+    """Return the traffic changes as text, with the latency change on a common mix.
+
+    >>> describe_shifts([TrafficShift("route", "/search", 0.12, 0.41)], 1.02)
+    'route /search has 41 % of requests, had 12 %; with the same mix the change is +2 %'
+    """
+    said = [_describe_shift(shift) for shift in shifts]
+    if shifts and mixed is not None:
+        sign = "+" if mixed >= 1 else ""
+        said.append(f"with the same mix the change is {sign}{formatting.percent(formatting.whole(mixed - 1))}")
+    return "; ".join(said)
+
+
+def _describe_shift(shift: TrafficShift) -> str:
+    if shift.dimension == "load":
+        limit = "up to" if shift.after > shift.before else "at least"
+        return f"{formatting.count(shift.after)} requests a minute, usual is {limit} {formatting.count(shift.before)}"
+    now, was = formatting.percent(formatting.whole(shift.after)), formatting.percent(formatting.whole(shift.before))
+    return f"{shift.dimension} {shift.value} has {now} of requests, had {was}"
+
+
 def _statistic_name(slower: Slower) -> str:
     return "the mean" if slower.at == MEAN else f"p{100 * float(slower.at):g}"
-
-
-def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: tuple[int, int]) -> str:
-    """Return the newest version if its first request is near the onset and an older version exists; else "".
-
-    *began* are the bounds of the onset in minutes since the epoch.
-    """
-    if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
-        return ""
-    version, first = max(releases.items(), key=lambda item: item[1])
-    before, after = _minutes(watching.released_before), _minutes(watching.released_after)
-    return version if began[0] - before <= first <= began[1] + after else ""
 
 
 def _minutes(length: timedelta) -> int:

@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from stagelens.alerts.regression import canary
-from stagelens.analysis.regression import scoring, stage_attribution
+from stagelens.analysis.regression import canary, scoring, stage_attribution
 from stagelens.analysis.regression import scoring as learning
 from stagelens.analysis.regression.policy import TailPolicy
 from stagelens.analysis.regression.scoring import Reference, TailScore, TailScorer

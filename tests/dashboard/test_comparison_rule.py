@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from stagelens.alerts.regression.findings import make_verdict
-from stagelens.alerts.regression.traffic import merged_latency
+from stagelens.alerts.regression.findings import merged_latency
 from stagelens.analysis.regression.scoring import WindowScore
 from stagelens.analysis.regression.statistic import END_TO_END, Row
+from stagelens.analysis.regression.verdict import make_verdict
 from stagelens.cli.compare_output import json_text, verdict
 from stagelens.cli.comparison import Side, compare_sides
 from stagelens.dashboard.config import DashboardConfig
@@ -63,7 +63,7 @@ def test_four_readers_one_verdict(  # noqa: PLR0917 - a case of the table
     api = client.get("/api/v1/query/compare", query_string={"service": "shop", "p": "99"}).get_json()
     command = compare_sides(source.read, Side("A", pair.a), Side("B", pair.b), 0.99, [])
     sides = merged_latency(source.read, [pair.a]), merged_latency(source.read, [pair.b])
-    alert = make_verdict(Row(END_TO_END, 0.99, 0, 1.0, 0.01), WindowScore(0, 9.0, 1.0, 0.5), *sides, ())
+    alert = make_verdict(Row(END_TO_END, 0.99, 0, 1.0, 0.01), WindowScore(0, 9.0, 1.0, 0.5), *sides)
 
     assert (page.kind, api["verdict"]["kind"], command.at.kind) == (kind, kind, kind)
     assert verdict(command).startswith(sentence)

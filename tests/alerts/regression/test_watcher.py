@@ -16,8 +16,8 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.alerts.regression import series as state_store
+from stagelens.alerts.regression.findings import same_hours_before
 from stagelens.alerts.regression.series import AcceptedLevel, LearntBaseline, WatchedSeries, make_cause
-from stagelens.alerts.regression.traffic import same_hours_before
 from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import tail_references
 from stagelens.analysis.regression.scoring import AlarmState, Reference

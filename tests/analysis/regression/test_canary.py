@@ -1,14 +1,14 @@
 """Comparison of two versions that serve at the same time."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import canary
-from stagelens.analysis.regression import scoring
-from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression import canary, scoring
+from stagelens.analysis.regression.policy import default_tail_policy, default_watch_policy
 from stagelens.analysis.regression.scoring import Reference, TailScore
 from stagelens.analysis.regression.stage_attribution import learn_stage_baseline
 from stagelens.analysis.regression.statistic import (
@@ -144,3 +144,35 @@ def with_cold_requests(spent: StageSeconds, share: float) -> StageSeconds:
     seconds[:-1, :, bucket] += means[:, None] * n
     seconds[-1, :, bucket] += (0.1 - means.sum()) * n
     return replace(spent, total=total, stages=(*spent.stages, "load"), seconds=seconds)
+
+
+@pytest.mark.parametrize(("minutes", "serves"), [(8, True), (7, False), (0, False)])
+def test_a_version_serves_if_enough_minutes_have_requests(minutes: int, serves: bool) -> None:
+    """Minutes before the last ten do not count, and each of the last ten needs a request to count."""
+    policy = replace(default_watch_policy(), together=timedelta(minutes=10), share=0.75)
+    requests = np.r_[np.full(30, 5.0), np.zeros(10)]
+    requests[30 : 30 + minutes] = 1
+
+    assert canary.is_serving(policy, requests) is serves
+
+
+def test_one_request_is_needed_however_small_the_share() -> None:
+    """A version without requests does not serve."""
+    policy = replace(default_watch_policy(), share=0.0)
+
+    assert not canary.is_serving(policy, np.zeros(60))
+
+
+@pytest.mark.parametrize(
+    ("serving", "pair"),
+    [
+        ({"1", "2", "3"}, ("3", "2")),
+        ({"1", "3"}, ("1", "3")),
+        ({"1"}, None),
+        ({"1", "unknown"}, None),
+        (set[str](), None),
+    ],
+)
+def test_the_newest_two_versions_are_compared(serving: set[str], pair: tuple[str, str] | None) -> None:
+    """The order is that of the first requests; a version without a first request is left out."""
+    assert canary.versions_to_compare(serving, {"1": 0, "2": 90, "3": 60, "4": 95}) == pair

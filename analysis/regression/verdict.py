@@ -1,0 +1,207 @@
+"""Verdict on a latency regression: its size and onset, the release at that time, and changes of the traffic.
+
+A change of the mix or the load may explain a regression, so the latency is also compared on a common mix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from ...core.histogram import Estimate, Histogram
+from ..comparison import compare_means, compare_quantile, mean_latency
+from .policy import At, Confounders, WatchPolicy, Window
+from .scoring import Reference, TailScore, WindowScore
+from .statistic import MEAN, Expectation, Floats, PrefixSums, Row, TailCounts, block_excess, bucket_middles
+
+# Requests by dimension (route, model, status, device, batch, cold …) and value, as returned by `Reader.dimensions`.
+Traffic = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class TailVerdict:
+    """Measured latency regression.
+
+    Args:
+        at: Quantile with the highest score, or the mean.
+        before: Latency in the reference hours; None without requests. [seconds]
+        after: Latency in the window; None without requests. [seconds]
+        change: after / before, with error bounds; None if unknown. [ratio]
+        requests: Requests in the window. [count]
+        z: Distance from the baseline in robust standard deviations.
+        shifts: Traffic changes; empty for none.
+        on_common_mix: after / before on a common mix; None without traffic changes or common groups. [ratio]
+    """
+
+    at: At
+    before: float | None
+    after: float | None
+    change: Estimate | None
+    requests: int
+    z: float
+    shifts: tuple[TrafficShift, ...] = ()
+    on_common_mix: float | None = None
+
+
+def make_verdict(
+    row: Row,
+    cell: WindowScore,
+    before: Histogram,
+    after: Histogram,
+    *,
+    shifts: tuple[TrafficShift, ...] = (),
+    mixed: tuple[float, float] | None = None,
+) -> TailVerdict:
+    """Combine the measurements of a regression into a verdict.
+
+    Args:
+        row: Row with the highest score.
+        cell: Score of that row.
+        before: Latencies of the reference hours, or of the older version.
+        after: Latencies of the window.
+        shifts: Traffic changes.
+        mixed: Result of `on_common_mix`, if any.
+    """
+    ratio = mixed[1] / mixed[0] if mixed and mixed[0] > 0 else None
+    return TailVerdict(row.at, *_compare(before, after, row.at), after.count, cell.z, shifts, ratio)
+
+
+def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None, float | None, Estimate | None]:
+    """Return latency before and after in seconds, and their ratio with its confidence interval; None if unknown."""
+    if at == MEAN:
+        return mean_latency(before), mean_latency(after), compare_means(before, after)
+    found = compare_quantile(before, after, float(at))
+    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
+        return found.a_value, found.b_value, None
+    return found.a_value, found.b_value, Estimate(found.ratio, found.ratio_low, found.ratio_high)
+
+
+def strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
+    """Return index, score and row of the window with the highest score."""
+    if judged is None or judged.best is None:
+        return None
+    cell = judged.cells[judged.best]
+    return None if cell is None else (judged.best, cell, rows[cell.row])
+
+
+def regression_onset(reference: Reference, recent: TailCounts, window: Window, cell: WindowScore) -> int:
+    """Return the minute of the onset: the start of the latest stretch of blocks with at least half the excess."""
+    ends = np.arange(len(recent), window.block - 1, -window.block)
+    asked = Expectation(reference.model, reference.rows, (cell.row,))
+    _, logs, _ = block_excess(PrefixSums(recent), asked, ends, np.full(len(ends), window.block))
+    out = logs[0] >= cell.excess / 2
+    # Two consecutive blocks below that level end the stretch; a single one may be chance.
+    calm = np.flatnonzero(~out & ~np.append(out[1:], False))
+    blocks = max(int(calm[0]) if len(calm) else len(ends), 1)
+    return recent.end - blocks * window.block
+
+
+def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: tuple[int, int]) -> str:
+    """Return the newest version if its first request is near the onset and an older version exists; else "".
+
+    *began* are the bounds of the onset in minutes since the epoch.
+    """
+    if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
+        return ""
+    version, first = max(releases.items(), key=lambda item: item[1])
+    before, after = (round(each / timedelta(minutes=1)) for each in (watching.released_before, watching.released_after))
+    return version if began[0] - before <= first <= began[1] + after else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficShift:
+    """Change of the traffic in one dimension.
+
+    Args:
+        dimension: Name of the dimension: `route`, `model`, `batch`, `load` …
+        value: Value whose share changed most; empty for the load.
+        before: Share of that value before; for the load, the limit of the reference in requests per minute.
+        after: Share of that value now; for the load, the requests per minute.
+    """
+
+    dimension: str
+    value: str
+    before: float
+    after: float
+
+
+def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[TrafficShift, ...]:
+    """Return the significant changes of the mix, one per dimension, each for the value that changed most."""
+    found = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
+    return tuple(shift for shift in found if shift is not None)
+
+
+def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:
+    """Return the change of the load; None if the load is within the range of the reference.
+
+    Args:
+        load: Lowest, median and highest log of requests per minute in the reference, see `statistic.Model`.
+        requests: Requests in the window. [count]
+        minutes: Length of the window. [minutes]
+    """
+    now = requests / minutes
+    low, _, high = (math.exp(value) for value in load)
+    if low <= now <= high:
+        return None
+    return TrafficShift("load", "", high if now > high else low, now)
+
+
+def on_common_mix(
+    before: Mapping[str, Histogram], after: Mapping[str, Histogram], quantile: float
+) -> tuple[float, float] | None:
+    """Compare a quantile on a common mix: each group has the weight it had before.
+
+    Args:
+        before: Latency histograms by group, such as by route.
+        after: Current latency histograms by group.
+        quantile: Quantile. [0..1]
+
+    Returns:
+        The quantile before and after; None if no group has requests on both sides. [seconds]
+    """
+    common = [group for group in before if before[group].count and group in after and after[group].count]
+    if not common:
+        return None
+    weights = {group: before[group].count / after[group].count for group in common}
+    return (
+        _quantile({group: before[group] for group in common}, dict.fromkeys(common, 1.0), quantile),
+        _quantile({group: after[group] for group in common}, weights, quantile),
+    )
+
+
+def _largest_shift(
+    policy: Confounders, dimension: str, before: Mapping[str, float], after: Mapping[str, float]
+) -> TrafficShift | None:
+    a_n, b_n = sum(before.values()), sum(after.values())
+    if not a_n or not b_n:
+        return None
+    shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
+    grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
+    # With two values, one grows by as much as the other shrinks: the growing value is reported.
+    value = max(grown, key=lambda each: (abs(grown[each]), grown[each]))
+    a, b = shares[value]
+    both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
+    noise = policy.errors * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
+    if abs(b - a) < policy.share or abs(b - a) <= noise:
+        return None
+    return TrafficShift(dimension, value, a, b)
+
+
+def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], quantile: float) -> float:
+    amounts: dict[int, float] = {}
+    zero = 0.0
+    for group, histogram in groups.items():
+        zero += histogram.zero * weights[group]
+        for index, count in histogram.buckets.items():
+            amounts[index] = amounts.get(index, 0.0) + count * weights[group]
+    index = np.array(sorted(amounts), np.int64)
+    sums: Floats = zero + np.cumsum([amounts[each] for each in index.tolist()])
+    whole = float(sums[-1]) if len(sums) else zero
+    place = int(np.searchsorted(sums, quantile * whole * (1 - 1e-12)))
+    return (
+        0.0 if quantile * whole <= zero or not len(index) else float(bucket_middles(index)[min(place, len(index) - 1)])
+    )
