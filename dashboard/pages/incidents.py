@@ -33,6 +33,7 @@ _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
     "stale": ("Not evaluated", "stale", "The collector is failing; these are the last known burn rates"),
     "maintenance": ("Paused", "paused", "Notifications are paused during maintenance; its requests do not count"),
 }
+# States of other rules: word, symbol, reason; a firing rule has the symbol of its severity.
 _RULE_STATES: dict[RuleState, tuple[str, str, str]] = {
     "too_few": ("Too few", "none", "Both windows exceed it, but too few requests were bad, or the data is too recent"),
     "short_only": ("Pending", "warn", "Only the short window is above its threshold"),

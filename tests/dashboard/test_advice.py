@@ -1,4 +1,4 @@
-"""Advice: which stages it speaks of, why, how far it says one could get, and what people did with it."""
+"""Advice page: facts read from the store, texts of findings, reachable latency, and marks of users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.analysis.advice import MIN_GAIN, Facts, StageFinding, families, family_of
+from stagelens.analysis.advice import MIN_GAIN, Facts, Mark, StageFinding, families, family_of
 from stagelens.analysis.breakdown import Measures
 from stagelens.core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from stagelens.core.request_histograms import RequestHistograms
@@ -20,6 +20,7 @@ from stagelens.dashboard.pages.advice import (
     advice_count,
     advice_for_fleet,
     advice_for_service,
+    before_and_after,
     facts_of,
     finding_text,
     marks,
@@ -161,6 +162,23 @@ def test_a_version_with_few_requests_has_no_p99_to_compare(store: Store, traffic
     slow = BURSTY | {"queue": 100}
     old, few = Served("shop", "0", 30, 20, slow), Served("shop", "2", 0.5, 0, slow)
     source = write(store, traffic, old, Served("shop", "1", 20, 0, BURSTY), few)
+
+    assert scope_notes(context(source), "queue") == []
+
+
+def test_a_version_without_requests_in_the_window_is_not_compared(store: Store, traffic: ModuleType) -> None:
+    """The newest version started after the window, so the two before it are compared."""
+    slow = Served("shop", "1", 40, 6, BURSTY | {"queue": 100})
+    source = write(store, traffic, slow, Served("shop", "2", 39, 6, BURSTY), Served("shop", "3", 5, 0, BURSTY))
+
+    assert scope_notes(context(source), "queue") == []
+    assert scope_notes(context(source, "shop", "from=now-30m&to=now-6m"), "queue")[0].startswith("Only version 1:")
+
+
+def test_the_three_most_frequent_routes_are_compared(store: Store, traffic: ModuleType) -> None:
+    """A rarer route is left out, because each route needs a query."""
+    rare = Served("shop", "1", 20, 0, BURSTY | {"queue": 100}, rate=2, routes=("/d",))
+    source = write(store, traffic, Served("shop", "1", 20, 0, BURSTY, rate=30, routes=("/a", "/b", "/c")), rare)
 
     assert scope_notes(context(source), "queue") == []
 
@@ -324,6 +342,38 @@ def test_what_was_done_is_compared_before_and_after(store: Store, own_source: So
 
     assert "Compare before and after" in text
     assert "Show again" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "ago", "resolved"), [("cpu:resize", 8, True), ("cpu:preprocess", 8, False), ("cpu:resize", 7 * 60, False)]
+)
+def test_advice_that_is_done_and_no_longer_found_is_resolved(
+    store: Store, own_source: Source, key: str, ago: int, resolved: bool
+) -> None:
+    """A mark of the window is listed as resolved unless its stage is still a finding."""
+    store.add_event(Event(NOW - timedelta(minutes=ago), "shop", "advice", key, "done"))
+
+    assert ("Done and resolved: resize of shop." in shown(own_source, "/s/shop/advice")) is resolved
+    assert "Done and resolved: preprocess" not in shown(own_source, "/s/shop/advice")
+
+
+def test_a_mark_of_an_earlier_day_counts(store: Store, own_source: Source) -> None:
+    """Marks stay in effect for more than a year."""
+    for days, key in ((399, "cpu:preprocess"), (402, "batching:queue")):
+        store.add_event(Event(NOW - timedelta(days=days), "shop", "advice", key, "dismissed"))
+
+    assert list(marks(context(own_source))) == [("shop", "cpu:preprocess")]
+
+
+@pytest.mark.parametrize(
+    ("ago", "before", "after", "length"),
+    [(3, "20T11:47:03", "20T11:57:03", "10m"), (30, "20T11:00:03", "20T11:30:03", "30m"), (600, "19T20:00:03", "20T02:00:03", "6h")],
+)  # fmt: skip
+def test_equal_times_before_and_after_a_mark_are_compared(ago: int, before: str, after: str, length: str) -> None:
+    """The times are as long as the time since the mark, but at least ten minutes and at most the window."""
+    link = before_and_after(parse("/s/shop/advice", "", NOW), "shop", Mark("done", NOW - timedelta(minutes=ago)))
+
+    assert link == f"/compare?svc=shop&a=2026-11-{before}/{length}&b=2026-11-{after}/{length}"
 
 
 def test_the_side_bar_counts_what_nobody_dealt_with(store: Store, own_source: Source) -> None:
