@@ -38,6 +38,7 @@ GUARD = default_burn_rate_policy().guard
         ({"counts": {RECENT: SOME, MONTH: Counts(1000, 11)}}, "at_risk"),
         ({"counts": {RECENT: SOME, MONTH: Counts(1000, 10)}}, "healthy"),
         ({"counts": {RECENT: SOME, MONTH: Counts(10, 1)}}, "healthy"),
+        ({"counts": {RECENT: SOME, MONTH: Counts(1000, 250)}, "objective": 0.75}, "healthy"),
         ({"counts": {RECENT: NONE, MONTH: SOME}}, "no_data"),
         # While the collector does not work, missing data is not recovery, and a firing tier may be outdated.
         ({"is_stale": True}, "stale"),
@@ -140,6 +141,9 @@ def test_the_most_severe_reason_determines_the_service(  # noqa: PLR0917 - the c
 
 def test_the_most_urgent_state_is_the_first_in_the_order() -> None:
     """Unknown states come before healthy ones, and states that need no action come last."""
-    assert [most_urgent(list(URGENCY)[place:]) for place in range(len(URGENCY))] == list(URGENCY)
+    order = ["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
+
+    assert sorted(URGENCY, key=lambda state: URGENCY[state]) == order
+    assert [most_urgent(order[place:]) for place in range(len(order))] == order
     assert most_urgent(["no_data", "healthy", "maintenance"]) == "healthy"
     assert most_urgent([]) == ""

@@ -101,11 +101,14 @@ def test_the_strongest_window_has_the_highest_score() -> None:
     assert strongest_window(None, rows) is None
 
 
-@pytest.mark.parametrize(("slow", "onset"), [((60,), 60), ((30, 60), 30), ((20, 60), 60), ((), 80)])
+@pytest.mark.parametrize(
+    ("slow", "excess", "onset"),
+    [((60,), 2.0, 60), ((30, 60), 2.0, 30), ((20, 60), 2.0, 60), ((), 2.0, 80), ((60,), 20.0, 80)],
+)
 def test_the_onset_starts_the_latest_stretch_of_slow_blocks(
-    service: Any, reference: Reference, slow: tuple[int, ...], onset: int
+    service: Any, reference: Reference, slow: tuple[int, ...], excess: float, onset: int
 ) -> None:
-    """A single calm block does not end the stretch, two do; without a slow block, the last block is the onset."""
+    """A single calm block does not end the stretch, two do; without a block of half the excess, the last one is the onset."""
     blocks = {start + step for start in slow for step in range(0, 30 if start > 30 else 20, 10)}
     parts = [service.minutes(start, 10, {"forward": 2.0} if start in blocks else {}) for start in range(0, 90, 10)]
     counts = count_beyond(reference.rows, parts[0])
@@ -113,7 +116,7 @@ def test_the_onset_starts_the_latest_stretch_of_slow_blocks(
         counts = join_tallies(counts, count_beyond(reference.rows, part))
     row = next(number for number, each in enumerate(reference.rows) if (each.stage, each.at) == (END_TO_END, 0.95))
 
-    assert regression_onset(reference, counts, Window(10, 6, 2, ()), WindowScore(row, 9.0, 1.0, 2.0)) == onset
+    assert regression_onset(reference, counts, Window(10, 6, 2, ()), WindowScore(row, 9.0, 1.0, excess)) == onset
 
 
 def histogram_of(*values: tuple[float, int]) -> Histogram:
@@ -139,7 +142,7 @@ def test_a_new_value_is_a_shift() -> None:
     assert [(shift.dimension, shift.after) for shift in found] == [("model", 0.5)]
 
 
-@pytest.mark.parametrize("after", [{"a": 880, "b": 120}, {"a": 8, "b": 4}, {}])
+@pytest.mark.parametrize("after", [{"a": 86_000, "b": 14_000}, {"a": 8, "b": 4}, {}])
 def test_little_chance_and_nothing_are_no_shift(after: dict[str, int]) -> None:
     """Changes below five points, with few requests, or without data on one side are ignored."""
     assert traffic_shifts(POLICY, {"model": {"a": 900, "b": 100}}, {"model": after}) == ()
