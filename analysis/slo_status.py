@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from .burn_rate import RECENT, AlertTier, Counts, ErrorBudget, burn_rate, is_pending
 from .policies import MinimumBadRequests, Severity
 
+# By urgency: unknown states before healthy ones, and states that need no action last.
 SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
-
-# Order of states by urgency: unknown states before healthy ones, and states that need no action last.
-URGENCY: dict[SloState, int] = {
-    "burning": 0,
-    "at_risk": 1,
-    "stale": 2,
-    "healthy": 3,
-    "maintenance": 4,
-    "no_data": 5,
-}
+URGENCY: dict[SloState, int] = {state: place for place, state in enumerate(get_args(SloState))}
 # Finest time bucket of the store, and therefore the minimum time for which a service has data.
 _BUCKET = timedelta(seconds=10)
 
