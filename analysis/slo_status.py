@@ -146,4 +146,7 @@ def service_state(
 
 def most_urgent(states: Collection[str]) -> SloState | Literal[""]:
     """Return the most urgent of *states*; "" if there is none."""
-    return next((state for state in URGENCY if state in states), "")
+    for state in URGENCY:
+        if state in states:
+            return state
+    return ""
