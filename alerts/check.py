@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -152,7 +151,7 @@ def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
     """
     config = StoreConfig.from_env(env)
     try:
-        return open_existing(replace(config, database=url) if url else config)
+        return open_existing(config.model_copy(update={"database": url}) if url else config)
     except StoreError as error:
         if url:
             raise
