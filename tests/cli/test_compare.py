@@ -108,7 +108,7 @@ def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
     assert said.count("500 requests of shop") == 2
 
 
-def test_what_fails_is_in_the_first_sentence_also_where_all_in_all_nothing_is_slower(
+def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A stage may grow while the others vary too much to tell."""
@@ -128,7 +128,7 @@ def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert said.count("passed") == 2
 
 
-def test_the_same_run_is_no_different_from_itself(
+def test_a_run_compared_with_itself_has_no_difference(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not even where a file is compressed: all differences are none."""
@@ -141,7 +141,7 @@ def test_the_same_run_is_no_different_from_itself(
     assert {each["own"]["difference_seconds"] for each in found["stages"]} == {0}
 
 
-def test_a_saved_run_says_what_the_store_said(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `stagelens run --save` writes holds every request, in the same buckets."""
     saved = tmp_path / "saved.json"
     with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
@@ -155,7 +155,7 @@ def test_a_saved_run_says_what_the_store_said(runs: Path, tmp_path: Path, capsys
     assert {each["a_seconds"] - each["b_seconds"] for each in found["stages"]} == {0}
 
 
-def test_a_run_that_fails_at_once_is_fast_and_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its times are within bounds; how many of its requests fail is not, which is told in any case."""
     sound, failing = (failing_file(tmp_path / f"{failed}.json", failed=failed) for failed in (5, 100))
     where = tmp_path / "found.json", tmp_path / "junit.xml"
@@ -185,12 +185,12 @@ def test_a_run_that_fails_at_once_is_fast_and_does_not_pass(tmp_path: Path, caps
         ((), 0),
     ],
 )
-def test_too_few_requests_are_told_from_a_broken_threshold(runs: Path, words: tuple[str, ...], code: int) -> None:
+def test_too_few_requests_differ_from_a_broken_threshold(runs: Path, words: tuple[str, ...], code: int) -> None:
     """Where they are too few for an interval of p99, or fewer than asked for."""
     assert compare(runs / "fast.json", runs / "slow.json", *words) == code
 
 
-def test_all_numbers_are_in_the_json(runs: Path, tmp_path: Path) -> None:
+def test_the_json_has_all_numbers(runs: Path, tmp_path: Path) -> None:
     """The stages add up to the latency on both sides; what is not known is null."""
     file = tmp_path / "found.json"
 
@@ -207,7 +207,7 @@ def test_all_numbers_are_in_the_json(runs: Path, tmp_path: Path) -> None:
     assert at["p50"]["low_seconds"] <= at["p50"]["difference_seconds"] <= at["p50"]["high_seconds"]
 
 
-def test_a_stage_that_one_side_lacks_counts_as_no_time(
+def test_a_stage_missing_on_one_side_counts_as_no_time(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is new, and may break a threshold; one that nobody has, and that is no stage, is a mistake."""
@@ -221,7 +221,7 @@ def test_a_stage_that_one_side_lacks_counts_as_no_time(
     assert "no request has the stage 'quue'; there are forward, queue" in capsys.readouterr().err
 
 
-def test_other_requests_are_said_to_be_others(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A comparison of what is not alike says so; by route it can be narrowed."""
     other = run_file(tmp_path / "b.json", route="/large")
 
@@ -231,7 +231,7 @@ def test_other_requests_are_said_to_be_others(runs: Path, tmp_path: Path, capsys
     assert "b.json has no request of route '/' of shop: nothing to compare" in capsys.readouterr().err
 
 
-def test_markdown_and_junit_hold_what_the_terminal_says(
+def test_markdown_and_junit_equal_the_terminal_output(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever files are called."""
@@ -257,7 +257,7 @@ def test_markdown_and_junit_hold_what_the_terminal_says(
     assert cases == {"p90:+10%": ["failure"], "p90:+900%": [], "p99.9:+1ms": ["error"]}
 
 
-def test_a_terminal_of_80_columns_loses_no_number(
+def test_a_terminal_of_80_columns_shows_every_number(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What does not fit beside stands below."""
@@ -299,7 +299,7 @@ def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest
         (("--windows", "now", "then", "--database", "sqlite:///none.db"), "there is no store"),
     ],
 )
-def test_wrong_usage_is_explained_and_is_no_broken_threshold(
+def test_wrong_usage_is_explained_and_exits_with_2(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     """Exit code 2, which argparse uses, too."""
@@ -309,9 +309,7 @@ def test_wrong_usage_is_explained_and_is_no_broken_threshold(
     assert said in capsys.readouterr().err
 
 
-def test_ctrl_c_is_no_broken_threshold(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_exits_with_130(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 130, as a shell has it, and no traceback."""
 
     def interrupted(*_: object, **__: object) -> None:
@@ -323,9 +321,7 @@ def test_ctrl_c_is_no_broken_threshold(
     assert "interrupted; nothing was compared" in capsys.readouterr().err
 
 
-def test_a_file_without_requests_leaves_nothing_to_compare(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_requests_exits_with_3(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 3: a load test that asked nothing must not pass."""
     empty = tmp_path / "empty.json"
     empty.write_text('{"resourceMetrics": [], "resourceSpans": []}')
@@ -334,7 +330,9 @@ def test_a_file_without_requests_leaves_nothing_to_compare(
     assert "nothing to compare" in capsys.readouterr().err
 
 
-def test_of_several_services_one_is_asked_for(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_services_need_the_service_option(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And where each file has one, they may be called otherwise."""
     both = tmp_path / "both.json"
     lines = [run_file(tmp_path / "x", service=service, seed=9).read_text() for service in ("shop", "search")]
@@ -361,7 +359,7 @@ def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 50
     return path
 
 
-def test_times_to_tokens_are_compared_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_to_tokens_are_compared_with_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A slower first token is found though answers as a whole take as long."""
     a = vllm_file(tmp_path / "a.json", first_ms=50, gap_ms=20)
     b = vllm_file(tmp_path / "b.json", first_ms=65, gap_ms=15, seed=2)
@@ -379,9 +377,7 @@ def test_times_to_tokens_are_compared_and_judged(tmp_path: Path, capsys: pytest.
     assert found["ttft"]["definition"] == names.BY_CLIENT_CHUNK
 
 
-def test_tokens_that_a_side_does_not_have_cannot_be_judged(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_token_times_exit_with_3(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 3, also with --strict: a run that streamed nothing must not pass."""
     streamed = vllm_file(tmp_path / "a.json", first_ms=50)
     limit = ("--fail-on", "ttft:+10%", "--strict")
@@ -435,7 +431,7 @@ def store(tmp_path: Path) -> str:
     return url
 
 
-def test_versions_are_compared_by_what_they_served_last(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_are_compared_over_their_last_requests(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Though the first one is gone since an hour; an unknown one is told with those there are."""
     where = ("--database", store, "--service", "shop")
 
@@ -446,7 +442,7 @@ def test_versions_are_compared_by_what_they_served_last(store: str, capsys: pyte
     assert "shop has no version '2.0'; there are 1.0, 1.1" in capsys.readouterr().err
 
 
-def test_versions_that_served_at_the_same_time_are_compared_over_that_time(
+def test_overlapping_versions_are_compared_over_the_common_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The canary was resolved at an hour, the other version goes on and got slow since; both times are printed."""

@@ -45,7 +45,7 @@ def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: f
     assert found.count("failed") <= 0.0075 * ROUNDS
 
 
-def test_a_run_that_is_slower_breaks_it() -> None:
+def test_a_slower_run_breaks_the_threshold() -> None:
     """Twice the time is told from 500 requests, nearly always."""
     (limit,) = read_thresholds("p50:+10%")
 
@@ -73,7 +73,7 @@ def values(count: int, seconds: float) -> Histogram:
         ((1000, 2), (0.1, 0.2), "p50:+10%", "unknown", "failed"),
     ],
 )
-def test_a_threshold_is_broken_by_what_is_beyond_it_and_beyond_chance(
+def test_a_threshold_breaks_only_beyond_chance(
     counts: tuple[int, int], seconds: tuple[float, float], limit: str, outcome: str, strict: str
 ) -> None:
     """Where requests are too few for an interval there is no saying; --strict says it all the same."""
@@ -96,7 +96,7 @@ def test_a_threshold_is_broken_by_what_is_beyond_it_and_beyond_chance(
         ("tpot:p50:+5%", ("", "tpot"), 0.5, 0.05, True),
     ],
 )
-def test_thresholds_are_read(
+def test_thresholds_are_parsed(
     text: str, about: tuple[str, str], quantile: float, limit: float, is_relative: bool
 ) -> None:
     """A stage or a measure without a percentile means its p99."""
@@ -127,7 +127,7 @@ def test_thresholds_are_read(
         ("p99:+nan%", "is no limit"),
     ],
 )
-def test_a_wrong_threshold_is_named_with_what_is_wrong_and_what_is_right(text: str, why: str) -> None:
+def test_an_invalid_threshold_is_named_with_the_allowed_form(text: str, why: str) -> None:
     """Every other way to write one."""
     with pytest.raises(ConfigError, match="such as p99") as raised:
         read_thresholds(f"p50:+1%,{text}")
@@ -137,7 +137,7 @@ def test_a_wrong_threshold_is_named_with_what_is_wrong_and_what_is_right(text: s
 
 
 @given(st.text(alphabet="p0919.:+-%msu,stage: queue", max_size=30))
-def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+def test_any_threshold_text_is_parsed_or_refused(text: str) -> None:
     """No other error comes of it."""
     try:
         found = read_thresholds(text)

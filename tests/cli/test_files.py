@@ -31,7 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_process_left_goes_at_the_next_start(place: Path) -> None:
+def test_files_of_a_killed_process_are_removed_at_the_next_start(place: Path) -> None:
     """SIGKILL leaves nobody to clean up."""
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -42,7 +42,7 @@ def test_what_a_killed_process_left_goes_at_the_next_start(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_what_is_in_use_or_is_nobodys_stays(place: Path) -> None:
+def test_files_in_use_and_foreign_files_are_not_removed(place: Path) -> None:
     """Two runs beside each other; a link leads to something else; an empty folder may have been made this moment."""
     (place / "theirs").mkdir()
     (place / "theirs" / "kept").touch()
@@ -57,7 +57,7 @@ def test_what_is_in_use_or_is_nobodys_stays(place: Path) -> None:
     assert (place / "theirs" / "kept").exists()
 
 
-def test_without_a_place_the_cure_is_told(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_without_a_temporary_directory_the_fix_is_shown(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     """Python looks in several; here there is none."""
     monkeypatch.setattr(tempfile, "tempdir", str(place / "nowhere"))
 

@@ -40,7 +40,7 @@ def requests(saved: Path) -> Counter[str]:
 
 
 @pytest.mark.stacks
-def test_a_service_with_a_model_is_summed_up_saved_and_shown(
+def test_a_service_with_a_model_is_summarized_saved_and_shown(
     run: Run, tmp_path: Path, free_port: int, browser: Browser
 ) -> None:
     """One run of uvicorn with ONNX Runtime: a summary on stderr, a file that counts, a page that opens offline."""
@@ -87,9 +87,7 @@ def test_a_service_with_a_model_is_summed_up_saved_and_shown(
     assert dead == []
 
 
-def test_workers_that_outlive_the_command_and_foreign_spans_are_counted(
-    run: Run, tmp_path: Path, free_port: int
-) -> None:
+def test_late_workers_and_foreign_spans_are_counted(run: Run, tmp_path: Path, free_port: int) -> None:
     """Workers of gunicorn send what they have when they end, after the driver; spans of others need not wait for more."""
     for name, text in (("app", programs.FLASK), ("driver", programs.DRIVER), ("foreign", programs.FOREIGN)):
         (tmp_path / f"{name}.py").write_text(text)
@@ -103,7 +101,7 @@ def test_workers_that_outlive_the_command_and_foreign_spans_are_counted(
     assert requests(tmp_path / "run.json") == {"served": 30, "foreign": 5}
 
 
-def test_no_request_is_explained_and_the_exit_code_stays(run: Run) -> None:
+def test_a_run_without_requests_is_explained_and_preserves_the_exit_code(run: Run) -> None:
     """A program that does nothing we know of, and fails; what it prints is its own."""
     done = run("--summary", "--", sys.executable, "-c", "print('out'); raise SystemExit(7)")
 
@@ -115,7 +113,7 @@ def test_no_request_is_explained_and_the_exit_code_stays(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code"), [(["--", "sh", "-c", "exit 3"], 3), (["--summary", "--", "no-such-program"], 127)]
 )
-def test_closed_streams_are_no_reason_to_fail(tmp_path: Path, words: list[str], code: int) -> None:
+def test_closed_standard_streams_do_not_fail(tmp_path: Path, words: list[str], code: int) -> None:
     """A daemon may be started with nothing open; what we open must not become its place."""
     line = f"exec {shlex.join([*RUN, *words])} <&- >&- 2>&-"
     done = subprocess.run(["sh", "-c", line], env=environment(tmp_path), cwd=tmp_path, check=False)
@@ -123,7 +121,7 @@ def test_closed_streams_are_no_reason_to_fail(tmp_path: Path, words: list[str], 
     assert done.returncode == code
 
 
-def test_a_command_that_cannot_be_started_says_so_and_nothing_else(run: Run) -> None:
+def test_a_command_that_cannot_start_prints_only_its_error(run: Run) -> None:
     """As without us: the cure and the exit code of a shell."""
     done = run("--summary", "--", "no-such-program")
 
@@ -134,7 +132,7 @@ def test_a_command_that_cannot_be_started_says_so_and_nothing_else(run: Run) -> 
 
 @pytest.mark.parametrize("option", ["--save", "--report"])
 @pytest.mark.parametrize(("place", "wrong"), [("nowhere/run", "No such file"), (".", "is a folder")])
-def test_what_cannot_be_written_is_refused_before_the_start(
+def test_an_unwritable_output_is_refused_before_the_start(
     run: Run, tmp_path: Path, option: str, place: str, wrong: str
 ) -> None:
     """A run of an hour whose result has no place is an hour lost."""
@@ -146,7 +144,7 @@ def test_what_cannot_be_written_is_refused_before_the_start(
     assert not (tmp_path / "started").exists()
 
 
-def test_a_device_is_not_replaced_and_a_link_stays_one(run: Run, tmp_path: Path) -> None:
+def test_a_device_is_not_replaced_and_a_link_is_preserved(run: Run, tmp_path: Path) -> None:
     """Who may do anything, as in a container, would have lost /dev/null."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "latest.json").symlink_to("today.json")
@@ -163,7 +161,7 @@ def test_a_device_is_not_replaced_and_a_link_stays_one(run: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("words", [["--save"], ["--report="], ["--save", "--", "touch", "started"]])
-def test_an_option_without_its_file_says_what_it_needs(run: Run, tmp_path: Path, words: list[str]) -> None:
+def test_an_option_without_its_file_is_refused(run: Run, tmp_path: Path, words: list[str]) -> None:
     """Nothing is taken for a file that is none."""
     done = run(*words)
 
@@ -172,7 +170,7 @@ def test_an_option_without_its_file_says_what_it_needs(run: Run, tmp_path: Path,
     assert not (tmp_path / "started").exists()
 
 
-def test_without_the_server_extra_what_was_asked_for_is_refused(tmp_path: Path) -> None:
+def test_without_the_server_extra_its_options_are_refused(tmp_path: Path) -> None:
     """And what was not asked for is as it always was: the command, and nothing of the server."""
     hidden = "import sys; sys.modules['rich'] = None; from stagelens.__main__ import main; sys.exit(main())"
     asked = [sys.executable, "-c", hidden, "run", "--summary", "--", "touch", "started"]
@@ -184,7 +182,7 @@ def test_without_the_server_extra_what_was_asked_for_is_refused(tmp_path: Path) 
     assert not (tmp_path / "started").exists()
 
 
-def test_the_command_goes_on_when_we_are_killed(tmp_path: Path) -> None:
+def test_the_command_continues_when_stagelens_is_killed(tmp_path: Path) -> None:
     """Nobody collects any more, and that is all."""
     code = """if True:
         import os, stagelens, sys
@@ -213,7 +211,7 @@ def test_the_command_goes_on_when_we_are_killed(tmp_path: Path) -> None:
     assert "Traceback" not in complaint
 
 
-def test_in_a_terminal_a_run_that_nobody_else_keeps_is_summed_up(tmp_path: Path) -> None:
+def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -> None:
     """Without a word about it; stdout stays the command's own, and colours are those of the stages."""
     with socket.socket() as tried:
         if tried.connect_ex(("127.0.0.1", 4318)) == 0:
@@ -233,7 +231,7 @@ def test_in_a_terminal_a_run_that_nobody_else_keeps_is_summed_up(tmp_path: Path)
         assert "\x1b[38;2;79;161;253m█" in said  # Forward, as on a dark page
 
 
-def test_a_run_that_began_before_the_collector_is_sent_to_it_whole(tmp_path: Path) -> None:
+def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -> None:
     """What was counted before it listened, and what came after; the run is summed up all the same."""
     with socket.socket() as tried:
         if tried.connect_ex(("127.0.0.1", 4318)) == 0:
@@ -265,7 +263,7 @@ def test_a_run_that_began_before_the_collector_is_sent_to_it_whole(tmp_path: Pat
     ("name", "value"),
     [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_SDK_DISABLED", "true")],
 )
-def test_in_a_terminal_a_run_that_has_a_place_is_left_alone(tmp_path: Path, name: str, value: str) -> None:
+def test_a_run_in_a_terminal_with_a_configured_collector_has_no_summary(tmp_path: Path, name: str, value: str) -> None:
     """The command replaces us: whoever has said where it sends, or that it does not, wants nothing else."""
     words = [*RUN, sys.executable, "-c", "import os; print(os.getpid())"]
     with Terminal(words, environment(tmp_path, **{name: value}), apart=True) as terminal:

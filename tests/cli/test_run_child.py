@@ -48,7 +48,7 @@ def test_the_exit_code_is_the_commands_own(code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL])
-def test_a_signal_that_ends_the_command_ends_us(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_that_ends_the_command_ends_stagelens(number: signal.Signals, tmp_path: Path) -> None:
     """A shell sees what it would see without us; there is one core at most, the command's own."""
     done = subprocess.run(
         parent("sh", "-c", f"kill -{number.value} $$"), cwd=tmp_path, capture_output=True, text=True, check=False
@@ -73,7 +73,7 @@ LISTENER = script(
 )
 
 
-def test_signals_sent_to_us_reach_the_command() -> None:
+def test_signals_to_stagelens_reach_the_command() -> None:
     """Each of them once, and we live on: what supervisors send is for the command."""
     names = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTERM"]
     with subprocess.Popen(parent(sys.executable, "-c", LISTENER), stdout=subprocess.PIPE, text=True) as process:
@@ -135,7 +135,7 @@ def test_the_command_has_the_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_what_the_command_leaves_running_is_waited_for(patient: bool) -> None:
+def test_child_processes_of_the_command_are_waited_for(patient: bool) -> None:
     """It may have something to send when it ends. Who does not want to wait need not, and does it no harm."""
     command = parent("sh", "-c", "exec 3<&0; (read line <&3; echo last) & exit 3")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -153,7 +153,7 @@ def test_what_the_command_leaves_running_is_waited_for(patient: bool) -> None:
     assert process.returncode == 3
 
 
-def test_a_command_that_is_not_there_has_not_begun() -> None:
+def test_a_missing_command_does_not_start() -> None:
     """And its place ends with what `become` has returned, or an error."""
     done = run("no-such-program")
 

@@ -88,9 +88,7 @@ def line(lines: list[str], start: str) -> str:
     return next(each for each in lines if each.startswith(start))
 
 
-def test_percentiles_are_those_of_the_store_with_what_they_lie_between(
-    store: Store, told: Callable[[], list[str]]
-) -> None:
+def test_percentiles_equal_the_store_with_error_bounds(store: Store, told: Callable[[], list[str]]) -> None:
     """The same number on a page and here, and how sure it is."""
     store.write([Batch("a", Fold().points(many(2000)))])
     latency = store.read.latency(Selection(*EVER))
@@ -107,7 +105,7 @@ def test_percentiles_are_those_of_the_store_with_what_they_lie_between(
     assert "2 000 requests in 1 m 15 s" in lines[1]
 
 
-def test_what_is_long_gives_way_to_numbers(store: Store, told: Callable[[], list[str]]) -> None:
+def test_long_texts_are_truncated_before_numbers(store: Store, told: Callable[[], list[str]]) -> None:
     """A route of 90 characters and an interval that says much of itself: they are cut, and no number is."""
     long = Series("shop", route="/items/" + "x" * 83)
     kept = trace(long, name="a model of some name " * 5)
@@ -118,7 +116,7 @@ def test_what_is_long_gives_way_to_numbers(store: Store, told: Callable[[], list
     assert "…" in said
 
 
-def test_it_says_what_the_tail_is_made_of(store: Store, told: Callable[[], list[str]]) -> None:
+def test_the_summary_names_the_stages_of_the_tail(store: Store, told: Callable[[], list[str]]) -> None:
     """One in fifty waits in a queue: that is p99, and none of p50."""
     store.write([Batch("a", Fold().points(many(2000)))])
     lines = told()
@@ -130,7 +128,7 @@ def test_it_says_what_the_tail_is_made_of(store: Store, told: Callable[[], list[
     assert "█" in line(lines, "Forward")
 
 
-def test_percentiles_that_too_few_requests_tell_are_not_told(store: Store, told: Callable[[], list[str]]) -> None:
+def test_percentiles_with_too_few_requests_are_omitted(store: Store, told: Callable[[], list[str]]) -> None:
     """With 30 there is a median, and it is said what p95 and p99 need; with 5 there is a mean."""
     store.write([Batch("a", Fold().points(many(30)))])
     some = told()
@@ -144,7 +142,7 @@ def test_percentiles_that_too_few_requests_tell_are_not_told(store: Store, told:
     assert re.search(r"Where the time goes +mean", "\n".join(few))
 
 
-def test_errors_routes_and_losses_are_told(store: Store, told: Callable[[], list[str]]) -> None:
+def test_errors_routes_and_losses_are_reported(store: Store, told: Callable[[], list[str]]) -> None:
     """Every route that has requests, the busiest first, and what could not be counted."""
     routes = [many(60 - number, Series("shop", route=f"/{number}")) for number in range(10)]
     failed = many(15, Series("shop", route="/0", status="error"))
@@ -170,7 +168,7 @@ def test_the_slowest_request_is_a_waterfall(store: Store, told: Callable[[], lis
     assert "/items/{id}  abababab" in line(lines, "The slowest")
 
 
-def test_no_request_is_explained(told: Callable[[], list[str]]) -> None:
+def test_a_run_without_requests_is_explained(told: Callable[[], list[str]]) -> None:
     """Why that may be, and what to do."""
     text = "\n".join(told())
 
@@ -178,7 +176,7 @@ def test_no_request_is_explained(told: Callable[[], list[str]]) -> None:
     assert 'with stagelens.request("name")' in text
 
 
-def test_a_page_of_several_services_has_one_of_each(store: Store, tmp_path: Path) -> None:
+def test_a_page_of_several_services_has_a_section_for_each(store: Store, tmp_path: Path) -> None:
     """Charts have names of their own, and scripts find one table that follows a chart."""
     services = [Series(f"service-{number}", route="/x") for number in range(2)]
     for service in services:
@@ -195,7 +193,7 @@ def test_a_page_of_several_services_has_one_of_each(store: Store, tmp_path: Path
     assert all(f"<span>{service.service}</span>" in text for service in services)
 
 
-def test_a_page_without_requests_says_so(store: Store, tmp_path: Path) -> None:
+def test_a_page_without_requests_has_a_notice(store: Store, tmp_path: Path) -> None:
     """The file that was asked for is there, whatever came."""
     run = Run(["python", "<script>"], RUN.start, RUN.start + timedelta(seconds=1), 3)
     write_page(store, tmp_path / "run.html", run)

@@ -152,7 +152,7 @@ def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     traces=st.lists(kept(), max_size=4, unique_by=lambda trace: trace.trace_id),
     dropped=st.integers(0, 2**40),
 )
-def test_every_answer_is_the_same_in_a_store_that_takes_it_in(
+def test_every_query_is_equal_in_a_store_that_ingests_the_run(
     new_store: Callable[..., Store],
     tmp_path_factory: pytest.TempPathFactory,
     asked: list[Request],
@@ -173,7 +173,7 @@ def test_every_answer_is_the_same_in_a_store_that_takes_it_in(
         assert_same(actual, expected)
 
 
-def test_what_is_forgotten_finely_is_saved_coarsely(new_store: Callable[..., Store], tmp_path: Path) -> None:
+def test_expired_fine_buckets_are_saved_as_hours(new_store: Callable[..., Store], tmp_path: Path) -> None:
     """The 10 s of a long run are gone after a day: its hours are saved, each request once."""
     path = tmp_path / "run.json"
     clock = [float(NOON)]
@@ -192,7 +192,7 @@ def test_what_is_forgotten_finely_is_saved_coarsely(new_store: Callable[..., Sto
     assert other.read.latency(Selection(*EVER)).count == 5
 
 
-def test_a_real_collector_takes_it_in_and_counts_it_once(new_store: Callable[..., Store], tmp_path: Path) -> None:
+def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], tmp_path: Path) -> None:
     """Posted twice as it is, by any client that can post a file."""
     now = int(datetime.now(UTC).timestamp())
     saved, path = new_store(now), tmp_path / "run.json"
@@ -220,7 +220,7 @@ def test_a_real_collector_takes_it_in_and_counts_it_once(new_store: Callable[...
     assert count == 7
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_was(new_store: Callable[..., Store], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_unchanged(new_store: Callable[..., Store], tmp_path: Path) -> None:
     """A run that was saved before is better than half of this one."""
     path = tmp_path / "run.json"
     path.write_text("before")
