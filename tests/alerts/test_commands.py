@@ -140,7 +140,7 @@ def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
         (("unsilence", "si-1"), "there is no silence 'si-1'; `stagelens alerts silences` lists all silences"),
     ],
 )
-def test_a_mistake_says_its_cure(
+def test_a_mistake_is_reported_with_its_fix(
     database: str,
     words: tuple[str, ...],
     said: str,

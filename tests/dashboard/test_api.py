@@ -67,7 +67,7 @@ def lines_of(answer: TestResponse) -> list[list[str]]:
     return list(csv.reader(io.StringIO(answer.text)))
 
 
-def test_a_view_is_its_page_in_numbers(client: FlaskClient) -> None:
+def test_a_view_has_the_numbers_of_its_page(client: FlaskClient) -> None:
     """Title, window, charts by name, tables as they are read."""
     view = asked(client, VIEW, path="/s/vision-api", **{"from": "now-1h"})
 
@@ -81,7 +81,7 @@ def test_a_view_is_its_page_in_numbers(client: FlaskClient) -> None:
         assert all(len(row) == len(each["head"]) for row in each["rows"])
 
 
-def test_a_view_says_the_numbers_the_page_says(client: FlaskClient, filled: Store) -> None:
+def test_a_view_and_its_page_show_the_same_p99(client: FlaskClient, filled: Store) -> None:
     """The p99 of the question and of the page are one number."""
     selection = Selection(NOW - timedelta(hours=6), NOW, service="vision-api")
     p99 = filled.read.latency(selection).quantile(0.99)
@@ -134,7 +134,7 @@ def test_one_table_as_csv(client: FlaskClient) -> None:
         ({"path": "/traces", "svc": "nobody"}, 404, "svc", "/api/v1/names"),
     ],
 )
-def test_a_wrong_request_is_told_what_is_right(
+def test_an_invalid_request_gets_the_allowed_values(
     client: FlaskClient, query: dict[str, str], status: int, key: str, fix: str
 ) -> None:
     """A program gets no default in place of what it asked for."""
@@ -157,7 +157,7 @@ def test_a_wrong_request_is_told_what_is_right(
         ("meaning-of-life", {}, 404, "question"),
     ],
 )
-def test_a_wrong_question_names_its_key(
+def test_an_invalid_query_parameter_is_named(
     client: FlaskClient, path: str, query: dict[str, str], status: int, key: str
 ) -> None:
     """And what may be asked."""
@@ -175,7 +175,7 @@ def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "takes"), [("POST", VIEW, "GET"), ("PUT", VIEW, "GET"), ("GET", EVENTS, "POST")]
 )
-def test_a_wrong_method_is_told_the_right_one(client: FlaskClient, method: str, path: str, takes: str) -> None:
+def test_a_wrong_method_gets_the_allowed_one(client: FlaskClient, method: str, path: str, takes: str) -> None:
     """In JSON like all else that is wrong."""
     answer = client.open(path, method=method)
 
@@ -195,7 +195,7 @@ def test_breakdown_adds_up(client: FlaskClient) -> None:
         assert sum(row[first_stage:]) == pytest.approx(row[names.index("value_seconds")])
 
 
-def test_where_nothing_held_requests_up_the_answer_has_no_rows(client: FlaskClient) -> None:
+def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
     """It is a table all the same."""
     told = asked(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
 
@@ -203,14 +203,14 @@ def test_where_nothing_held_requests_up_the_answer_has_no_rows(client: FlaskClie
     assert told["rows"] == []
 
 
-def test_too_few_requests_are_said_to_be_too_few(client: FlaskClient) -> None:
+def test_percentiles_of_too_few_requests_are_marked(client: FlaskClient) -> None:
     """A percentile that no ten requests stand above is marked."""
     told = asked(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
 
     assert [row[-1] for row in told["rows"]] == [True, False]
 
 
-def test_compare_judges_the_newest_versions(client: FlaskClient) -> None:
+def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
     """As the page does; or what it is told to."""
     told = asked(client, "/api/v1/query/compare", service="vision-api")
     back = asked(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
@@ -236,7 +236,7 @@ def test_objectives_and_names(client: FlaskClient) -> None:
     assert {"name": "vision-api", "versions": ["2.0.0", "1.0.0"]} in names
 
 
-def test_what_has_not_changed_is_not_sent_again(client: FlaskClient) -> None:
+def test_an_unchanged_view_gets_304(client: FlaskClient) -> None:
     """Not even computed: the address, the window and the revision say that it is the same."""
     first = client.get(VIEW, query_string={"path": "/s/vision-api"})
     tag = {"If-None-Match": first.headers["ETag"]}
@@ -260,7 +260,7 @@ def test_every_page_has_a_view(client: FlaskClient, path: str) -> None:
     assert json.loads(answer.data, parse_constant=pytest.fail)["title"]
 
 
-def test_an_outline_takes_the_numbers_and_the_words() -> None:
+def test_page_data_has_chart_frames_and_table_texts() -> None:
     """Of a chart its frame, under the title of its card; of a table its text, a bar by what it is said to show."""
     frame = pd.DataFrame({"at": [pd.Timestamp("2026-11-20T12:00:00Z")], "wait (ms)": [np.nan]})
     bar = html.Div(role="img", **attributes({"aria-label": "Stages: Queue 60 %"}))
@@ -273,7 +273,7 @@ def test_an_outline_takes_the_numbers_and_the_words() -> None:
     assert found.tables[0].rows == [["a", "Stages: Queue 60 %"]]
 
 
-def test_columns_say_their_units() -> None:
+def test_columns_name_their_units() -> None:
     """In brackets, or as the store names them."""
     assert columns(pd.DataFrame(columns=["wait (ms)", "value_seconds", "n"])) == [
         {"name": "wait", "unit": "ms"},
@@ -282,7 +282,7 @@ def test_columns_say_their_units() -> None:
     ]
 
 
-def test_json_knows_what_pandas_and_numpy_hold() -> None:
+def test_json_encodes_pandas_and_numpy_values() -> None:
     """Times are ISO 8601 UTC, lengths of time seconds, and what is no number is null."""
     values = [
         *(np.float64("nan"), float("inf"), np.int64(3), np.bool_(True), pd.NaT, pd.NA),
@@ -296,7 +296,7 @@ def test_json_knows_what_pandas_and_numpy_hold() -> None:
 
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=5))
-def test_csv_comes_back_as_it_was_and_runs_nowhere(rows: list[list[str]]) -> None:
+def test_csv_round_trips_and_contains_no_formulas(rows: list[list[str]]) -> None:
     """Any text survives; none of it begins as a formula does."""
     text = as_csv(["a", "b"], rows)
     back = list(csv.reader(io.StringIO(text, newline="")))[1:]
@@ -320,7 +320,7 @@ def proof_of(client: FlaskClient) -> dict[str, str]:
     return {"X-Stagelens-Proof": proof_in(client.get("/").text)}
 
 
-def test_an_event_is_kept(own: Store) -> None:
+def test_an_event_is_stored_and_shown_at_once(own: Store) -> None:
     """One told by a page is there for all pages at once."""
     client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
     before = own.read.revision()
@@ -333,7 +333,7 @@ def test_an_event_is_kept(own: Store) -> None:
     assert own.read.revision() >= before
 
 
-def test_only_our_own_pages_write(own: Store) -> None:
+def test_writes_need_a_csrf_token_of_the_session(own: Store) -> None:
     """Not a form of another site, not one that guessed, not one of another reader."""
     client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
     proof = proof_of(client)
@@ -351,7 +351,7 @@ def test_only_our_own_pages_write(own: Store) -> None:
     assert not len(own.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1)))
 
 
-def test_a_proof_is_its_readers_alone(own: Store) -> None:
+def test_a_csrf_token_is_valid_for_its_session_only(own: Store) -> None:
     """What one session's page holds is worth nothing to another's."""
     server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), own, clock=NOW.timestamp).app.server  # noqa: S106 - the secret of this test
     a, b = server.test_client(), server.test_client()
@@ -364,7 +364,7 @@ def test_a_proof_is_its_readers_alone(own: Store) -> None:
 
 
 @pytest.mark.parametrize(("kind", "text"), [("note", "looked at it (by ada)"), ("advice", "looked at it")])
-def test_an_event_says_who_told_it(own: Store, kind: str, text: str) -> None:
+def test_an_event_names_its_author(own: Store, kind: str, text: str) -> None:
     """Where readers have names; what is said about advice is for the page to read."""
     config = DashboardConfig(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1"),))
     client = Dashboard(config, own, clock=NOW.timestamp).app.server.test_client()
@@ -386,7 +386,9 @@ def test_an_event_says_who_told_it(own: Store, kind: str, text: str) -> None:
         (json.dumps({"text": "x" * 20_000}), 413, ""),
     ],
 )
-def test_a_wrong_event_is_told_what_is_right(client: FlaskClient, body: str, status: int, key: str) -> None:
+def test_an_invalid_event_gets_the_error_of_the_collector(
+    client: FlaskClient, body: str, status: int, key: str
+) -> None:
     """In the same words as the collector's."""
     answer = client.post(EVENTS, data=body, content_type="application/json", headers=proof_of(client))
 
@@ -396,7 +398,9 @@ def test_a_wrong_event_is_told_what_is_right(client: FlaskClient, body: str, sta
 
 
 @pytest.mark.parametrize(("said", "status"), [("attempt to write a readonly database", 409), ("disk I/O error", 503)])
-def test_a_database_that_cannot_be_written(own: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int) -> None:
+def test_a_database_that_cannot_be_written_is_reported(
+    own: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int
+) -> None:
     """Says so; one that is read-only names who can write."""
 
     def fail(_event: object) -> None:

@@ -55,7 +55,7 @@ def slow_trace(filled: Store) -> str:
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-def test_a_page_is_quiet_readable_and_fits_phones(browser: Browser, base: str, slow_trace: str, name: str) -> None:
+def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_trace: str, name: str) -> None:
     """In both themes: no error, no other host, no broken policy, nothing axe minds, no sideways scrolling, and it looks as it did."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)
@@ -193,7 +193,7 @@ def test_a_row_of_exemplars_opens_its_waterfall(visit: Visit, slow_trace: str) -
     expect(page.locator(".verdict")).to_contain_text("Preprocess took")
 
 
-def test_the_keyboard_reaches_everything(visit: Visit) -> None:
+def test_the_keyboard_reaches_pages_services_theme_and_help(visit: Visit) -> None:
     """Pages by g and a letter, the theme by d, a service by name, the help by ?."""
     page = visit.go("/")
     page.keyboard.press("g")
@@ -278,7 +278,7 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
     assert visit.trouble == []
 
 
-def test_the_beat_is_silent_while_nobody_looks(visit: Visit) -> None:
+def test_the_refresh_pauses_while_the_page_is_not_in_use(visit: Visit) -> None:
     """A hidden tab, a pointer on a chart, a frozen window and an answer under way all hold it back."""
     page = visit.go("/s/vision-api")
     beat = "dash_clientside.stagelens.beat(1, {tick}, {seen}) === dash_clientside.no_update"

@@ -62,7 +62,7 @@ def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name
     assert tab.trouble == []
 
 
-def test_advice_that_is_dismissed_goes_and_comes_back(browser: Browser, address: str) -> None:
+def test_dismissed_advice_disappears_and_can_be_restored(browser: Browser, address: str) -> None:
     """A click tells the server, and the page is as it is then: for everybody, until somebody shows it again."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     tab = Visit(context.new_page(), address)

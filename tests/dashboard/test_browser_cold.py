@@ -28,7 +28,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     store.close()
 
 
-def test_the_replicas_are_quiet_readable_and_fit_phones(browser: Browser, address: str) -> None:
+def test_the_replicas_page_has_no_errors_and_fits_phones(browser: Browser, address: str) -> None:
     """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
     for theme in ("light", "dark"):
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
@@ -47,7 +47,7 @@ def test_the_replicas_are_quiet_readable_and_fit_phones(browser: Browser, addres
         assert visit.trouble == []
 
 
-def test_cold_requests_are_left_out_by_one_press_and_taken_in_by_another(browser: Browser, address: str) -> None:
+def test_cold_requests_are_excluded_and_included_by_a_button(browser: Browser, address: str) -> None:
     """On every tab of the service that one goes to from there; the address says which."""
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), address).go("/s/shop?from=now-15m")

@@ -73,7 +73,7 @@ def write(store: Store, *reports: Report) -> None:
 
 
 @pytest.mark.parametrize("name", ["collectors", "collectors-none"])
-def test_the_page_is_quiet_readable_and_fits_phones(browser: Browser, store: Store, address: str, name: str) -> None:
+def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, address: str, name: str) -> None:
     """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
     write(store, *(REPORTS if name == "collectors" else ()))
     looks: list[str] = []
@@ -93,7 +93,9 @@ def test_the_page_is_quiet_readable_and_fits_phones(browser: Browser, store: Sto
     assert [look for look in looks if look] == []
 
 
-def test_one_that_dies_is_seen_without_a_reload(browser: Browser, store: Store, address: str, clock: Clock) -> None:
+def test_a_stopped_collector_is_shown_without_a_reload(
+    browser: Browser, store: Store, address: str, clock: Clock
+) -> None:
     """No data comes then that would say so."""
     write(store, REPORTS[0])
     context = browser.new_context(viewport=DESKTOP)

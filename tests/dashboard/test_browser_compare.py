@@ -43,7 +43,7 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
     assert complaints == []
 
 
-def test_the_report_is_copied_with_a_whole_link(browser: Browser, base: str) -> None:
+def test_the_report_is_copied_with_a_complete_link(browser: Browser, base: str) -> None:
     """What is pasted elsewhere opens this comparison."""
     context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     visit = Visit(context.new_page(), base)
@@ -58,7 +58,7 @@ def test_the_report_is_copied_with_a_whole_link(browser: Browser, base: str) -> 
     assert visit.trouble == []
 
 
-def test_a_hover_tells_the_percentile(visit: Visit) -> None:
+def test_hovering_shows_the_latencies_of_a_percentile(visit: Visit) -> None:
     """Both latencies with the band each is sure to lie in."""
     page = visit.go("/compare?svc=vision-api")
     told = re.compile(r"p9[\d.]+ .*A .* to .*B .* to ")
@@ -67,7 +67,7 @@ def test_a_hover_tells_the_percentile(visit: Visit) -> None:
     hover(page, "both", 0.6, lambda: expect(box).to_contain_text(told, timeout=SOON))
 
 
-def test_paper_is_light(browser: Browser, base: str) -> None:
+def test_a_dark_page_prints_light(browser: Browser, base: str) -> None:
     """A dark page prints with dark ink and no frame, and is dark again afterwards."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)

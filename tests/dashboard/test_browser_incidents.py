@@ -40,7 +40,7 @@ def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
 @pytest.mark.parametrize(
     ("name", "path"), [("incidents", "/incidents"), ("incident", f"/incidents/{notified_store.OPEN}")]
 )
-def test_the_pages_look_well(incidents_visit: Visit, name: str, path: str) -> None:
+def test_incident_pages_are_accessible_and_fit(incidents_visit: Visit, name: str, path: str) -> None:
     """Light, dark and on a phone: nothing that axe minds, nothing wider than the screen."""
     page = incidents_visit.go(path)
     complaints = grave(page)
@@ -55,7 +55,7 @@ def test_the_pages_look_well(incidents_visit: Visit, name: str, path: str) -> No
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-def test_an_incident_is_looked_after_and_silenced_with_buttons(incidents_visit: Visit) -> None:
+def test_an_incident_is_acknowledged_and_silenced_with_buttons(incidents_visit: Visit) -> None:
     """Pressed, the page says who acknowledged it; a silence is on the list until it is ended."""
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     with page.expect_event("load"):

@@ -39,7 +39,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "dark")])
-def test_hundreds_of_services_are_quiet_and_fit(
+def test_hundreds_of_services_have_no_errors_and_fit(
     browser: Browser, crowded: str, size: dict[str, int], scheme: str
 ) -> None:
     """No complaint, nothing axe minds, no sideways scrolling, and the one that burns on top."""
@@ -99,7 +99,7 @@ def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
     assert page.locator("h1").inner_text().startswith("vision-api")
 
 
-def test_one_request_is_a_whole_page(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_of_one_request_has_no_empty_cards(browser: Browser, tmp_path: Path) -> None:
     """Nothing is drawn that one request cannot tell, and nothing is empty without saying so."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
     histogram = Histogram()

@@ -18,7 +18,7 @@ from tests.dashboard.tabs import DESKTOP, Visit
 pytestmark = pytest.mark.stacks
 
 
-def test_new_data_leaves_what_the_reader_has_opened(browser: Browser, tmp_path: Path, traffic: Any) -> None:
+def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path: Path, traffic: Any) -> None:
     """An open detail, the focus in it, a chart and a row are the same elements after a refresh, with newer numbers."""
     store = Store.open(f"sqlite:///{tmp_path / 'live.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=6), NOW)

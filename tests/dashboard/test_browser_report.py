@@ -167,7 +167,7 @@ def test_another_site_can_neither_write_nor_read(browser: Browser, base: str, fi
     assert filled.read.revision() == before
 
 
-def test_a_name_pointed_at_this_machine_reads_nothing(browser: Browser, base: str) -> None:
+def test_dns_rebinding_is_refused(browser: Browser, base: str) -> None:
     """A site that makes its own name mean 127.0.0.1 gets a refusal, whatever it asks."""
     # As a proxy the dashboard is sent what was meant for any name.
     context = browser.new_context(proxy={"server": base})
@@ -181,7 +181,7 @@ def test_a_name_pointed_at_this_machine_reads_nothing(browser: Browser, base: st
     assert codes == [421] * 4
 
 
-def test_a_button_tells_the_server(browser: Browser, tmp_path: Path) -> None:
+def test_a_button_records_an_event_on_the_server(browser: Browser, tmp_path: Path) -> None:
     """And the page is drawn anew with what it told, without a reload."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}")
     served = Dashboard(DashboardConfig(port=0), store)

@@ -62,7 +62,7 @@ def test_a_stage_left_out_is_an_address(visit: Visit) -> None:
     assert not shown & {"Forward", "Queue"}
 
 
-def test_patterns_are_drawn_and_kept(visit: Visit) -> None:
+def test_stage_patterns_are_drawn_and_persist(visit: Visit) -> None:
     """Without asking the server; they last over a reload and go away again."""
     page = visit.go(ADDRESS)
     patterns = page.locator("[data-chart=percentile] pattern")
@@ -78,7 +78,7 @@ def test_patterns_are_drawn_and_kept(visit: Visit) -> None:
     assert switched == asked
 
 
-def test_a_chart_that_cannot_be_made_anew_stays(browser: Browser, base: str) -> None:
+def test_a_chart_that_fails_to_refresh_stays(browser: Browser, base: str) -> None:
     """The page says so; the chart that was there is still there, and the next control works."""
     context = browser.new_context(viewport=DESKTOP)
     visit = Visit(context.new_page(), base)
@@ -95,7 +95,7 @@ def test_a_chart_that_cannot_be_made_anew_stays(browser: Browser, base: str) -> 
     assert drawn
 
 
-def test_the_hard_states_can_be_read(browser: Browser, base: str) -> None:
+def test_combined_page_states_are_accessible(browser: Browser, base: str) -> None:
     """Pinned, a stage left out, patterns, the help open, dark and on a phone: axe minds nothing serious."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)

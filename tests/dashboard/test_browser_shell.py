@@ -69,7 +69,7 @@ def delivered(page: Page, beat: int) -> None:
     )
 
 
-def test_what_a_reader_types_becomes_a_window(visit: Visit) -> None:
+def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
     """Lengths, times, days and ISO; a wrong one says what would be right."""
     page = visit.go("/slo")
     read = "([texts, now]) => texts.map((text) => stagelens.windowOf(text, now, true))"
@@ -114,7 +114,7 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
     assert visit.trouble == []
 
 
-def test_the_server_s_clock_counts_before_the_page_has_arrived(browser: Browser, base: str) -> None:
+def test_the_server_clock_applies_before_the_page_has_loaded(browser: Browser, base: str) -> None:
     """A page may be used as soon as it shows: a typed time is on the server's day then, too, not on the reader's."""
     page = browser.new_page()
     page.add_init_script("window.stagelens = Object.defineProperty({}, 'settle', { get: () => () => {}, set() {} })")
@@ -146,7 +146,7 @@ def test_the_window_moves_by_keys(visit: Visit) -> None:
     visit.settled()
 
 
-def test_every_address_opens_cold(visit: Visit) -> None:
+def test_every_address_opens_directly(visit: Visit) -> None:
     """Typed into the address bar, each is its own page."""
     titles: list[str] = []
     for address in ADDRESSES:
@@ -189,7 +189,7 @@ def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, A
     assert lines <= 12
 
 
-def test_keys_are_letters_inside_a_field(visit: Visit) -> None:
+def test_shortcut_keys_are_letters_inside_a_field(visit: Visit) -> None:
     """And after a jump to another page the focus stands at its beginning."""
     page = visit.go("/slo")
     page.keyboard.press("t")
@@ -206,7 +206,7 @@ def test_keys_are_letters_inside_a_field(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") is None
 
 
-def test_back_leads_to_where_one_had_scrolled(visit: Visit) -> None:
+def test_back_restores_the_scroll_position(visit: Visit) -> None:
     """Forward begins at the top."""
     page = visit.go("/s/vision-api")
     page.evaluate("scrollTo(0, 500)")
@@ -220,7 +220,7 @@ def test_back_leads_to_where_one_had_scrolled(visit: Visit) -> None:
     visit.settled()
 
 
-def test_a_chart_leaves_as_picture_and_numbers(visit: Visit, tmp_path: Path) -> None:
+def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) -> None:
     """PNG, SVG and CSV say service, chart and window."""
     page = visit.go("/s/vision-api")
     kept: dict[str, bytes] = {}
@@ -264,7 +264,7 @@ def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
     assert complaints == []
 
 
-def test_the_link_says_whether_its_window_moves(browser: Browser, base: str) -> None:
+def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: str) -> None:
     """It stands still, whenever the link is opened; with Shift a relative one stays relative."""
     context = browser.new_context(viewport=DESKTOP)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -319,7 +319,7 @@ def mortal(filled: Store) -> Iterator[list[Dashboard]]:
     served[-1].stop()
 
 
-def test_a_dashboard_that_is_gone_is_told_and_comes_back(
+def test_an_unreachable_dashboard_is_shown_and_recovers(
     browser: Browser, mortal: list[Dashboard], filled: Store
 ) -> None:
     """The old page stays, with since when; once it answers, the page of the address is there by itself."""
@@ -349,7 +349,7 @@ def test_a_dashboard_that_is_gone_is_told_and_comes_back(
     assert complaints == []
 
 
-def test_the_refresh_slows_down_while_nothing_comes(visit: Visit) -> None:
+def test_the_refresh_slows_down_without_new_data(visit: Visit) -> None:
     """From every beat to every fourth, and at once to every beat again."""
     page = visit.go("/slo")
     asked = page.evaluate("""() => {
@@ -396,7 +396,7 @@ def test_the_frame_fits_every_width(visit: Visit) -> None:
     assert popped["y"] + popped["height"] <= PHONE["height"]
 
 
-def test_tab_walks_the_frame_in_the_order_it_is_read(visit: Visit) -> None:
+def test_tab_follows_the_reading_order(visit: Visit) -> None:
     """To the content first; then the pages, the services, the top bar."""
     page = visit.go("/slo")
     page.evaluate("document.activeElement.blur()")
@@ -419,7 +419,7 @@ def test_tab_walks_the_frame_in_the_order_it_is_read(visit: Visit) -> None:
     ]
 
 
-def test_what_a_reader_likes_stays_in_the_browser(visit: Visit) -> None:
+def test_display_preferences_stay_in_the_browser(visit: Visit) -> None:
     """Patterns and density are set without the server, are there before the first paint, and in no address."""
     page = visit.go("/s/vision-api")
     asked = len(visit.callbacks)
@@ -438,7 +438,7 @@ def test_what_a_reader_likes_stays_in_the_browser(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.dataset.patterns") == "on"
 
 
-def test_a_young_store_is_asked_every_beat(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_store_is_polled_at_every_refresh(browser: Browser, tmp_path: Path) -> None:
     """Whoever waits for the first request sees it within seconds."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.stacks
 PAGE = "/s/chat-llm/tokens"
 
 
-def test_the_pointer_is_told_what_the_first_token_waited_for(visit: Visit) -> None:
+def test_hovering_shows_the_stages_before_the_first_token(visit: Visit) -> None:
     """Value, n and the largest stages; a percentile is no time, so the time charts draw no line for it."""
     page = visit.go(PAGE)
     box = page.locator("[data-chart=first-token] .hovertext").first
@@ -24,7 +24,7 @@ def test_the_pointer_is_told_what_the_first_token_waited_for(visit: Visit) -> No
     assert page.locator(".cursor:not([hidden])").count() == 0
 
 
-def test_a_control_of_the_breakdown_works_here_too(visit: Visit) -> None:
+def test_the_breakdown_percentile_control_redraws_the_chart(visit: Visit) -> None:
     """The chart is drawn again for another percentile, and the address says which."""
     page = visit.go(PAGE)
     page.locator("[data-chart=over]").scroll_into_view_if_needed()

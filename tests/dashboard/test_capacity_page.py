@@ -70,7 +70,7 @@ def charts(node: Any) -> list[Chart]:
     ]
 
 
-def test_the_versions_have_the_capacity_their_queues_allow(store: Store, tmp_path: Path) -> None:
+def test_the_capacity_of_each_version_matches_its_queueing(store: Store, tmp_path: Path) -> None:
     """What the traffic was made with comes back from the store: waiting grows to the objective where it must."""
     found = loads_of(Context(parse("/s/ocr-api/capacity", "", NOW), source_of(store, tmp_path), "ocr-api"))
     before = found.before
@@ -87,7 +87,7 @@ def test_the_versions_have_the_capacity_their_queues_allow(store: Store, tmp_pat
         assert load.capacity.rate == pytest.approx(rho * saturation, rel=0.1)
 
 
-def test_the_page_begins_with_the_finding_and_compares_with_the_version_before(store: Store, tmp_path: Path) -> None:
+def test_the_page_starts_with_capacity_compared_with_the_previous_version(store: Store, tmp_path: Path) -> None:
     """How much fits, how much of it is used, and what it was before."""
     said = shown(source_of(store, tmp_path))
 
@@ -97,7 +97,7 @@ def test_the_page_begins_with_the_finding_and_compares_with_the_version_before(s
     assert "The knee of the curve is at" in said
 
 
-def test_without_an_objective_the_curve_is_there_and_the_capacity_is_not(store: Store, tmp_path: Path) -> None:
+def test_without_an_objective_the_curve_is_shown_without_capacity(store: Store, tmp_path: Path) -> None:
     """What cannot be known says what is missing."""
     said = shown(source_of(store, tmp_path, slo=False))
 
@@ -105,7 +105,7 @@ def test_without_an_objective_the_curve_is_there_and_the_capacity_is_not(store: 
     assert "needs an objective" in said
 
 
-def test_a_short_window_says_how_many_steps_it_has_and_needs(store: Store, tmp_path: Path) -> None:
+def test_a_short_window_reports_steps_present_and_required(store: Store, tmp_path: Path) -> None:
     """A curve of a quarter of an hour is refused in words, and nothing falls over."""
     said = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
 
@@ -114,7 +114,7 @@ def test_a_short_window_says_how_many_steps_it_has_and_needs(store: Store, tmp_p
     assert "could not be rendered" not in said
 
 
-def test_cost_comes_from_the_price_and_from_nothing_else(store: Store, tmp_path: Path) -> None:
+def test_cost_needs_a_configured_price(store: Store, tmp_path: Path) -> None:
     """4 replicas at $3.1: what an hour costs, divided by the requests of an hour; without a price there is no amount."""
     source = source_of(store, tmp_path)
     context = Context(parse("/s/ocr-api/capacity", "", NOW), source, "ocr-api")
@@ -131,7 +131,7 @@ def test_cost_comes_from_the_price_and_from_nothing_else(store: Store, tmp_path:
     assert "no price is set" in free
 
 
-def test_the_charts_bring_their_numbers(store: Store, tmp_path: Path) -> None:
+def test_the_charts_have_tables_with_units(store: Store, tmp_path: Path) -> None:
     """Tables and exports have one row a step and one a batch size, with units in the names."""
     found = charts(rendered(source_of(store, tmp_path)))
     frames = [each.frame for each in found]
@@ -145,7 +145,7 @@ def test_the_charts_bring_their_numbers(store: Store, tmp_path: Path) -> None:
     assert list(machines.columns) == ["time (UTC)", "ocr-api-5d9c-9qzvt/gpu0", "ocr-api-5d9c-x2x7k/gpu0"]
 
 
-def test_services_without_batches_or_load_say_so(filled: Store, alerts: AlertsReader) -> None:
+def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: AlertsReader) -> None:
     """A service that tells no batch sizes, and whose rate hardly changes, has a page all the same."""
     said = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
 

@@ -68,7 +68,7 @@ def test_a_collector_that_works_is_ok() -> None:
         ({"spans_waiting_seconds": 1200.0, "spans_waiting_bytes": 1024.0}, ("20", "another collector")),
     ],
 )
-def test_what_is_to_be_mended_is_said_with_the_cure(vitals: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_a_collector_problem_is_shown_with_its_fix(vitals: dict[str, Any], words: tuple[str, ...]) -> None:
     """While it still works."""
     judged = collector_status(with_vitals(**vitals), NOW)
     (trouble,) = judged.troubles
@@ -78,7 +78,7 @@ def test_what_is_to_be_mended_is_said_with_the_cure(vitals: dict[str, Any], word
         assert word in f"{trouble.text} {trouble.fix}"
 
 
-def test_what_fails_comes_first_and_since_when() -> None:
+def test_failures_come_first_with_their_start_time() -> None:
     """It is graver than anything to be mended."""
     judged = collector_status(with_vitals(failing=(("committing", "disk full", AT - 300),), file_errors=("x",)), NOW)
 
@@ -88,7 +88,7 @@ def test_what_fails_comes_first_and_since_when() -> None:
     assert len(judged.troubles) == 2
 
 
-def test_silence_is_all_that_is_said_of_the_dead() -> None:
+def test_a_dead_collector_shows_only_its_silence() -> None:
     """Their last numbers are of no use, and whatever failed then is not what fails now."""
     dead = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), seen=AT - 700)
     judged = collector_status(dead, NOW)
@@ -98,7 +98,7 @@ def test_silence_is_all_that_is_said_of_the_dead() -> None:
     assert trouble.since == NOW - timedelta(seconds=700)
 
 
-def test_a_clock_that_is_ahead_is_told() -> None:
+def test_a_clock_that_is_ahead_is_reported() -> None:
     """It would hide a silence, and shift data."""
     judged = collector_status(replace(WELL, seen=AT + 60), NOW)
 
@@ -106,7 +106,7 @@ def test_a_clock_that_is_ahead_is_told() -> None:
     assert "NTP" in judged.troubles[0].fix
 
 
-def test_an_empty_page_says_what_would_fill_it(store: Store) -> None:
+def test_an_empty_page_explains_how_to_report(store: Store) -> None:
     """Nobody has reported."""
     said = shown(store)
 
@@ -114,7 +114,7 @@ def test_an_empty_page_says_what_would_fill_it(store: Store) -> None:
     assert "stagelens collector" in said
 
 
-def test_the_gravest_stands_first(store: Store) -> None:
+def test_the_most_severe_row_is_first(store: Store) -> None:
     """With its name, its age and what each number means below."""
     silent = replace(WELL, id="c", name="pod-c:4318", seen=AT - 100)
     failing = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), id="b", name="pod-b:4318")
@@ -127,7 +127,7 @@ def test_the_gravest_stands_first(store: Store) -> None:
     assert "could not be rendered" not in said
 
 
-def test_what_a_collector_says_is_text_and_nothing_else(store: Store) -> None:
+def test_collector_messages_are_escaped(store: Store) -> None:
     """A path in a message, or the name of a target, may hold anything."""
     write(store, with_vitals(targets_down={"http://x/<script>alert(1)</script>": "<b>no</b>"}))
     said = shown(store)
@@ -136,7 +136,7 @@ def test_what_a_collector_says_is_text_and_nothing_else(store: Store) -> None:
     assert "<b>no</b>" not in said
 
 
-def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
+def test_the_page_refreshes_without_new_data(store: Store) -> None:
     """When a collector dies nothing is written that could say so."""
     write(store, WELL)
     later = NOW + timedelta(minutes=1)
@@ -150,7 +150,7 @@ def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
     assert "No report for" not in shown(store)
 
 
-def test_every_page_leads_there(store: Store) -> None:
+def test_every_page_links_to_the_collectors(store: Store) -> None:
     """From the foot of the side bar."""
     from stagelens.dashboard.web.routing import frame_parts  # noqa: PLC0415 - used here only
 
@@ -159,7 +159,7 @@ def test_every_page_leads_there(store: Store) -> None:
     assert 'href="/collectors"' in as_html(frame_parts(context, render_page(context))["side"])
 
 
-def test_the_overview_names_who_takes_too_many_places(store: Store) -> None:
+def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
     """In a line, whichever collector it sent to; without anybody there is none."""
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 

@@ -65,7 +65,7 @@ def of(source: Source, address: str) -> Context:
     st.datetimes(datetime(2000, 1, 1), datetime(2026, 11, 20), timezones=st.just(UTC)),  # noqa: DTZ001 - `datetimes` adds the zone
     st.integers(1, 400 * 86_400),
 )
-def test_a_window_comes_back_from_its_name(start: datetime, seconds: int) -> None:
+def test_a_window_round_trips_through_its_name(start: datetime, seconds: int) -> None:
     """Whatever its start and length, in whole seconds."""
     start = start.replace(microsecond=0)
     window = (start, start + timedelta(seconds=seconds))
@@ -74,7 +74,7 @@ def test_a_window_comes_back_from_its_name(start: datetime, seconds: int) -> Non
 
 
 @given(st.text(max_size=40))
-def test_what_is_no_window_is_none(text: str) -> None:
+def test_an_invalid_window_name_is_none(text: str) -> None:
     """Garbage never raises."""
     found = window_of(text, NOW)
 
@@ -102,7 +102,7 @@ def test_a_window_is_spelled_with_start_and_length(name: str, start: datetime | 
     assert found == (None if start is None else (start, start + 30 * MINUTE))
 
 
-def test_the_newest_version_stands_against_the_one_before(source: Source) -> None:
+def test_the_newest_version_is_compared_with_the_previous(source: Source) -> None:
     """Each over its own life, whatever the window of the page is."""
     pair = default_pair(of(source, "/compare?svc=vision-api&from=now-15m"))
 
@@ -112,7 +112,7 @@ def test_the_newest_version_stands_against_the_one_before(source: Source) -> Non
     assert pair.b.end <= NOW + 10 * MINUTE
 
 
-def test_a_version_with_too_few_requests_is_passed_over(stored: Stored) -> None:
+def test_a_version_with_too_few_requests_is_skipped(stored: Stored) -> None:
     """A roll-out that was stopped after a minute says nothing; the one before it does."""
     source = stored(
         Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, rate=1), Served("shop", "3", 24, 0, SLOW)
@@ -123,7 +123,7 @@ def test_a_version_with_too_few_requests_is_passed_over(stored: Stored) -> None:
     assert (pair.a_name, pair.b_name) == ("1", "3")
 
 
-def test_a_young_version_leaves_the_window_before(stored: Stored) -> None:
+def test_a_version_with_few_requests_falls_back_to_the_previous_window(stored: Stored) -> None:
     """With too few requests of the newest version, the window of the page stands against the one before it."""
     source = stored(Served("shop", "1", 35, 1), Served("shop", "2", 1, 0, SLOW, rate=2))
     pair = default_pair(of(source, "/compare?svc=shop&from=now-15m"))
@@ -133,7 +133,7 @@ def test_a_young_version_leaves_the_window_before(stored: Stored) -> None:
     assert pair.b_name == "2026-11-20T11:45/15m"
 
 
-def test_versions_that_serve_side_by_side_share_their_time(stored: Stored) -> None:
+def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) -> None:
     """Of a canary only the time both served is compared, and the page says so."""
     source = stored(Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW))
     pair = default_pair(of(source, "/compare?svc=shop"))
@@ -144,7 +144,7 @@ def test_versions_that_serve_side_by_side_share_their_time(stored: Stored) -> No
     assert "Only that time is compared: 20 Nov 11:50 – 12:00." in shown(source, "/compare?svc=shop")  # noqa: RUF001 - as shown
 
 
-def test_a_canary_is_compared_with_its_own_time_however_long_the_other_version_served(stored: Stored) -> None:
+def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
     """A version that has served for a month is looked at rarely; the time before the canary is none of the comparison."""
     month = 30 * 24 * 60
     source = stored(Served("shop", "1", month, month - 1), Served("shop", "1", 40), Served("shop", "2", 20, 0, SLOW))
@@ -157,7 +157,7 @@ def test_a_canary_is_compared_with_its_own_time_however_long_the_other_version_s
     assert NOW - pair.b.end < MINUTE
 
 
-def test_a_page_names_the_times_it_compares_and_no_others(stored: Stored) -> None:
+def test_a_page_names_the_compared_periods(stored: Stored) -> None:
     """Versions that followed each other: the earlier one until the later one began, whatever the window of the address."""
     source = stored(Served("shop", "1", 60, 28), Served("shop", "2", 30, 0, SLOW))
     context = of(source, "/compare?svc=shop&from=now-6h")
@@ -169,7 +169,7 @@ def test_a_page_names_the_times_it_compares_and_no_others(stored: Stored) -> Non
     )
 
 
-def test_a_version_that_came_back_keeps_its_own_life(stored: Stored) -> None:
+def test_a_rolled_back_version_excludes_the_period_of_the_other(stored: Stored) -> None:
     """After a roll-back the older version has a hole where the newer one served."""
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 15, SLOW), Served("shop", "1", 15))
     pair = default_pair(of(source, "/compare?svc=shop"))
@@ -179,7 +179,7 @@ def test_a_version_that_came_back_keeps_its_own_life(stored: Stored) -> None:
     assert pair.a.start < pair.b.start
 
 
-def test_one_side_of_the_address_is_filled_in(source: Source) -> None:
+def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
     """A alone stands against the newest version, B alone is held against the one before it."""
     addresses = ("a=1.0.0", "b=2.0.0", "b=1.0.0&from=now-15m", "a=2.0.0&from=now-15m")
     pairs = [asked_pair(of(source, f"/compare?svc=vision-api&{each}")) for each in addresses]
@@ -190,7 +190,7 @@ def test_one_side_of_the_address_is_filled_in(source: Source) -> None:
     assert names[3] == ("2.0.0", "2026-11-20T11:45/15m")
 
 
-def test_the_verdict_says_what_it_rests_on(source: Source) -> None:
+def test_the_verdict_lists_its_evidence(source: Source) -> None:
     """How many times, from what to what, interval, requests, median, mix and blame."""
     said = shown(source, "/compare?svc=vision-api")
 
@@ -199,7 +199,7 @@ def test_the_verdict_says_what_it_rests_on(source: Source) -> None:
     assert "Blame Preprocess" in said
 
 
-def test_an_interval_is_of_what_the_headline_says(source: Source) -> None:
+def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> None:
     """Of an improvement it is how many times faster, not which part is left."""
     for address in ("/compare?svc=vision-api&a=1.0.0&b=2.0.0", "/compare?svc=vision-api&a=2.0.0&b=1.0.0"):
         context = of(source, address)
@@ -234,7 +234,7 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
     assert total in shown(source, "/compare?svc=vision-api&p=99")
 
 
-def test_charts_tell_their_numbers(source: Source) -> None:
+def test_charts_have_tables_with_numbers(source: Source) -> None:
     """Each with a sentence that has numbers, and the frame that tables and exports read."""
     page = page_of(of(source, "/compare?svc=vision-api"))
     assert page is not None
@@ -247,7 +247,7 @@ def test_charts_tell_their_numbers(source: Source) -> None:
     )
 
 
-def test_other_traffic_makes_the_verdict_doubtful(stored: Stored) -> None:
+def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored) -> None:
     """Slower where another route is asked for is no fault of the version."""
     source = stored(
         Served("shop", "1", 10, 5, routes=("/small", "/large")), Served("shop", "2", 5, 0, SLOW, routes=("/large",))
@@ -259,7 +259,7 @@ def test_other_traffic_makes_the_verdict_doubtful(stored: Stored) -> None:
     assert "+50 pt" in said
 
 
-def test_longer_prompts_are_other_traffic(stored: Stored, store: Store) -> None:
+def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) -> None:
     """The median of the prompt's tokens is compared, and told where somebody counts tokens."""
     source = stored(Served("chat", "1", 10, 5), Served("chat", "2", 5, 0, SLOW))
     prompts(store, "1", 8 * MINUTE, 100)
@@ -280,7 +280,7 @@ def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
     store.write([Batch(f"tokens {version}", [Point(series, TOKENS, "input", at, counted)])])
 
 
-def test_chance_is_no_change_of_errors(stored: Stored) -> None:
+def test_error_rates_within_chance_are_equal(stored: Stored) -> None:
     """A handful of failures more or less is the same; a tenth of all requests is not."""
     few = (Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
     failed = (Served("shop", "1", 8, 7, rate=2, status="error"), Served("shop", "2", 3, 1.7, rate=2, status="error"))
@@ -313,7 +313,7 @@ def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
     assert rows["Requests / s"].a == "20"
 
 
-def test_the_report_says_what_the_page_says(source: Source) -> None:
+def test_the_report_equals_the_page(source: Source) -> None:
     """Markdown with the verdict, the stages, and a link that opens the same pair at the same percentile."""
     context = of(source, "/compare?svc=vision-api")
     pair = asked_pair(context)
@@ -389,7 +389,7 @@ def test_no_address_breaks_the_page(source: Source, query: str) -> None:
     assert "could not be rendered" not in said
 
 
-def test_a_clock_that_is_ahead_changes_nothing(stored: Stored) -> None:
+def test_buckets_of_the_future_change_nothing(stored: Stored) -> None:
     """Agents may be a few minutes fast: their newest buckets lie in the future."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, -4, SLOW))
     said = shown(source, "/compare?svc=shop")
@@ -398,7 +398,7 @@ def test_a_clock_that_is_ahead_changes_nothing(stored: Stored) -> None:
     assert "could not be rendered" not in said
 
 
-def test_too_few_requests_are_said_not_judged(stored: Stored) -> None:
+def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None:
     """The side that has them, and how many it takes."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 1, 0, SLOW, rate=1))
     said = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
@@ -407,7 +407,7 @@ def test_too_few_requests_are_said_not_judged(stored: Stored) -> None:
     assert "60 requests in B: p99 needs 1 000" in said
 
 
-def test_past_versions_are_asked_once(stored: Stored) -> None:
+def test_past_versions_are_queried_once(stored: Stored) -> None:
     """New data of a service does not ask again what its versions were like."""
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 10, SLOW))
     pair = pair_of(source)

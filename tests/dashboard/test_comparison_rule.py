@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         (FAST, SLOW, 1, "not_enough", "Too few requests to compare p99"),
     ],
 )
-def test_four_readers_one_verdict(  # noqa: PLR0917 - a case of the table
+def test_page_api_alert_and_cli_give_the_same_verdict(  # noqa: PLR0917 - a case of the table
     store: Store,
     traffic: ModuleType,
     before: dict[str, float],

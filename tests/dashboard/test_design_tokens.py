@@ -85,7 +85,7 @@ def test_a_stage_of_the_user_has_a_colour_too() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("vision", list(VISION))
-def test_neighbours_in_the_stack_are_told_apart(theme: str, vision: str) -> None:
+def test_neighbouring_stages_have_distinguishable_colours(theme: str, vision: str) -> None:
     """By normal and by colour-blind eyes; some stages are skipped where a service has none of them."""
     keys = [stage.key for stage in STAGES]
     close = [
@@ -98,7 +98,7 @@ def test_neighbours_in_the_stack_are_told_apart(theme: str, vision: str) -> None
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_no_two_stages_look_alike(theme: str) -> None:
+def test_no_two_stages_have_similar_colours(theme: str) -> None:
     """To normal eyes, anywhere on the page."""
     close = [
         (one.key, other.key)
@@ -112,7 +112,7 @@ def test_no_two_stages_look_alike(theme: str) -> None:
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("ground", ["surface", "page", "sunken"])
 @pytest.mark.parametrize("ink", ["ink", "text", "muted", "faint"])
-def test_text_is_readable_on_every_ground(theme: str, ground: str, ink: str) -> None:
+def test_text_has_enough_contrast_on_every_background(theme: str, ground: str, ink: str) -> None:
     """WCAG 2.2 AA."""
     assert contrast(colour(ink, theme), colour(ground, theme)) >= 4.5
 

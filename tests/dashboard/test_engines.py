@@ -78,7 +78,7 @@ def test_percentiles_are_intervals(page: str) -> None:
     assert re.search(r"chat llama 1\.00k .*?500 ms–1 s 500 ms–1 s 1 s–2\.5 s 600 ms", page)  # noqa: RUF001
 
 
-def test_a_model_whose_slowest_are_past_the_last_bucket_says_above(store: Store) -> None:
+def test_a_percentile_beyond_the_last_bucket_is_shown_as_above(store: Store) -> None:
     """The last bucket has no end, and none is made up."""
     with_tail = counted(9000.0, (0.0, 1.0, 900), (10.0, float("inf"), 1100))
     store.write([Batch("tail", pair(Series("slow"), names.ENGINE_REQUEST, names.BY_ENGINE, with_tail))])
@@ -112,13 +112,13 @@ def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
     assert chat.tokens == {"output": 60_000}
 
 
-def test_the_page_says_why_and_what_to_do(page: str) -> None:
+def test_the_page_explains_intervals(page: str) -> None:
     """An interval looks odd to who expects a number."""
     assert "the position inside a bucket is not known" in page
     assert "send the engine's traces or run the agent" in page
 
 
-def test_without_targets_it_says_how_to_name_them(tmp_path: Path) -> None:
+def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> None:
     """The first thing to do stands on the empty page."""
     opened = Store.open(f"sqlite:///{tmp_path}/s.db", clock=NOW.timestamp)
     words = shown(Source(opened, None, NOW.timestamp), "/engines")

@@ -32,7 +32,7 @@ def found(source: Source, search: str = "from=now-2h") -> list[TimelineEvent]:
     return timeline_events(context_of(parse("/events", search, NOW), source))
 
 
-def test_everything_is_there_newest_first(source: Source) -> None:
+def test_all_kinds_of_events_are_listed_newest_first(source: Source) -> None:
     """Releases by first sight, alerts, and what was told, in one order; the first version of a service is no release."""
     every = found(source)
 
@@ -41,7 +41,7 @@ def test_everything_is_there_newest_first(source: Source) -> None:
     assert [each.title for each in every if each.kind == "release"] == ["2 first seen"]
 
 
-def test_each_leads_to_the_view_that_shows_it(source: Source) -> None:
+def test_each_event_links_to_its_view(source: Source) -> None:
     """A release to the comparison, an incident to its objective at that time, an event to its service around it."""
     by_kind = {each.kind: each for each in found(source) if each.service == "hot"}
     incident, deploy = (urlsplit(by_kind[kind].href) for kind in ("incident", "deploy"))
@@ -60,7 +60,7 @@ def test_each_leads_to_the_view_that_shows_it(source: Source) -> None:
         assert page is not None
 
 
-def test_an_event_stands_in_the_middle_of_the_window_it_opens(source: Source) -> None:
+def test_an_event_link_centres_its_window_on_the_event(source: Source) -> None:
     """Where both sides of it have passed; the newest ones end now."""
     deploy = next(each for each in found(source) if each.kind == "deploy")
     path, _, search = deploy.href.partition("?")
@@ -75,7 +75,7 @@ def test_an_event_stands_in_the_middle_of_the_window_it_opens(source: Source) ->
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_kind_shows_only_its_own(source: Source, kind: str) -> None:
+def test_a_kind_filter_shows_only_its_events(source: Source, kind: str) -> None:
     """The filter is in the address, and every other kind stays a click away."""
     said = page_data(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
     rows = [row for table in said.tables for row in table.rows]
@@ -85,7 +85,7 @@ def test_a_kind_shows_only_its_own(source: Source, kind: str) -> None:
     assert [row[0] for row in rows] == [f"{each.at:%H:%M}" for each in expected]
 
 
-def test_what_has_just_happened_is_there(tmp_path: Path) -> None:
+def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
     """Nobody waits for the next ten seconds to see what they have told; a window that is over has nothing of it."""
     store = Store.open(f"sqlite:///{tmp_path / 'just.db'}", clock=NOW.timestamp)
     source = Source(store, None, NOW.timestamp)
@@ -98,7 +98,7 @@ def test_what_has_just_happened_is_there(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_service_shows_its_own_and_those_of_all(source: Source) -> None:
+def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None:
     """Events without a service are everybody's."""
     every = found(source, "svc=hot&from=now-2h")
 
@@ -113,13 +113,13 @@ def test_days_are_headings(source: Source) -> None:
     assert said.index("Friday, 20 November 2026") < said.index("Thursday, 19 November 2026")
 
 
-def test_texts_of_others_are_only_text(source: Source) -> None:
+def test_event_texts_are_escaped(source: Source) -> None:
     """Markup in an event is shown as it was written."""
     assert "two replicas <b>more</b>" in shown(source, "/events?from=now-2h")
 
 
 @pytest.mark.parametrize("search", ["kind=party", "svc=nobody", "from=now-3h&to=now-2h", "kind=%00&svc=%3Cb%3E"])
-def test_nothing_is_said_with_what_would_show_here(source: Source, search: str) -> None:
+def test_an_empty_event_list_explains_what_appears_there(source: Source, search: str) -> None:
     """Garbage in the address falls back, and an empty window says how to fill it."""
     said = shown(source, f"/events?{search}")
 

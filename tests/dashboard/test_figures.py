@@ -172,7 +172,7 @@ def test_bands_add_up_to_the_line() -> None:
     assert bands(figure).sum(axis=0) == pytest.approx(total, rel=1e-5)
 
 
-def test_the_median_gives_way_to_the_promise() -> None:
+def test_the_objective_label_has_priority_over_the_median() -> None:
     """Where both would stand at the same height, the words of the promise stay readable."""
     clear = percentile_figure(breakdown(), objective=Objective(0.5, 0.99))
     crowded = percentile_figure(breakdown(), objective=Objective(0.03, 0.99))
@@ -192,7 +192,7 @@ def test_shares_add_up_to_one() -> None:
     assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_the_field_between_two_versions_has_the_colour_of_each_place() -> None:
+def test_the_area_between_two_versions_has_the_colour_of_the_faster() -> None:
     """Lines that cross at their very end do not turn a slower version green, nor hide that it is faster there."""
     a, b = breakdown(), breakdown(slow=2)
     b.loc[len(b) - 1, "value_seconds"] = a["value_seconds"].iloc[-1] * 0.9
@@ -216,7 +216,7 @@ def test_a_change_is_written_above_both_lines() -> None:
     assert all(np.isclose(higher, each["y"]).any() for each in written)
 
 
-def test_a_phone_gets_no_names_beside_what_b_adds() -> None:
+def test_a_phone_gets_no_labels_beside_the_difference() -> None:
     """They would take a quarter of its width, and the table below has them."""
     figure = delta_figure(breakdown(), breakdown(slow=2))
     beside = [each for each in figure["narrow"]["annotations"] if each["xref"] == "paper" and each["x"] == 1]
@@ -244,14 +244,14 @@ def test_named_percentiles_are_written_as_durations() -> None:
     assert any(f"{p99 * 1000:.0f}" in text for text in written)
 
 
-def test_the_promise_says_how_many_kept_it() -> None:
+def test_the_objective_line_shows_attained_and_target() -> None:
     """The line of the objective carries attained and target."""
     written = notes(percentile_figure(breakdown(), objective=Objective(0.2, 0.99, 0.9931)))
 
     assert any("99.31\u202f%" in text and "target 99\u202f%" in text for text in written)
 
 
-def test_a_promise_above_the_chart_is_not_drawn() -> None:
+def test_an_objective_above_the_chart_is_not_drawn() -> None:
     """A line outside the plot would squeeze what is inside."""
     assert not any(
         text.startswith("SLO") for text in notes(percentile_figure(breakdown(), objective=Objective(1e3, 0.99)))
@@ -266,7 +266,7 @@ def test_a_phone_gets_no_labels_beside_the_plot() -> None:
 
 
 @given(st.integers(min_value=0, max_value=10**9))
-def test_the_grid_ends_where_ten_requests_stand_above(requests: int) -> None:
+def test_the_grid_ends_at_ten_requests_above_the_percentile(requests: int) -> None:
     """No percentile is drawn that the requests cannot tell."""
     grid = percentile_grid(requests)
 
@@ -340,7 +340,7 @@ def test_a_missing_step_is_a_gap() -> None:
     assert not ((where > gap[0]) & (where < gap[1])).any()
 
 
-def test_a_single_step_is_seen() -> None:
+def test_a_single_step_is_drawn_one_step_wide() -> None:
     """It is as wide as a step, where a line through one point would be nothing."""
     figure = over_time_figure(over_time(missing=tuple(range(9))), AXIS)
     where = values(figure["data"][0]["x"])
@@ -350,7 +350,7 @@ def test_a_single_step_is_seen() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=10).filter(any))
-def test_what_is_drawn_over_time_is_what_was_counted(there: list[bool]) -> None:
+def test_the_time_chart_shows_the_counted_values(there: list[bool]) -> None:
     """Whatever is missing: the bands add up to the line where there is one, and to nothing elsewhere."""
     frame = over_time(missing=tuple(minute for minute, known in enumerate(there) if not known))
     figure = over_time_figure(frame, AXIS)
@@ -367,7 +367,7 @@ def test_steps_with_too_few_requests_are_greyed() -> None:
     assert body == []
 
 
-def test_an_alert_keeps_its_shape_where_its_name_has_no_room() -> None:
+def test_an_alert_without_space_for_its_label_keeps_its_marker() -> None:
     """Two that begin together share the place: the second is its shape alone; on a phone both are."""
     begun = [START + timedelta(minutes=minute) for minute in (1, 2)]
     figure = over_time_figure(over_time(), AXIS, alerts=[Alert(at, None, "latency", at == begun[0]) for at in begun])
@@ -434,7 +434,7 @@ def test_no_request_is_lost_in_the_heatmap(found: list[tuple[int, int, int]], ti
     assert edges[-1] >= max(each[1] for each in bands_of) * 0.999
 
 
-def test_a_stage_of_ones_own_has_a_pattern_and_waiting_another() -> None:
+def test_custom_stages_and_waiting_have_patterns() -> None:
     """Who does not tell hues apart may turn patterns on; what is greyed by name has one always."""
     frame = breakdown().rename(columns={"forward": "rerank"})
     families = {trace["name"]: trace["meta"]["family"] for trace in percentile_figure(frame)["data"] if "meta" in trace}
@@ -451,7 +451,7 @@ def test_the_strip_shows_requests_a_second() -> None:
 
 
 @given(st.integers(0, 9_999), st.integers(30_000, 900_000), st.sampled_from([10, 20, 30, 60]))
-def test_a_rate_is_of_the_time_that_was_counted(begins_ms: int, length_ms: int, step_seconds: int) -> None:
+def test_a_rate_divides_by_the_counted_time(begins_ms: int, length_ms: int, step_seconds: int) -> None:
     """A window counts the buckets of 10 s that start in it, wherever in one it begins and ends."""
     start = START + timedelta(milliseconds=begins_ms)
     axis = TimeAxis(start, start + timedelta(milliseconds=length_ms), timedelta(seconds=step_seconds), UTC)
@@ -477,7 +477,7 @@ def test_one_step_is_as_wide_as_its_window() -> None:
     assert np.frombuffer(base64.b64decode(heat["data"][0]["x"]["bdata"]), "<f8").tolist() == ends
 
 
-def test_a_burn_rate_is_named_by_the_time_it_is_of() -> None:
+def test_a_burn_rate_is_labelled_with_its_window() -> None:
     """Where only hours are left, nothing is known of five minutes: the line does not say so."""
     axis = TimeAxis(START, START + timedelta(hours=10), timedelta(hours=1), UTC)
     long, short = timedelta(hours=6), timedelta(minutes=5)
@@ -544,7 +544,7 @@ def test_a_logarithmic_axis_always_has_a_scale(low: float, reach: float) -> None
 
 
 @pytest.mark.parametrize(("bad", "side"), [(0.0, ("right", "top")), (40.0, ("left", "bottom"))])
-def test_the_name_of_the_pace_does_not_lie_on_its_line(bad: float, side: tuple[str, str]) -> None:
+def test_the_pace_label_does_not_overlap_its_line(bad: float, side: tuple[str, str]) -> None:
     """The line falls: below it a name ends, above it a name begins, and it is where the course of the budget is not."""
     counted = counts().assign(bad=bad)
     figure = budget_figure(counted, AXIS, allowed_bad=100, window=timedelta(minutes=20))

@@ -84,13 +84,13 @@ def test_an_attained_share_is_never_rounded_up_to_its_target() -> None:
 
 
 @given(st.floats(min_value=0, max_value=1))
-def test_a_rank_never_claims_more_than_it_is(quantile: float) -> None:
+def test_a_rank_is_never_rounded_up(quantile: float) -> None:
     """p98.97 is not shown as p99."""
     shown = float(numbers.rank(quantile).removeprefix("p"))
 
     assert shown / 100 <= quantile + 1e-9
 
 
-def test_a_length_of_time_has_two_units() -> None:
+def test_a_time_span_has_at_most_two_units() -> None:
     """Nobody reads three."""
     assert numbers.span(timedelta(days=1, hours=2, minutes=3, seconds=4)) == "1\u202fd\u00a02\u202fh"

@@ -27,7 +27,7 @@ def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
     return Dashboard(config, store).app.server.test_client()
 
 
-def test_only_loopback_may_be_open() -> None:
+def test_unauthenticated_access_is_for_loopback_only() -> None:
     """Any other address needs a token, passwords or a proxy, and the message names all ways."""
     with pytest.raises(ConfigError) as refused:
         DashboardConfig(host="0.0.0.0")
@@ -39,7 +39,7 @@ def test_only_loopback_may_be_open() -> None:
     assert DashboardConfig(host="0.0.0.0", behind_proxy=True).behind_proxy
 
 
-def test_a_token_that_can_be_guessed_is_for_loopback_only() -> None:
+def test_a_weak_token_is_for_loopback_only() -> None:
     """It does not start where others reach it, and says what makes a better one."""
     with pytest.raises(ConfigError, match=r"STAGELENS_DASHBOARD_TOKEN has 1 characters.*\n.*openssl rand"):
         DashboardConfig(host="0.0.0.0", token="x")  # noqa: S106 - of this test
@@ -117,14 +117,14 @@ def test_names_of_this_machine_are_served(filled: Store, host: str) -> None:
     ("host", "status"),
     [("lens.example.com", 200), ("LENS.example.com:443", 200), ("evil.example", 421), ("10.1.2.3:8600", 200)],
 )
-def test_elsewhere_it_answers_to_its_names(filled: Store, host: str, status: int) -> None:
+def test_other_hosts_are_served_by_configured_names_only(filled: Store, host: str, status: int) -> None:
     """And to addresses, which cannot be pointed elsewhere; a name that is not its own may have been."""
     config = DashboardConfig(host="0.0.0.0", behind_proxy=True, hosts=("lens.example.com",))
 
     assert client_of(filled, config).get("/healthz", headers={"Host": host}).status_code == status
 
 
-def test_without_the_token_nothing_is_served(filled: Store) -> None:
+def test_without_the_token_every_request_is_refused(filled: Store) -> None:
     """Neither pages nor callbacks nor files."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     codes = {client.get(path).status_code for path in ("/", "/_dash-layout", "/assets/style.css", "/?token=wrong")}
@@ -132,7 +132,7 @@ def test_without_the_token_nothing_is_served(filled: Store) -> None:
     assert codes == {401}
 
 
-def test_the_token_is_asked_once_and_leaves_the_address(filled: Store) -> None:
+def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) -> None:
     """It becomes a cookie that scripts and other sites cannot use and that does not give it away."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     answer = client.get("/s/a", query_string={"token": TOKEN, "y": "share"})
@@ -146,7 +146,7 @@ def test_the_token_is_asked_once_and_leaves_the_address(filled: Store) -> None:
     assert client.get("/s/a").status_code == 200
 
 
-def test_a_refusal_does_not_speak_html_of_others(filled: Store) -> None:
+def test_a_refusal_escapes_the_host(filled: Store) -> None:
     """The host is quoted as text."""
     answer = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
 
@@ -163,7 +163,7 @@ def test_probes_are_answered_without_a_token(filled: Store, config: DashboardCon
     assert answer.text == "ok\n"
 
 
-def test_healthz_says_why_the_store_does_not_answer(tmp_path: Path) -> None:
+def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
     """A dashboard over a broken database is not healthy, whatever its pages say."""
     store = Store.open(f"sqlite:///{tmp_path / 'broken.db'}")
     with store.transaction() as connection:
@@ -178,12 +178,12 @@ def test_healthz_says_why_the_store_does_not_answer(tmp_path: Path) -> None:
     assert living.status_code == 200
 
 
-def test_healthz_is_for_this_host_only(filled: Store) -> None:
+def test_healthz_is_served_to_known_hosts_only(filled: Store) -> None:
     """A web site cannot even learn that a dashboard runs here."""
     assert client_of(filled, DashboardConfig()).get("/healthz", headers={"Host": "evil.example"}).status_code == 421
 
 
-def test_a_page_may_load_nothing_from_elsewhere(filled: Store) -> None:
+def test_the_content_security_policy_allows_this_host_only(filled: Store) -> None:
     """The policy allows this host and one hash, and no eval."""
     policy = client_of(filled, DashboardConfig()).get("/").headers["Content-Security-Policy"]
     scripts = next(part for part in policy.split("; ") if part.startswith("script-src"))
@@ -203,7 +203,7 @@ def test_json_and_scripts_are_compressed(filled: Store) -> None:
     assert "Content-Encoding" not in client.get("/_dash-layout").headers
 
 
-def test_a_taken_port_says_what_to_do(filled: Store) -> None:
+def test_a_port_in_use_is_reported_with_a_fix(filled: Store) -> None:
     """Not a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -211,7 +211,7 @@ def test_a_taken_port_says_what_to_do(filled: Store) -> None:
             Dashboard(DashboardConfig(port=port), filled).start()
 
 
-def test_it_starts_serves_stops_and_starts_again(filled: Store) -> None:
+def test_the_server_starts_serves_stops_and_restarts(filled: Store) -> None:
     """And the port is free in between."""
     dashboard = Dashboard(DashboardConfig(port=free_port()), filled)
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_it_starts_serves_stops_and_starts_again(filled: Store) -> None:
 
 
 @pytest.mark.parametrize("path", ["/signin", "/signout", "/api/v1/events", "/_dash-update-component"])
-def test_an_origin_that_is_no_address_is_refused(filled: Store, path: str) -> None:
+def test_an_invalid_origin_is_refused(filled: Store, path: str) -> None:
     """With what is wrong; urlsplit raises over it."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
 

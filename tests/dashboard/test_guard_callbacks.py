@@ -41,7 +41,7 @@ def valued(value: Any) -> list[dict[str, Any]]:
     return [{**CALL["inputs"][0], "value": value}, *CALL["inputs"][1:]]
 
 
-def test_a_page_is_answered(client: FlaskClient) -> None:
+def test_a_page_callback_is_served(client: FlaskClient) -> None:
     """With what goes where."""
     answer = client.post(CALLBACK_PATH, json=CALL)
 
@@ -63,7 +63,7 @@ def test_a_page_is_answered(client: FlaskClient) -> None:
         json.dumps(changed(changedPropIds={})),
     ],
 )
-def test_what_no_page_sends_is_refused(client: FlaskClient, caplog: pytest.LogCaptureFixture, body: str) -> None:
+def test_a_callback_no_page_sends_is_refused(client: FlaskClient, caplog: pytest.LogCaptureFixture, body: str) -> None:
     """With a sentence, and without a word in the log."""
     with caplog.at_level(logging.WARNING):
         answer = client.post(CALLBACK_PATH, data=body, content_type="application/json")
@@ -72,13 +72,13 @@ def test_what_no_page_sends_is_refused(client: FlaskClient, caplog: pytest.LogCa
     assert not caplog.records
 
 
-def test_a_body_larger_than_any_page_sends_is_not_read(client: FlaskClient) -> None:
+def test_an_oversized_callback_body_is_not_read(client: FlaskClient) -> None:
     """A few of them would fill the memory."""
     assert client.post(CALLBACK_PATH, data=b" " * 2**21, content_type="application/json").status_code == 413
 
 
 @pytest.mark.parametrize("path", ["/s/\ud800", "/s/%00", "/s/%ed%a0%80/tokens", "/traces/%00"])
-def test_an_address_no_database_takes_is_a_page(
+def test_an_address_with_characters_no_database_stores_is_a_page(
     client: FlaskClient, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     """Which says that there is no such thing."""

@@ -50,7 +50,7 @@ def steps(values: Sequence[float], name: str) -> pd.DataFrame:
     return pd.DataFrame({"at": [AT + timedelta(minutes=minute) for minute in range(len(values))], name: values})
 
 
-def test_gpus_are_what_is_busy_where_there_are_some() -> None:
+def test_gpu_utilization_is_shown_where_there_are_gpus() -> None:
     """However busy the CPUs are; each GPU counts as much as it was told of."""
     found = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
 
@@ -58,7 +58,7 @@ def test_gpus_are_what_is_busy_where_there_are_some() -> None:
     assert mean_utilization(found) == pytest.approx(0.6)
 
 
-def test_a_slice_without_utilization_is_not_taken_for_idle() -> None:
+def test_a_mig_slice_without_utilization_is_not_idle() -> None:
     """Nor are the CPUs beside it taken for what its service works with."""
     assert mean_utilization(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
 
@@ -73,7 +73,7 @@ def test_the_processes_of_a_machine_share_its_cpus() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
-def test_slow_steps_are_compared_with_all_others(told: list[tuple[float, float]]) -> None:
+def test_slow_steps_are_compared_with_the_remaining_steps(told: list[tuple[float, float]]) -> None:
     """The slow and the others are all there is, and both means lie among the values; too few or equal steps tell nothing."""
     shares, tail = [share for share, _ in told], [value for _, value in told]
     found = compare_slow_steps(steps(shares, "share"), steps(tail, "value"))
@@ -131,7 +131,7 @@ def source(store: Store, tmp_path: Path) -> Source:
     return Source(store, None, NOW.timestamp, config=DashboardConfig(prices=tmp_path / "prices.yaml"))
 
 
-def test_the_page_says_whether_the_machine_was_busy_when_requests_were_slow(store: Store, source: Source) -> None:
+def test_the_page_reports_machine_load_during_slow_requests(store: Store, source: Source) -> None:
     """And what else was: the container was stopped; the CPUs of the machine were as busy as ever."""
     machines(store)
     said = shown(source, PAGE)
@@ -143,7 +143,7 @@ def test_the_page_says_whether_the_machine_was_busy_when_requests_were_slow(stor
     assert "could not be rendered" not in said
 
 
-def test_a_machine_that_was_as_busy_as_ever_is_said_to_explain_nothing(store: Store, source: Source) -> None:
+def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) -> None:
     """CPUs, where no GPU is told of; and how to have them told."""
     machines(store, gpu=False, explains=False)
     said = shown(source, PAGE)
@@ -152,7 +152,7 @@ def test_a_machine_that_was_as_busy_as_ever_is_said_to_explain_nothing(store: St
     assert "pip install 'stagelens[gpu]'" in said
 
 
-def test_what_a_request_costs_is_split_by_the_busy_share(store: Store, source: Source) -> None:
+def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -> None:
     """36 $ an hour for 20 requests a second are 500 $ a million, and 36 % of it is worked for."""
     machines(store)
     said = shown(source, PAGE).replace("\u202f", " ")
@@ -160,7 +160,7 @@ def test_what_a_request_costs_is_split_by_the_busy_share(store: Store, source: S
     assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 paid for work and $320 for machines that waited." in said
 
 
-def test_without_a_word_of_the_machines_it_is_said_how_to_have_one(source: Source) -> None:
+def test_without_machine_metrics_the_page_explains_how_to_get_them(source: Source) -> None:
     """Nothing is guessed: no busy share, and no cost by it."""
     said = shown(source, PAGE)
 

@@ -91,7 +91,7 @@ def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
     assert "Accepted" in over
 
 
-def test_an_incident_that_never_was_has_a_page_that_says_so(source: Source) -> None:
+def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
     """A wrong id in the address breaks nothing."""
     assert "No such incident" in shown(source, "/incidents/sl-%00%2F")
 
@@ -119,7 +119,7 @@ def slower(store: Store) -> str:
     return name
 
 
-def test_a_slower_tail_is_accepted_from_its_page(
+def test_a_latency_regression_is_accepted_from_its_page(
     source: Source, client: FlaskClient, proof: dict[str, str], slower: str
 ) -> None:
     """There is a button for it, and then the page and the list say who took it for normal."""
@@ -139,7 +139,7 @@ def test_a_slower_tail_is_accepted_from_its_page(
     assert [row.transition for row in found.deliveries] == ["opened", "resolved"]
 
 
-def test_a_broken_promise_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """There is no button for it, and a program is told what to do instead; nor can what is over, or nowhere."""
     paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
     answers = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
@@ -159,7 +159,7 @@ def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: 
     assert (answer.status_code, found.ending, found.acked_by) == (200, "accepted", "ann")
 
 
-def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """With who and why; ended, it is not in force."""
     made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
     name = json.loads(made.text)["id"]
@@ -172,7 +172,7 @@ def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskCl
     assert name not in {each.id for each in source.incident_actions.silences()}
 
 
-def test_a_silenced_incident_offers_the_end_of_its_silence_at_once(
+def test_a_silenced_incident_offers_to_end_its_silence_at_once(
     source: Source, client: FlaskClient, proof: dict[str, str]
 ) -> None:
     """The alerts have not evaluated since: the page does not wait for them."""
@@ -202,7 +202,7 @@ def test_a_silenced_incident_offers_the_end_of_its_silence_at_once(
         ("silences/si-1/end", {}, 404, "there is no silence 'si-1'"),
     ],
 )
-def test_a_mistake_says_its_cure(  # noqa: PLR0917 - two fixtures and a case
+def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and a case
     client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, said: str
 ) -> None:
     """What is wrong, in JSON."""
@@ -217,7 +217,7 @@ def test_a_mistake_says_its_cure(  # noqa: PLR0917 - two fixtures and a case
     [f"incidents/{notified_store.OPEN}/{each}" for each in ("acknowledge", "accept")]
     + ["silences", "silences/si-1/end"],
 )
-def test_only_our_own_pages_may_do_it(client: FlaskClient, proof: dict[str, str], path: str) -> None:
+def test_incident_actions_need_a_csrf_token(client: FlaskClient, proof: dict[str, str], path: str) -> None:
     """Without the proof, and from another site, nothing is done."""
     foreign = {**proof, "Origin": "https://evil.example"}
     attempts = [client.post(f"/api/v1/{path}", json={}), client.post(f"/api/v1/{path}", json={}, headers=foreign)]
@@ -266,7 +266,7 @@ def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None
     assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
 
 
-def test_an_acknowledgement_in_pagerduty_is_ours_too(source: Source, client: FlaskClient) -> None:
+def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Source, client: FlaskClient) -> None:
     """Whoever acknowledges there acknowledged it here."""
     event = {
         "event_type": "incident.acknowledged",
@@ -282,7 +282,7 @@ def test_an_acknowledgement_in_pagerduty_is_ours_too(source: Source, client: Fla
     assert (answer.status_code, found.acked_by) == (200, "Bob")
 
 
-def test_a_hook_needs_no_account_and_opens_nothing_else(source: Source) -> None:
+def test_a_webhook_needs_no_account_and_gives_no_other_access(source: Source) -> None:
     """Where readers must sign in, a signature is enough for a hook, and for nothing but that."""
     guarded = build(source, DashboardConfig(token="t")).server.test_client()  # noqa: S106 - of a test
     body = pressed(ACKNOWLEDGE)

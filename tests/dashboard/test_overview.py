@@ -88,7 +88,7 @@ def names(source: Source, address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("window", ["", "?from=now-15m", "?env=demo", "?env=nowhere"])
-def test_the_fleet_says_what_each_service_says_of_itself(source: Source, window: str) -> None:
+def test_the_fleet_table_equals_the_service_pages(source: Source, window: str) -> None:
     """Requests, errors, latencies and stages are those of its own page."""
     rows = urgent_first(context_at(source, f"/{window}"))
 
@@ -105,7 +105,7 @@ def test_the_fleet_says_what_each_service_says_of_itself(source: Source, window:
         assert row.now.tail_stages == pytest.approx(own.tail_stages)
 
 
-def test_page_and_side_bar_show_one_number(source: Source) -> None:
+def test_page_and_side_bar_show_the_same_number(source: Source) -> None:
     """p99 of the table, of the side bar on any page and of the tile is the same."""
     overview = context_at(source, "/")
     p99 = {row.service: duration(row.now.p99).replace(THIN, " ") for row in urgent_first(overview)}
@@ -116,7 +116,7 @@ def test_page_and_side_bar_show_one_number(source: Source) -> None:
         assert told in text_of(source, "/")
 
 
-def test_the_side_bar_counts_what_is_open(source: Source) -> None:
+def test_the_side_bar_counts_open_problems(source: Source) -> None:
     """Regressions and objectives in trouble stand beside their pages."""
     found = {
         words(each.children[1]): words(each.children[2])
@@ -128,7 +128,7 @@ def test_the_side_bar_counts_what_is_open(source: Source) -> None:
     assert found["SLOs"] in {"1 at risk", "2 at risk", "1 burning", "2 burning"}
 
 
-def test_the_gravest_stands_first(source: Source) -> None:
+def test_the_most_severe_row_is_first(source: Source) -> None:
     """What burns, then what got slower, then the rest; and no more than three cards."""
     page = page_of(context_at(source, "/"))
     assert page is not None
@@ -171,12 +171,12 @@ def test_numbers_sort_by_size_and_unknown_ones_come_last(source: Source) -> None
 
 
 @pytest.mark.parametrize("query", ["sort=nonsense", "sort=--p99", "n=0", "n=99", "n=x", "n=²", "kind=<b>"])
-def test_garbage_falls_back_to_the_default(source: Source, query: str) -> None:
+def test_invalid_values_fall_back_to_the_default(source: Source, query: str) -> None:
     """An address with a value nobody knows shows what the address without it shows."""
     assert names(source, f"/?{query}") == names(source, "/")
 
 
-def test_kind_and_words_narrow_the_page(source: Source) -> None:
+def test_kind_and_search_words_filter_the_page(source: Source) -> None:
     """Only what generates tokens is an LLM; words are looked for in name and model."""
     assert names(source, "/?kind=llm") == ["chat-llm"]
     assert sorted(names(source, "/?kind=model")) == ["fraud-score", "vision-api"]
@@ -185,7 +185,7 @@ def test_kind_and_words_narrow_the_page(source: Source) -> None:
     assert "No service matches" in text_of(source, "/?q=nobody")
 
 
-def test_every_cell_leads_where_its_number_is_explained(source: Source) -> None:
+def test_every_cell_links_to_the_explanation_of_its_number(source: Source) -> None:
     """Row to the service, bar to its p99, budget to the objective, change to the comparison."""
     page = page_of(context_at(source, "/?from=now-15m"))
     assert page is not None
@@ -199,7 +199,7 @@ def test_every_cell_leads_where_its_number_is_explained(source: Source) -> None:
     )
 
 
-def test_hundreds_of_services_stand_on_pages(crowd: Store) -> None:
+def test_hundreds_of_services_are_paged(crowd: Store) -> None:
     """Fifty at a time, by kind; the side bar shows forty and says how many more there are."""
     source = Source(crowd, None, NOW.timestamp)
     pages = [names(source, f"/?n={each}") for each in range(1, 7)]
@@ -215,7 +215,7 @@ def test_hundreds_of_services_stand_on_pages(crowd: Store) -> None:
     assert names(source, "/?sort=p99")[:2] == ["service-299", "service-298"]
 
 
-def test_hundreds_of_services_cost_a_few_questions(crowd: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hundreds_of_services_need_a_few_queries(crowd: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is asked a service: page and side bar of 300 services ask as much as those of three."""
     source = Source(crowd, None, NOW.timestamp)
     asked: list[str] = []
@@ -233,7 +233,7 @@ def test_hundreds_of_services_cost_a_few_questions(crowd: Store, monkeypatch: py
     assert len(asked) < 30
 
 
-def test_services_in_trouble_stand_above_the_kinds(crowd: Store, tmp_path: Path) -> None:
+def test_services_with_problems_come_before_all_kinds(crowd: Store, tmp_path: Path) -> None:
     """Among hundreds, what burns is on the first page."""
     path = tmp_path / "slo.yaml"
     path.write_text("slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]")
@@ -244,7 +244,7 @@ def test_services_in_trouble_stand_above_the_kinds(crowd: Store, tmp_path: Path)
     assert "Needs attention" not in text_of(source, "/?sort=p99")
 
 
-def test_what_has_no_room_above_the_numbers_is_behind_more(crowd: Store, tmp_path: Path) -> None:
+def test_cards_beyond_three_are_collapsed(crowd: Store, tmp_path: Path) -> None:
     """Eight services burn: three cards are shown, five are folded away, and how many they are is said."""
     path = tmp_path / "slo.yaml"
     slos = ", ".join(
@@ -260,7 +260,7 @@ def test_what_has_no_room_above_the_numbers_is_behind_more(crowd: Store, tmp_pat
     assert len([each for each in all_of(more, html.A) if getattr(each, "className", "") == "ins"]) == 5
 
 
-def test_one_request_is_a_page(tmp_path: Path) -> None:
+def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
     """It says how many requests p99 needs, and breaks nothing."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
     histogram = Histogram()
@@ -277,7 +277,7 @@ def test_one_request_is_a_page(tmp_path: Path) -> None:
     assert "lonely –" in " ".join(beside.split())  # noqa: RUF001 - an en dash stands for unknown
 
 
-def test_a_service_that_fell_silent_is_named(traffic: ModuleType, tmp_path: Path) -> None:
+def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, tmp_path: Path) -> None:
     """While others send on; one that never sent much may just have nothing to do."""
     store = Store.open(f"sqlite:///{tmp_path / 'stale.db'}", clock=NOW.timestamp)
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
@@ -313,7 +313,7 @@ def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) 
     assert "% of p99 and 0 % of p50" in text
 
 
-def test_what_happened_stands_in_order(traffic: ModuleType, tmp_path: Path) -> None:
+def test_events_are_listed_in_order(traffic: ModuleType, tmp_path: Path) -> None:
     """Releases and what pipelines told, newest first; a finding that was put aside is no event of the fleet."""
     store = Store.open(f"sqlite:///{tmp_path / 'events.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=3), NOW, released=NOW - timedelta(minutes=1))
@@ -327,7 +327,7 @@ def test_what_happened_stands_in_order(traffic: ModuleType, tmp_path: Path) -> N
     assert "dismissed" not in told
 
 
-def test_busy_seconds_are_requests_times_their_time() -> None:
+def test_busy_seconds_are_requests_times_latency() -> None:
     """Ten requests a second of 0.2 s keep two of them busy at a time; a step without any is empty."""
     start = datetime(2026, 11, 20, 12, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
@@ -341,7 +341,7 @@ def test_busy_seconds_are_requests_times_their_time() -> None:
     assert len(figure["data"]) == 3
 
 
-def test_a_step_that_the_window_cuts_counts_what_is_inside() -> None:
+def test_a_step_cut_by_the_window_counts_the_part_inside() -> None:
     """A window that begins between two steps has a shorter first one."""
     start = datetime(2026, 11, 20, 12, 0, 40, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(seconds=100), timedelta(minutes=1), UTC)
@@ -361,7 +361,7 @@ def test_a_window_between_two_steps_has_no_gaps() -> None:
     assert busy_seconds(frame, axis)["forward"].tolist() == pytest.approx([1.0] * 4)
 
 
-def test_every_request_of_such_a_window_has_its_column() -> None:
+def test_every_request_of_an_unaligned_window_has_its_column() -> None:
     """The map of all requests takes a first step between two as it is."""
     start = datetime(2026, 11, 20, 12, 0, 50, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
@@ -373,7 +373,7 @@ def test_every_request_of_such_a_window_has_its_column() -> None:
     assert heat_figure(cells, quantiles, axis)["data"]
 
 
-def test_the_cost_of_the_fleet_stands_only_where_prices_are(filled: Store, tmp_path: Path) -> None:
+def test_the_cost_of_the_fleet_needs_prices(filled: Store, tmp_path: Path) -> None:
     """A tile and a column, in the currency of the file; without a file neither."""
     path = tmp_path / "prices.yaml"
     path.write_text('currency: "$"\nprices:\n  - {service: vision-api, per_hour: 12.5}\n')

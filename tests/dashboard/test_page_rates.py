@@ -47,7 +47,7 @@ def test_a_young_service_has_the_rate_and_cost_of_its_own_page(serve: Serve) -> 
     assert fleet.count("$50.0") >= 2
 
 
-def test_a_service_that_stopped_says_since_when(serve: Serve) -> None:
+def test_a_stopped_service_shows_its_last_request_time(serve: Serve) -> None:
     """Its last rate is not what it serves now."""
     source = serve(OLD, Served("gone", "1.0.0", 60, 20))
 
@@ -56,14 +56,14 @@ def test_a_service_that_stopped_says_since_when(serve: Serve) -> None:
     assert "no request for" not in shown(source, "/s/old?from=now-1h")
 
 
-def test_a_window_before_that_is_half_history_is_no_half_rate(serve: Serve) -> None:
+def test_a_previous_window_with_half_history_has_its_full_rate(serve: Serve) -> None:
     """The same traffic all along is no growth."""
     page = shown(serve(OLD), "/?from=now-1h")
 
     assert re.search(r"Requests 20/s ± 0 % vs prev\.", page)
 
 
-def test_a_price_is_not_put_on_the_requests_of_one_version(serve: Serve) -> None:
+def test_the_price_of_a_service_is_not_applied_to_one_version(serve: Serve) -> None:
     """It pays for the others too: no cost is shown, and no advice to write a price."""
     source = serve(OLD, replace(OLD, version="2.0.0", begins=10))
     whole, part = (shown(source, f"/s/old/capacity{query}") for query in ("", "?v=2.0.0"))

@@ -113,7 +113,7 @@ def text_of(source: Source, address: str, now: datetime = NOW) -> str:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
+def test_every_address_responds_without_prior_state(dashboard: Dashboard, address: str) -> None:
     """The frame comes with GET, and the page with the one callback, which answers without an error card."""
     client = dashboard.app.server.test_client()
     path, _, search = address.partition("?")
@@ -160,7 +160,7 @@ def ticked(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/", "/s/vision-api", "/traces"])
-def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard, path: str) -> None:
+def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: str) -> None:
     """The refresh of a quiet store costs a few bytes."""
     first = ticked(dashboard, path, None)
     second = ticked(dashboard, path, first["seen"]["data"])
@@ -171,7 +171,7 @@ def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard, path: str) 
     assert len(json.dumps(second)) < 500
 
 
-def test_a_tick_that_overtakes_a_page_brings_it(dashboard: Dashboard) -> None:
+def test_a_refresh_that_overtakes_a_page_delivers_it(dashboard: Dashboard) -> None:
     """The browser drops the answer that was overtaken: without it the old page would stand under the new address."""
     seen = ticked(dashboard, "/traces", None)["seen"]["data"]
     answer = ticked(dashboard, "/s/vision-api", seen)
@@ -247,7 +247,7 @@ def test_the_link_of_an_alert_opens_its_window(source: Source) -> None:
     assert f"p99 {' '.join(split_duration(measure(source, context.selection).p99))}" in text
 
 
-def test_the_trouble_of_services_is_named_by_its_state(source: Source) -> None:
+def test_services_with_problems_are_named_by_their_state(source: Source) -> None:
     """A service that burns its budget is not called at risk, nor the other way around."""
     states = {each.state for each in source.slos() if each.state != "healthy"}
     text = text_of(source, "/")
@@ -257,7 +257,7 @@ def test_the_trouble_of_services_is_named_by_its_state(source: Source) -> None:
     assert all(f"1 {WORDS[state].lower()}" in named for state in states)
 
 
-def test_the_newest_step_does_not_end_a_course(source: Source) -> None:
+def test_an_incomplete_newest_step_is_not_drawn(source: Source) -> None:
     """Agents have not sent all of it yet; a window in the past is whole."""
     for address, missing in (("/s/vision-api", 1), (f"/s/vision-api?to={int(NOW.timestamp()) * 1000 - 600_000}", 0)):
         context = context_of(at(address), source)
@@ -277,7 +277,7 @@ def test_a_stage_is_compared_with_its_own_median() -> None:
     assert setting.usual("queue") is None
 
 
-def test_a_percentile_too_few_requests_bear_blames_nobody(traffic: ModuleType, tmp_path: Path) -> None:
+def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, tmp_path: Path) -> None:
     """The table of stages says how many it takes instead."""
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=5), NOW, released=NOW - timedelta(seconds=20))
@@ -329,7 +329,7 @@ def test_stages_stand_in_their_fixed_order(source: Source) -> None:
     assert colours == sorted(colours, key=position)
 
 
-def test_an_empty_store_shows_how_to_begin(fresh: Store) -> None:
+def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
     """Install lines and what it waits for."""
     text = text_of(Source(fresh, None, NOW.timestamp), "/")
 
@@ -367,7 +367,7 @@ def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
     assert page is None or "could not be rendered" not in words(page.body)
 
 
-def test_a_window_without_data_leads_to_the_last(source: Source) -> None:
+def test_a_window_without_data_links_to_the_last_data(source: Source) -> None:
     """It says when the last request came and links there."""
     text = text_of(source, "/s/vision-api?from=now-1h", NOW + timedelta(hours=5))
 
@@ -376,7 +376,7 @@ def test_a_window_without_data_leads_to_the_last(source: Source) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/regressions"])
-def test_an_environment_nobody_knows_is_said(source: Source, path: str) -> None:
+def test_an_unknown_environment_is_reported(source: Source, path: str) -> None:
     """Not that its last request came seconds ago: that came from elsewhere."""
     said = text_of(source, f"{path}?env=nowhere")
 
@@ -384,7 +384,7 @@ def test_an_environment_nobody_knows_is_said(source: Source, path: str) -> None:
     assert "last request" not in said
 
 
-def test_nothing_kept_is_no_fault_of_filters_that_are_not_set(source: Source, fresh: Store) -> None:
+def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: Store) -> None:
     """What is set can be taken off; else there is nothing to press."""
     nobody = text_of(Source(fresh, None, NOW.timestamp), "/traces")
     filtered = text_of(source, "/traces?min=1h")
@@ -410,7 +410,7 @@ def test_the_first_paint_finds_a_name_with_a_slash(fresh: Store) -> None:
     assert "<title>shop/eu 50% \u00b7 Stagelens</title>" in page
 
 
-def test_few_requests_are_said_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:
+def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:
     """Half a minute of data has a median, but no p99.9."""
     store = Store.open(f"sqlite:///{tmp_path / 'few.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(seconds=30), NOW)
@@ -421,7 +421,7 @@ def test_few_requests_are_said_and_not_drawn(traffic: ModuleType, tmp_path: Path
     assert "history starts" in text
 
 
-def test_a_window_inside_the_history_is_not_called_young(source: Source) -> None:
+def test_a_window_inside_the_history_is_not_called_too_early(source: Source) -> None:
     """Also where nothing was sent in it; one that begins before the history is."""
     inside, before = (parse("/s/vision-api", f"from={each}", NOW) for each in ("now-30m", "now-6h"))
 
@@ -429,7 +429,7 @@ def test_a_window_inside_the_history_is_not_called_young(source: Source) -> None
     assert "history starts" in context_of(before, source).young
 
 
-def test_data_that_stopped_is_said_with_its_age(filled: Store) -> None:
+def test_data_that_stopped_is_reported_with_its_age(filled: Store) -> None:
     """Charts that end without a word would read as no traffic."""
     later = NOW + timedelta(minutes=3)
     source = Source(filled, None, later.timestamp)
@@ -438,7 +438,7 @@ def test_data_that_stopped_is_said_with_its_age(filled: Store) -> None:
     assert "No data for 3\u202fm" in shown
 
 
-def test_a_broken_card_stays_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_card_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     """The page keeps its other cards, and the log says why."""
 
     def broken() -> Any:
@@ -468,14 +468,14 @@ def test_a_control_redraws_one_chart_from_the_address(source: Source, name: str)
     assert figure["data"]
 
 
-def test_no_graph_may_send_its_data_away() -> None:
+def test_no_graph_uploads_its_data() -> None:
     """Plotly's defaults would."""
     text = (Path(build.__code__.co_filename).parents[1] / "assets" / "figure.js").read_text()
 
     assert 'displayModeBar: false, showSendToCloud: false, plotlyServerURL: ""' in text
 
 
-def test_requests_of_one_distributed_trace_have_links_of_their_own(source: Source) -> None:
+def test_requests_of_one_distributed_trace_have_separate_links(source: Source) -> None:
     """They share a trace id; each row opens its own request, under the eight digits people know."""
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=2)
     found["trace_id"] = "ab" * 16
@@ -497,7 +497,7 @@ def test_a_link_to_a_request_opens_it(source: Source) -> None:
     assert "This trace was not retained" in other
 
 
-def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
+def test_a_span_note_lists_valid_attributes_only() -> None:
     """A pause, the model, the batch and how it was timed; a stored attribute of another type breaks nothing."""
     attributes = {
         "stagelens.stall.gc": 3_000_000,
@@ -525,7 +525,7 @@ def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
         ("/report?path=/", 200),
     ],
 )
-def test_an_address_that_leads_nowhere_is_not_found(dashboard: Dashboard, address: str, status: int) -> None:
+def test_an_unknown_address_is_404(dashboard: Dashboard, address: str, status: int) -> None:
     """Programs hear it, people read it; a page about what is not there is still a page."""
     answer = dashboard.app.server.test_client().get(address)
 

@@ -55,7 +55,7 @@ def of(source: Source, address: str = "/regressions", now: datetime = NOW) -> Co
     return context_of(parse(path, search, now), source)
 
 
-def test_each_release_is_judged_against_the_version_before(source: Source) -> None:
+def test_each_release_is_compared_with_the_version_before(source: Source) -> None:
     """Slower ones first, then faster, then those that did not change, those nothing is known of last."""
     found = [(each.service, each.comparison.verdict.kind) for each in judge_releases(of(source))]
 
@@ -68,12 +68,12 @@ def test_each_release_is_judged_against_the_version_before(source: Source) -> No
     ]
 
 
-def test_the_overview_and_the_side_bar_count_what_is_open(source: Source) -> None:
+def test_the_overview_and_the_side_bar_count_open_regressions(source: Source) -> None:
     """A version that was rolled back is nobody's trouble any more."""
     assert [each.service for each in regressions(of(source))] == ["slower"]
 
 
-def test_the_page_begins_with_the_finding(source: Source) -> None:
+def test_the_page_starts_with_the_finding(source: Source) -> None:
     """Then what is open, what improved, and the rest folded away."""
     said = shown(source, "/regressions")
 
@@ -84,7 +84,7 @@ def test_the_page_begins_with_the_finding(source: Source) -> None:
     assert "back 1 → 2 Rolled back" in said
 
 
-def test_a_row_opens_the_comparison_that_says_the_same(source: Source) -> None:
+def test_a_row_opens_the_comparison_with_the_same_numbers(source: Source) -> None:
     """The same pair, percentile and numbers."""
     page = page_of(of(source))
     assert page is not None
@@ -97,12 +97,12 @@ def test_a_row_opens_the_comparison_that_says_the_same(source: Source) -> None:
     assert row[4].split()[0] in opened
 
 
-def test_the_window_goes_along(source: Source) -> None:
+def test_links_preserve_the_window(source: Source) -> None:
     """Whoever looks at a day keeps it."""
     assert "from=now-24h" in regressions(of(source, "/regressions?from=now-24h"))[0].href
 
 
-def test_old_releases_are_not_judged(store: Store) -> None:
+def test_old_releases_are_not_evaluated(store: Store) -> None:
     """After seven days a version is what the service is, unless the window reaches back to its release."""
     later = NOW + timedelta(days=8)
     source = Source(store, None, later.timestamp)
@@ -121,7 +121,7 @@ def test_an_environment_without_traffic_has_no_releases(source: Source) -> None:
     assert "No environment called nowhere" in shown(source, "/regressions?env=nowhere")
 
 
-def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
+def test_an_empty_store_shows_how_to_start(tmp_path: Path) -> None:
     """As every page does."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     said = shown(Source(store, None, NOW.timestamp), "/regressions")
@@ -149,7 +149,7 @@ class Alerts:
         return []
 
 
-def test_an_open_incident_stands_beside_its_release(store: Store) -> None:
+def test_an_open_incident_is_shown_with_its_release(store: Store) -> None:
     """With how long it has been open."""
     began = NOW - timedelta(minutes=12)
     incident = Incident(
@@ -160,9 +160,7 @@ def test_an_open_incident_stands_beside_its_release(store: Store) -> None:
     assert "open for 12 m" in said
 
 
-def test_an_open_incident_does_not_raise_a_small_change_and_small_ones_are_not_red(
-    traffic: ModuleType, tmp_path: Path
-) -> None:
+def test_an_open_incident_does_not_raise_a_small_change(traffic: ModuleType, tmp_path: Path) -> None:
     """The order is by how much slower each surely is; the side bar counts those that somebody should act on."""
     began, few = NOW - timedelta(minutes=12), {**FAST, "forward": 11.1}
     slight = (Served("slight", "1", 30, 15), Served("slight", "2", 15, 0, few))
@@ -184,7 +182,7 @@ def test_an_open_incident_does_not_raise_a_small_change_and_small_ones_are_not_r
     opened.close()
 
 
-def test_a_refresh_of_a_large_fleet_asks_few_questions(
+def test_a_refresh_of_a_large_fleet_needs_few_queries(
     store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New data makes the versions known anew, and judges none whose time is over again."""
@@ -214,7 +212,7 @@ def counting(query: Callable[..., Any], name: str, asked: Counter[str]) -> Calla
     return count
 
 
-def test_the_page_of_the_filled_store_names_the_guilty_stage(filled: Store, alerts: AlertsReader) -> None:
+def test_the_page_of_the_filled_store_names_the_slow_stage(filled: Store, alerts: AlertsReader) -> None:
     """The made-up traffic has one regression, and its preprocess made it."""
     found = regressions(of(Source(filled, alerts, NOW.timestamp)))
 

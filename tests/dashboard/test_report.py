@@ -70,7 +70,7 @@ def lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def test_attributes_are_spelled_as_html_has_them() -> None:
+def test_attributes_are_written_as_html() -> None:
     """Classes, styles with their own properties, switches, and no ids that two elements could share."""
     made = html.Label(
         html.Details(open=True, hidden=False, id="x"), className="a b", htmlFor="y", style={"fontSize": "1px", "--i": 2}
@@ -84,12 +84,12 @@ def test_attributes_are_spelled_as_html_has_them() -> None:
 @pytest.mark.parametrize(
     "address", ["javascript:alert(1)", " javascript:alert(1)", "data:text/html,x", "//evil.example"]
 )
-def test_an_address_that_runs_or_leaves_is_no_link(address: str) -> None:
+def test_an_unsafe_address_is_not_linked(address: str) -> None:
     """It may have come with an event."""
     assert as_html(html.A("x", href=address)) == "<a>x</a>"
 
 
-def test_what_needs_a_server_is_left_out() -> None:
+def test_controls_that_need_a_server_are_omitted() -> None:
     """Of a group of choices the chosen one stays, and what the rows of a table are called."""
     made = html.Div(
         [
@@ -107,14 +107,14 @@ def test_what_needs_a_server_is_left_out() -> None:
     )
 
 
-def test_a_picture_cannot_be_taken_for_the_page() -> None:
+def test_a_snapshot_has_no_ids_of_the_page() -> None:
     """Scripts find the page by ids and data attributes."""
     made = html.Button("Time", id="root", className="on", **attributes({"data-do": "theme", "aria-label": "x"}))
 
     assert as_html(made, "picture") == '<button class="on" aria-label="x">Time</button>'
 
 
-def test_a_report_is_whole(client: FlaskClient) -> None:
+def test_a_report_is_self_contained(client: FlaskClient) -> None:
     """Its figures are inside, and nothing in it is fetched from anywhere."""
     answer = client.get("/report", query_string={"path": "/s/vision-api", "y": "share"})
     read = Reader(answer.text)
@@ -131,7 +131,7 @@ def test_a_report_is_whole(client: FlaskClient) -> None:
     assert len(answer.data) < 2_200_000
 
 
-def test_a_report_can_be_kept(client: FlaskClient) -> None:
+def test_a_report_can_be_downloaded(client: FlaskClient) -> None:
     """Under a name that says what it is."""
     answer = client.get("/report", query_string={"path": "/s/vision-api", "download": "1"})
 
@@ -139,7 +139,7 @@ def test_a_report_can_be_kept(client: FlaskClient) -> None:
     assert "script-src 'sha256-" in answer.headers["Content-Security-Policy"]
 
 
-def test_no_name_ends_the_tag_around_a_figure(filled: Store) -> None:
+def test_names_cannot_close_the_tag_around_a_figure(filled: Store) -> None:
     """A service may be called anything."""
     context = Context(parse("/", "", NOW), Source(filled, None, NOW.timestamp))
     page = Page(EVIL, [(EVIL, None)], [chart("c", {"data": [], "layout": {"title": EVIL}}, EVIL)])
@@ -161,7 +161,7 @@ def test_without_an_address_a_report_has_no_links(filled: Store) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/s/vision-api", "/slo", "/nowhere"])
-def test_the_first_answer_holds_the_page(client: FlaskClient, path: str) -> None:
+def test_the_first_response_contains_the_page(client: FlaskClient, path: str) -> None:
     """Its title and its finding stand there before any script has run."""
     text = client.get(path).text
     read = Reader(text)
@@ -172,7 +172,7 @@ def test_the_first_answer_holds_the_page(client: FlaskClient, path: str) -> None
     assert "Skip to content" in read.text
 
 
-def test_a_page_is_handed_over_once(filled: Store) -> None:
+def test_a_prepared_page_is_delivered_once(filled: Store) -> None:
     """Who asks for the same again, as after an error, gets it made anew."""
     source = Source(filled, None, NOW.timestamp)
     made, handover = Page("t", [("t", None)], []), Handover()

@@ -156,7 +156,7 @@ def same(one: PageData, other: PageData) -> None:
 
 
 @pytest.mark.parametrize("path", TABS)
-def test_nothing_of_other_requests_is_on_the_page(mixed: Store, alone: Store, path: str) -> None:
+def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path: str) -> None:
     """Tiles, charts, tables, exemplars, what-if: word for word what a service with these requests alone would show."""
     all_of_it = page(Source(alone, None, NOW.timestamp), f"{path}?{WINDOW}")
     for part in (ROUTE, "m=small", f"m=small&{ROUTE}", f"v=1.0.0&m=small&{ROUTE}"):
@@ -176,7 +176,7 @@ def test_nothing_of_other_requests_is_on_the_page(mixed: Store, alone: Store, pa
         f"/traces?svc=chat&{WINDOW}",
     ],
 )
-def test_nor_on_pages_that_say_more_about_it(mixed: Store, alone: Store, address: str) -> None:
+def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, address: str) -> None:
     """Capacity tells no price of a part, a comparison has chips, the list of traces menus: their numbers are the same."""
     part_of_it = told(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
 
@@ -184,7 +184,7 @@ def test_nor_on_pages_that_say_more_about_it(mixed: Store, alone: Store, address
     same(part_of_it, told(Source(alone, None, NOW.timestamp), address))
 
 
-def test_a_question_is_about_a_part_too(mixed: Store, alone: Store) -> None:
+def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None:
     """Breakdown, latency and compare of the read API; a page in numbers; its report."""
     clients = [
         Dashboard(DashboardConfig(), each, None, clock=NOW.timestamp).app.server.test_client()
@@ -223,13 +223,13 @@ def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> No
 
 
 @pytest.mark.parametrize(("service", "menu"), [("lonely", False), ("chat", True), ("many", True), ("capped", True)])
-def test_one_route_is_no_choice(source: Source, service: str, menu: bool) -> None:
+def test_a_single_route_has_no_menu(source: Source, service: str, menu: bool) -> None:
     """The menu stands where a service has several; folded ones count as one."""
     for path in (f"/s/{service}", f"/s/{service}/traces", f"/traces?svc={service}", f"/compare?svc={service}"):
         assert ("Route: any" in html_of(source, path)) is menu, path
 
 
-def test_a_menu_of_many_takes_any_other(source: Source) -> None:
+def test_a_menu_of_many_routes_accepts_unlisted_ones(source: Source) -> None:
     """The busiest are listed, a field takes the rest; folded values are a route like others."""
     html = html_of(source, "/s/many")
 
@@ -240,7 +240,7 @@ def test_a_menu_of_many_takes_any_other(source: Source) -> None:
     assert "No request of route" not in html_of(source, "/s/capped?r=__other__")
 
 
-def test_a_route_longer_than_the_store_keeps_is_found(source: Source) -> None:
+def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
     """Two thousand letters: an address names what the store made of them, and marks it in the menu."""
     long = "/" + "é" * 2000
     made = page(source, address("/s/long", {"r": long}))
@@ -252,7 +252,7 @@ def test_a_route_longer_than_the_store_keeps_is_found(source: Source) -> None:
 
 
 @pytest.mark.parametrize("path", [*TABS, "/s/chat/capacity"])
-def test_the_choice_goes_along_within_the_service(source: Source, path: str) -> None:
+def test_links_within_the_service_preserve_the_scope(source: Source, path: str) -> None:
     """To its tabs, its comparison, its traces and its advice; not to what is about all, and not to a version where two are compared."""
     found = links(page(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
     queries = {words: parse_qs(urlsplit(href).query) for words, href in found.items()}
@@ -265,7 +265,7 @@ def test_the_choice_goes_along_within_the_service(source: Source, path: str) -> 
     assert all(kept[each] == whole for each in ("All traces →", "Ways to fix this →") if each in kept)
 
 
-def test_other_services_keep_out_of_it(filled: Store) -> None:
+def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
     """A side bar beside the page of one route judges the others' releases by all they serve."""
     source = Source(filled, None, NOW.timestamp)
     addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
@@ -285,7 +285,7 @@ def test_other_services_keep_out_of_it(filled: Store) -> None:
         ("r=/nope&m=nope", "No request of model nope and route /nope", {"All routes": {"m": "nope"}, "All models": {"r": "/nope"}}),
     ],
 )  # fmt: skip
-def test_a_choice_that_leaves_nothing_is_named_and_can_be_ended(
+def test_a_scope_without_requests_is_named_and_can_be_removed(
     source: Source, path: str, part: str, words: str, out: dict[str, dict[str, str]]
 ) -> None:
     """One button for each choice that is to blame."""
@@ -297,7 +297,7 @@ def test_a_choice_that_leaves_nothing_is_named_and_can_be_ended(
         assert {key: found[name][key][0] for key in "mr" if key in found[name]} == left
 
 
-def test_a_silent_service_is_not_blamed_on_the_choice(source: Source) -> None:
+def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None:
     """Where nothing came at all, its last data is the way out."""
     said = text_of(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
 
@@ -305,7 +305,7 @@ def test_a_silent_service_is_not_blamed_on_the_choice(source: Source) -> None:
     assert "Go to last data" in said
 
 
-def test_errors_that_are_none_are_not_blamed_on_the_choice(source: Source) -> None:
+def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
     """A route without a failed request is there all the same."""
     said = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
 
@@ -313,7 +313,7 @@ def test_errors_that_are_none_are_not_blamed_on_the_choice(source: Source) -> No
     assert "No retained request matches" in said
 
 
-def test_an_objective_of_one_route_is_not_drawn_over_all(promised: Source) -> None:
+def test_an_objective_of_one_route_is_not_drawn_for_all_routes(promised: Source) -> None:
     """Each view has the promise made for all its requests, the closest first; whose budget it is stands beside it."""
     addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
     found = [context(promised, each) for each in addresses]
@@ -336,7 +336,7 @@ KINDS = st.sampled_from([{}, {"threshold": timedelta(seconds=1)}, {"watched": "t
 @given(
     st.fixed_dictionaries({}, optional=dict.fromkeys(("route", "model", "version", "environment"), TEXTS)), TEXTS, KINDS
 )
-def test_the_link_of_a_message_opens_what_it_counted(part: dict[str, str], service: str, kind: dict[str, Any]) -> None:
+def test_the_link_of_a_message_opens_its_scope(part: dict[str, str], service: str, kind: dict[str, Any]) -> None:
     """Whatever they are called: the same service, window and requests; and it is the address the dashboard writes itself."""
     slo = Slo("x", service, 0.99, timedelta(days=30), **part, **kind)
     began = NOW.replace(second=0) - timedelta(minutes=20)
@@ -356,7 +356,7 @@ def test_the_link_of_a_message_opens_what_it_counted(part: dict[str, str], servi
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_any_part_survives_its_address(version: str, model: str, route: str) -> None:
+def test_any_scope_survives_its_address(version: str, model: str, route: str) -> None:
     """Slashes, spaces, any script, any length: from the address to the view and back, on the page and on its tabs."""
     view = parse("/s/a", address("/s/a", {"v": version, "m": model, "r": route}).partition("?")[2], NOW)
     kept = {"v": stored(version), "m": stored(model), "r": stored(route)}

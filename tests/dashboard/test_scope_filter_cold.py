@@ -51,7 +51,7 @@ def told(found: Page) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("path", TABS)
-def test_nothing_of_them_is_left_on_the_page(stores: tuple[Store, Store], path: str) -> None:
+def test_excluded_cold_requests_are_not_on_the_page(stores: tuple[Store, Store], path: str) -> None:
     """Charts and tables are those of a service that had none; with them they are not."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
@@ -64,7 +64,7 @@ def test_nothing_of_them_is_left_on_the_page(stores: tuple[Store, Store], path: 
 
 
 @pytest.mark.parametrize("path", ["/s/shop", "/traces", "/compare"])
-def test_the_switch_says_how_many_there_are(stores: tuple[Store, Store], path: str) -> None:
+def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store], path: str) -> None:
     """It is there where there are some; pressed, it says how many are left out, and links to all."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
@@ -74,7 +74,7 @@ def test_the_switch_says_how_many_there_are(stores: tuple[Store, Store], path: s
     assert ["23 cold" in each for each in said] == [True, True, False]
 
 
-def test_an_address_that_says_neither_shows_all(stores: tuple[Store, Store]) -> None:
+def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]) -> None:
     """A wrong value falls back to the default; the other kind alone can be asked for too."""
     mixed, _ = stores
     query = {"service": "shop", "from": "now-15m"}
@@ -90,7 +90,7 @@ def test_an_address_that_says_neither_shows_all(stores: tuple[Store, Store]) -> 
     assert (counted["no"] or {})["key"] == "cold"
 
 
-def test_a_page_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
+def test_a_page_of_cold_requests_only_explains_why_it_is_empty(tmp_path: Path) -> None:
     """A replica that has only just been started: the way out is a link to all of its requests."""
     store = source_of(tmp_path, "young.db", [batch(COLD, "load", 3.0, 20)])
     said = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
@@ -101,7 +101,7 @@ def test_a_page_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     assert "Cold and warm" in said
 
 
-def test_replicas_are_told_apart_by_their_age_and_what_they_loaded(tmp_path: Path) -> None:
+def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
     """The youngest first; of one that is not heard of nobody knows how old it is."""
     cold = [loaded("young", "start", 12, 8.0), loaded("young", "read", 13, 6.0, "resnet")]
     cold += [loaded("old", "start", 90_000, 3.0), loaded("old", "read", 90_000, 1.5, "resnet")]
@@ -129,7 +129,7 @@ def test_replicas_are_told_apart_by_their_age_and_what_they_loaded(tmp_path: Pat
     assert "No request of version 2" in other
 
 
-def test_a_trace_says_how_old_its_replica_was(tmp_path: Path) -> None:
+def test_a_trace_shows_the_age_of_its_replica(tmp_path: Path) -> None:
     """Where its root does."""
     made = batch(COLD, "load", 3.0, 20)
     aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})

@@ -142,7 +142,7 @@ def notes(made: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("query", [QUARTER, f"{QUARTER}&m=small", f"{QUARTER}&vs=off", "from=now-5m"])
-def test_tile_chart_and_table_say_the_same(source: Source, query: str) -> None:
+def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) -> None:
     """One window and one function: p99 is one number wherever it stands."""
     address = f"/s/two-models?{query}"
     said = told(source, address)
@@ -156,7 +156,7 @@ def test_tile_chart_and_table_say_the_same(source: Source, query: str) -> None:
     assert re.search(rf"<td[^>]*data-total[^>]*>{p99}<", page)
 
 
-def test_every_chart_brings_its_numbers(source: Source) -> None:
+def test_every_chart_has_a_table_with_units(source: Source) -> None:
     """For the table beside it, CSV and JSON, in words with units."""
     charts = told(source, f"/s/two-models?{QUARTER}").charts
     frames = {name: drawn.frame for name, drawn in charts.items()}
@@ -167,7 +167,7 @@ def test_every_chart_brings_its_numbers(source: Source) -> None:
     assert all(any(letter.isdigit() for letter in drawn.spoken) for drawn in charts.values())
 
 
-def test_a_rate_is_compared_over_the_time_there_was(source: Source) -> None:
+def test_a_rate_is_compared_over_the_existing_history(source: Source) -> None:
     """The window before holds five minutes of history only: three times as long is not three times as busy."""
     made = context(source, f"/s/two-models?{QUARTER}&m=small")
     page = html_of(source, f"/s/two-models?{QUARTER}&m=small")
@@ -178,7 +178,7 @@ def test_a_rate_is_compared_over_the_time_there_was(source: Source) -> None:
     assert "▲\u202f2" not in change
 
 
-def test_nothing_is_compared_where_the_address_says_so(source: Source) -> None:
+def test_vs_off_omits_the_comparison(source: Source) -> None:
     """`vs=off` leaves the changes out, and says how many requests there were instead."""
     page = html_of(source, "/s/two-models?from=now-5m&vs=off")
 
@@ -187,7 +187,7 @@ def test_nothing_is_compared_where_the_address_says_so(source: Source) -> None:
     assert "k requests" in page
 
 
-def test_a_model_is_an_address(source: Source) -> None:
+def test_a_model_has_a_link(source: Source) -> None:
     """The service's models stand in its head, each a link; the page of one tells its requests only."""
     both, small, large = (context(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large"))
     counted = [each.source.read.latency(each.selection).count for each in (both, small, large)]
@@ -211,7 +211,7 @@ def test_fixed_buckets_give_intervals(source: Source) -> None:
     assert "≈ " in page
 
 
-def test_one_request_tells_no_percentile(source: Source) -> None:
+def test_one_request_has_no_percentile(source: Source) -> None:
     """The page stands, says what is missing, and still shows the request."""
     page = html_of(source, f"/s/one?{QUARTER}")
 
@@ -221,7 +221,7 @@ def test_one_request_tells_no_percentile(source: Source) -> None:
     assert set(told(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
 
 
-def test_one_request_has_no_rank_and_its_chart_a_scale(source: Source) -> None:
+def test_one_request_has_no_rank_but_a_chart_scale(source: Source) -> None:
     """It is slower than nobody: a place among a handful would be made up."""
     table = next(each for each in told(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
     ticks = figure(source, "heat", f"/s/one?{QUARTER}")["layout"]["yaxis"]["ticktext"]
@@ -231,7 +231,7 @@ def test_one_request_has_no_rank_and_its_chart_a_scale(source: Source) -> None:
     assert len(ticks) >= 2
 
 
-def test_a_page_of_few_requests_greys_what_they_cannot_tell(source: Source) -> None:
+def test_percentiles_of_few_requests_are_greyed(source: Source) -> None:
     """Steps with too few for p99 are veiled and named; at the mean nothing is."""
     tail, mean = (figure(source, "over", f"/s/rare?{QUARTER}&t={each}") for each in ("99", "mean"))
     veiled = [shape for shape in tail["layout"]["shapes"] if shape["type"] == "rect"]
@@ -241,7 +241,7 @@ def test_a_page_of_few_requests_greys_what_they_cannot_tell(source: Source) -> N
     assert not [shape for shape in mean["layout"]["shapes"] if shape["type"] == "rect"]
 
 
-def test_time_that_nobody_claimed_is_named(source: Source) -> None:
+def test_unattributed_time_above_15_percent_is_named(source: Source) -> None:
     """More than 15 % of it leads to advice; less is not worth a word."""
     assert "time between stages is not instrumented" in html_of(source, f"/s/unclaimed?{QUARTER}")
     assert "time between stages is not instrumented" not in html_of(source, f"/s/two-models?{QUARTER}")
@@ -280,7 +280,7 @@ def test_a_pinned_percentile_is_marked_and_has_its_own_exemplars(source: Source)
     assert "p50→p96.8" in page or "p50→p97" in page
 
 
-def test_what_happened_stands_in_the_time_charts(store: Store) -> None:
+def test_events_are_marked_in_the_time_charts(store: Store) -> None:
     """Alerts as fields from opening to end, what people wrote as a solid line; others' alerts and later ones stay out."""
     store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "deploy", "v9", "new weights"))
     store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "advice", "batching", "done"))
@@ -301,7 +301,7 @@ def test_what_happened_stands_in_the_time_charts(store: Store) -> None:
     assert "v9" in notes(made)
 
 
-def test_an_alert_about_another_part_is_left_out(store: Store) -> None:
+def test_an_alert_outside_the_scope_is_omitted(store: Store) -> None:
     """One about this model, or about all, stands in the chart of this model; one about the other model or a route does not."""
     opened = NOW - timedelta(minutes=3)
     about = ({"model": "small"}, {}, {"model": "large"}, {"route": "/other", "model": "small"})
@@ -321,7 +321,7 @@ def test_an_alert_about_another_part_is_left_out(store: Store) -> None:
     "query",
     ["p=banana", "p=-3", "p=100", "hide=,,", "hide=%3Cb%3E", "m=no-such-model", "t=7&by=x&y=z&x=q", "v=0&m=small"],
 )
-def test_garbage_in_the_address_breaks_nothing(source: Source, query: str) -> None:
+def test_invalid_values_in_the_address_break_nothing(source: Source, query: str) -> None:
     """A wrong value falls back to its default, or finds nothing and says so."""
     page = html_of(source, f"/s/two-models?{QUARTER}&{query}")
 
@@ -329,7 +329,7 @@ def test_garbage_in_the_address_breaks_nothing(source: Source, query: str) -> No
     assert "Not in the charts" not in page
 
 
-def test_a_control_gets_its_chart_alone(dashboard: Dashboard) -> None:
+def test_a_control_fetches_only_its_chart(dashboard: Dashboard) -> None:
     """A figure is an address of its own; what is no chart leads nowhere."""
     client = dashboard.app.server.test_client()
     found = client.get("/figures/percentile?path=/s/vision-api&y=share")
@@ -343,7 +343,7 @@ def test_a_control_gets_its_chart_alone(dashboard: Dashboard) -> None:
     assert "/s/nobody has no requests" in lost.text
 
 
-def test_causes_mix_where_two_dominate() -> None:
+def test_a_mixture_needs_two_dominant_causes() -> None:
     """One that dominates nearly all, or others that are noise, make no mixture."""
     frame = pd.DataFrame({"percentile": [0.5, 0.9, 0.99]})
     rows = [
@@ -356,7 +356,7 @@ def test_causes_mix_where_two_dominate() -> None:
     assert found == [None, None, ("queue", 0.58, "load", 0.41)]
 
 
-def test_slow_exemplars_have_each_cause_once_and_nothing_that_is_not_slow() -> None:
+def test_slow_exemplars_show_each_cause_once() -> None:
     """A second request of a cause says nothing new; one that is faster than nine in ten is no slow one."""
     kept = pd.DataFrame(
         {
@@ -399,7 +399,7 @@ def test_every_stage_can_be_left_out(source: Source) -> None:
     assert stages_in(figure(source, "percentile", address)) == stages_in(figure(source, "over", address)) == set()
 
 
-def test_a_price_is_told_for_all_that_it_pays_for(store: Store, tmp_path: Path) -> None:
+def test_cost_is_shown_only_for_all_requests_of_a_price(store: Store, tmp_path: Path) -> None:
     """A million requests cost what the hours they took cost; a part of the requests has no price of its own."""
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: '$'\nprices:\n  - service: two-models\n    per_hour: 36\n")

@@ -64,7 +64,7 @@ def said(source: Source, address: str) -> str:
     return as_html(page.body)
 
 
-def test_who_records_all_says_only_what_it_costs(source: Source) -> None:
+def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -> None:
     """As a time and as a share of the request."""
     page = said(source, "/s/well?from=now-15m")
 
@@ -75,7 +75,7 @@ def test_who_records_all_says_only_what_it_costs(source: Source) -> None:
 
 
 @pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
-def test_who_records_less_says_so_on_every_page(source: Source, tab: str) -> None:
+def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> None:
     """What, of how many, since when, and what all of it would cost."""
     page = said(source, f"/s/less{tab}?from=now-15m")
 
@@ -83,7 +83,7 @@ def test_who_records_less_says_so_on_every_page(source: Source, tab: str) -> Non
     assert "Since 11:59: of 100 of 200 requests, their stages are not recorded and show as Not timed" in page
 
 
-def test_who_did_says_until_when(source: Source) -> None:
+def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
     """And no more, in a window that has nothing of it."""
     page = said(source, "/s/back?from=now-15m")
 
@@ -92,7 +92,7 @@ def test_who_did_says_until_when(source: Source) -> None:
     assert "reached their budget" not in said(source, "/s/back?from=now-5m")
 
 
-def test_silence_is_explained(source: Source) -> None:
+def test_a_window_without_recorded_requests_is_explained(source: Source) -> None:
     """A window without requests, of which a process says that it recorded nothing."""
     page = said(source, "/s/silent?from=now-5m")
 

@@ -50,13 +50,13 @@ def said(source: Source, address: str) -> str:
     return as_html(page.body)
 
 
-def test_it_is_said_how_many_calls_are_not_split_and_whose(source: Source) -> None:
+def test_calls_without_a_split_are_counted_by_dialect(source: Source) -> None:
     """The dialect with the most first."""
     page = said(source, "/s/told?from=now-15m")
 
     assert "Of 13 calls the server timings are invalid (tgi 12 times, groq 1 time)" in page
 
 
-def test_where_all_can_be_true_nothing_is_said(source: Source) -> None:
+def test_valid_timings_show_no_notice(source: Source) -> None:
     """No line."""
     assert "are invalid" not in said(source, "/s/well?from=now-15m")

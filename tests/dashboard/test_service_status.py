@@ -66,7 +66,7 @@ def incident(severity: Severity, name: str = "tail") -> Incident:
         (("maintenance",), (), True, True, "maintenance", "In maintenance"),
     ],
 )
-def test_the_worst_of_all_is_the_status(  # noqa: PLR0917 - the columns of the table
+def test_the_status_is_the_worst_of_its_sources(  # noqa: PLR0917 - the columns of the table
     slo: SloStatus,
     release: Release,
     states: tuple[SloState, ...],
@@ -86,7 +86,7 @@ def test_the_worst_of_all_is_the_status(  # noqa: PLR0917 - the columns of the t
     assert bool(found.href) == bool(state)
 
 
-def test_an_incident_of_planned_work_is_nobodys_to_act_on(slo: SloStatus) -> None:
+def test_an_incident_during_maintenance_needs_no_action(slo: SloStatus) -> None:
     """It was opened before the work began; one about something else counts."""
     planned = (replace(slo, state="maintenance"),)
 

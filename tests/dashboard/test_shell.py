@@ -59,7 +59,7 @@ def foot(store: Store, address: str) -> str:
     return words(side(context_of(parse(address, "", NOW), source), address, source.state()))
 
 
-def test_detail_that_went_for_the_budget_is_told(store: Store) -> None:
+def test_detail_removed_by_the_storage_budget_is_shown(store: Store) -> None:
     """From when it is there, and why."""
     kept_from = int((NOW - timedelta(hours=3)).timestamp()) // 3600 * 3600
     with store.transaction() as connection:
@@ -68,7 +68,7 @@ def test_detail_that_went_for_the_budget_is_told(store: Store) -> None:
     assert "10 s detail goes back to 20 Nov 09:00 only: the store is at its budget of 10 GiB" in foot(store, "/")
 
 
-def test_values_past_their_cap_are_told_where_they_are(store: Store) -> None:
+def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> None:
     """A service's page tells its own folds, other pages those of all."""
     shop, desk = (f"{name} has more than 2 routes: new ones count as Other" for name in ("shop", "desk"))
 
@@ -78,7 +78,7 @@ def test_values_past_their_cap_are_told_where_they_are(store: Store) -> None:
     assert desk not in foot(store, "/s/shop")
 
 
-def test_a_store_within_its_bounds_says_nothing(tmp_path: Path) -> None:
+def test_a_store_within_its_limits_has_no_notice(tmp_path: Path) -> None:
     """No budget reached, no value folded: no word of it."""
     store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=NOW.timestamp)
     said = foot(store, "/")
@@ -96,7 +96,7 @@ def test_a_store_within_its_bounds_says_nothing(tmp_path: Path) -> None:
         ("?from=1795100000000&to=1795103600000", timedelta(minutes=3), ""),
     ],
 )
-def test_a_flow_that_has_stopped_is_told_with_its_age(store: Store, search: str, after: timedelta, said: str) -> None:
+def test_stopped_data_is_shown_with_its_age(store: Store, search: str, after: timedelta, said: str) -> None:
     """Not before agents are late, and not in a window of the past."""
     source = Source(store, None, (NOW + after).timestamp)
     shown = stale_banner(context_of(parse("/", search, NOW + after), source), source.state())

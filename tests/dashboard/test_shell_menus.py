@@ -85,7 +85,7 @@ def buttons(node: Any, key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("environments", [(), ("",), ("prod",), ("", "prod")])
-def test_one_environment_is_no_choice(store: Store, environments: tuple[str, ...]) -> None:
+def test_a_single_environment_has_no_menu(store: Store, environments: tuple[str, ...]) -> None:
     """Nor are requests that name none."""
     if environments:
         came_from(store, *environments)
@@ -103,7 +103,7 @@ def test_environments_are_offered_by_name(store: Store) -> None:
     assert text_of(menu.children[0]) == "All environments"
 
 
-def test_an_environment_that_is_gone_can_be_left(store: Store) -> None:
+def test_an_environment_without_data_can_be_deselected(store: Store) -> None:
     """A link to it still says where one is."""
     came_from(store, "prod")
     menu = shown(store, "?env=canary")
@@ -115,7 +115,7 @@ def test_an_environment_that_is_gone_can_be_left(store: Store) -> None:
 @pytest.mark.parametrize(
     ("search", "dot"), [("", "bad"), ("?env=prod", "warn"), ("?env=staging", "bad"), ("?env=canary", "good")]
 )
-def test_its_dot_is_the_worst_of_its_objectives(store: Store, search: str, dot: str) -> None:
+def test_the_dot_of_an_environment_is_its_worst_objective(store: Store, search: str, dot: str) -> None:
     """Those of one environment, and those of all."""
     came_from(store, "prod", "staging")
     alerts = Objectives(("healthy", None), ("at_risk", "prod"), ("burning", "staging"))

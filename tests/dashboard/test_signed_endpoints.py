@@ -51,7 +51,7 @@ def path_of(store: Store, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", [notified_store.OPEN, notified_store.OVER])
-def test_the_address_shows_the_chart_and_nothing_else(store: Store, client: FlaskClient, name: str) -> None:
+def test_a_signed_address_serves_the_chart_only(store: Store, client: FlaskClient, name: str) -> None:
     """Without a sign-in, also after the end; pages stay closed, and the answer makes no session."""
     answer = client.get(path_of(store, name), headers=HERE)
 
@@ -64,7 +64,7 @@ def test_the_address_shows_the_chart_and_nothing_else(store: Store, client: Flas
     assert client.get("/", headers=HERE).status_code == 401
 
 
-def test_an_incident_that_goes_on_is_drawn_as_it_is_now(store: Store, client: FlaskClient) -> None:
+def test_the_chart_of_an_open_incident_is_current(store: Store, client: FlaskClient) -> None:
     """The address stays the same."""
     path = path_of(store, notified_store.OPEN)
     before = client.get(path, headers=HERE).data
@@ -79,7 +79,7 @@ def test_an_incident_that_goes_on_is_drawn_as_it_is_now(store: Store, client: Fl
     assert client.get(path, headers=HERE).data != before
 
 
-def test_every_other_address_is_not_found(store: Store, client: FlaskClient) -> None:
+def test_every_invalid_signature_is_404(store: Store, client: FlaskClient) -> None:
     """A wrong signature, that of another incident, one that never was, and garbage: no difference is told."""
     path = path_of(store, notified_store.OPEN)
     right = path.rpartition("/")[2]
@@ -98,12 +98,12 @@ def test_every_other_address_is_not_found(store: Store, client: FlaskClient) -> 
     assert {answer.data for answer in answers} == {b"not found"}
 
 
-def test_before_an_address_was_made_none_is_right(client: FlaskClient) -> None:
+def test_without_a_signing_key_no_address_is_valid(client: FlaskClient) -> None:
     """A dashboard makes no key: whoever sends does."""
     assert client.get(f"/charts/{notified_store.OPEN}/{'0' * 64}.png", headers=HERE).status_code == 404
 
 
-def test_what_has_no_chart_is_not_found(store: Store, client: FlaskClient) -> None:
+def test_an_incident_without_a_chart_is_404(store: Store, client: FlaskClient) -> None:
     """Also with the right signature."""
     path = path_of(store, notified_store.OPEN)
     with store.transaction() as connection:
@@ -114,7 +114,7 @@ def test_what_has_no_chart_is_not_found(store: Store, client: FlaskClient) -> No
     assert client.get(path, headers=HERE).status_code == 404
 
 
-def test_only_looking_is_open(store: Store, client: FlaskClient) -> None:
+def test_signed_addresses_are_read_only(store: Store, client: FlaskClient) -> None:
     """Nothing can be sent there, another name of this machine is refused, and what only looks alike asks who it is."""
     path = path_of(store, notified_store.OPEN)
 

@@ -114,7 +114,7 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
         f"ada:scrypt:16384:{'9' * 5000}:1$salt${HEX}",
     ],
 )
-def test_a_wrong_line_is_named_and_not_repeated(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_is_named_but_not_quoted(tmp_path: Path, line: str) -> None:
     """It may hold a password, and the message goes to a log."""
     path = tmp_path / "users.txt"
     path.write_text(f"# readers\n{line}\n")
@@ -150,7 +150,7 @@ def test_the_command_adds_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("name", "password"), [("a:b", PASSWORD), ("", PASSWORD), ("ada", "short")])
-def test_what_will_not_do_is_not_written(tmp_path: Path, name: str, password: str) -> None:
+def test_an_invalid_name_or_weak_password_is_not_written(tmp_path: Path, name: str, password: str) -> None:
     """A name that would break the file, a password that a guess would find."""
     with pytest.raises(ConfigError):
         add_user(tmp_path / "users.txt", name, password)
@@ -174,7 +174,7 @@ def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
 @pytest.mark.parametrize(
     "to", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
 )
-def test_signing_in_leads_nowhere_else(filled: Store, file: Path, to: str) -> None:
+def test_signing_in_redirects_to_this_host_only(filled: Store, file: Path, to: str) -> None:
     """A link with a foreign `next` must not send a reader away with what they typed fresh in mind."""
     answer = client_of(filled, DashboardConfig(users=file)).post(
         "/signin", data={"name": "ada", "secret": PASSWORD, "next": to}
@@ -183,7 +183,7 @@ def test_signing_in_leads_nowhere_else(filled: Store, file: Path, to: str) -> No
     assert answer.headers["Location"] == "/"
 
 
-def test_a_next_that_is_no_address_is_refused(filled: Store, file: Path) -> None:
+def test_an_invalid_next_address_is_refused(filled: Store, file: Path) -> None:
     """With what is wrong; urlsplit raises over it."""
     client = client_of(filled, DashboardConfig(users=file))
     said = {"name": "ada", "secret": PASSWORD, "next": "//["}
@@ -192,7 +192,7 @@ def test_a_next_that_is_no_address_is_refused(filled: Store, file: Path) -> None
     assert client.post("/signin", data=said).status_code == 400
 
 
-def test_a_page_of_another_site_does_not_lock_its_reader_out(filled: Store) -> None:
+def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> None:
     """Whatever tokens it leads to: they are not looked at, and do not count. A link of one's own signs in."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     foreign = {"Sec-Fetch-Site": "cross-site"}
@@ -203,7 +203,7 @@ def test_a_page_of_another_site_does_not_lock_its_reader_out(filled: Store) -> N
     assert client.get("/").status_code == 200
 
 
-def test_signing_out_ends_it(filled: Store, file: Path) -> None:
+def test_signing_out_ends_the_session(filled: Store, file: Path) -> None:
     """And asks again."""
     client = client_of(filled, DashboardConfig(users=file))
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
@@ -232,7 +232,7 @@ def test_a_copy_of_a_cookie_ends_with_its_session(filled: Store, file: Path) -> 
     assert again.get("/").status_code == 200
 
 
-def test_who_is_taken_out_of_the_file_is_signed_out(filled: Store, file: Path) -> None:
+def test_a_user_removed_from_the_file_is_signed_out(filled: Store, file: Path) -> None:
     """At their next request."""
     client = client_of(filled, DashboardConfig(users=file))
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
@@ -258,7 +258,7 @@ def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> Non
     assert client.get("/api/v1/names", headers={"Authorization": "Digest x=y"}).status_code == 401
 
 
-def test_a_program_is_told_how_and_a_browser_is_not_asked_by_itself(filled: Store, file: Path) -> None:
+def test_a_program_gets_a_challenge_and_a_browser_does_not(filled: Store, file: Path) -> None:
     """A browser would open a window of its own over the page."""
     client = client_of(filled, DashboardConfig(users=file))
     program = client.get("/api/v1/names")
@@ -271,7 +271,7 @@ def test_a_program_is_told_how_and_a_browser_is_not_asked_by_itself(filled: Stor
     assert "WWW-Authenticate" not in browser.headers
 
 
-def test_who_guesses_waits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even for the right token; a reader who is in stays in."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
@@ -286,7 +286,7 @@ def test_who_guesses_waits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> No
     assert inside.get("/_dash-layout").status_code == 200
 
 
-def test_a_wait_doubles_is_forgotten_and_bounded() -> None:
+def test_the_login_delay_doubles_expires_and_is_bounded() -> None:
     """A mistyped password costs nothing; each guess after the fifth costs twice as long."""
     now = [0.0]
     throttle = LoginThrottle(lambda: now[0])
@@ -308,7 +308,7 @@ def test_a_wait_doubles_is_forgotten_and_bounded() -> None:
     assert throttle.attempt("b") == 0
 
 
-def test_a_network_of_ipv6_is_one_guesser() -> None:
+def test_an_ipv6_network_is_throttled_as_one_client() -> None:
     """Its owner has 2^64 addresses to guess from."""
     throttle = LoginThrottle(lambda: 0.0)
     for number in range(5):
@@ -318,9 +318,7 @@ def test_a_network_of_ipv6_is_one_guesser() -> None:
     assert throttle.attempt("2001:db8:0:1::1") == 0
 
 
-def test_of_many_guesses_at_once_no_more_are_looked_at(
-    filled: Store, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty at once are five, as they are one after the other; who is in reads on meanwhile."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     looked_at: list[str] = []
@@ -365,7 +363,7 @@ def proxied(filled: Store, **more: str) -> int:
     return client_of(filled, config).get("/_dash-layout", headers=more, environ_overrides=environ).status_code
 
 
-def test_a_proxy_says_who_reads(filled: Store) -> None:
+def test_a_trusted_proxy_names_the_user(filled: Store) -> None:
     """It is believed; without the header nobody is signed in."""
     assert proxied(filled, address="10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
     assert proxied(filled, address="::ffff:10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
@@ -373,7 +371,7 @@ def test_a_proxy_says_who_reads(filled: Store) -> None:
     assert proxied(filled, address="10.0.0.5", **{"X-Forwarded-User": " "}) == 401
 
 
-def test_the_header_of_anybody_else_is_ignored(filled: Store) -> None:
+def test_the_user_header_of_untrusted_clients_is_ignored(filled: Store) -> None:
     """Anybody can send it."""
     assert proxied(filled, address="10.0.1.5", **{"X-Forwarded-User": "ada"}) == 401
     assert proxied(filled, address="127.0.0.1", **{"X-Forwarded-User": "ada"}) == 401
@@ -395,7 +393,7 @@ def test_behind_tls_the_cookie_stays_on_https(filled: Store) -> None:
 
 
 @given(name=st.text(max_size=20), secret=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20))
-def test_a_session_fits_its_name_secret_and_time_only(name: str, secret: str, other: str) -> None:
+def test_a_session_is_valid_for_its_name_secret_and_time(name: str, secret: str, other: str) -> None:
     """No other secret makes it, and it ends."""
     name, secret, other = (each.encode(errors="replace").decode() for each in (name, secret, other))
     cookie = session_of(name, secret, 1000.0)
@@ -425,7 +423,7 @@ def test_a_session_has_one_cookie_only() -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_cookie_may_come(cookie: str) -> None:
+def test_invalid_cookies_are_refused(cookie: str) -> None:
     """Garbage is nobody's session."""
     assert name_in(cookie) is None or not is_session(cookie, "secret", 0.0)
 

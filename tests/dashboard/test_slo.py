@@ -75,7 +75,7 @@ def status_of(source: Source, name: str) -> SloStatus:
     return next(each for each in source.slos() if each.slo.name == name)
 
 
-def test_the_page_begins_with_the_finding(source: Source) -> None:
+def test_the_page_starts_with_the_finding(source: Source) -> None:
     """Which objective is worst, how much of its budget is left, how fast it burns, and how long it lasts."""
     said = shown(source, "/slo")
 
@@ -114,7 +114,7 @@ def test_five_minutes_of_burn_are_five_minutes_in_every_window(source: Source) -
     assert [timedelta(minutes=5) % step for step in steps] == [timedelta(0)] * 3
 
 
-def test_requests_that_fail_at_once_blame_no_stage(source: Source) -> None:
+def test_immediate_failures_blame_no_stage(source: Source) -> None:
     """A failure that took no longer than a good request says nothing about stages."""
     found = page(source, "/slo/failing-up?from=now-1h").charts["spent"].frame
     assert found is not None
@@ -124,7 +124,7 @@ def test_requests_that_fail_at_once_blame_no_stage(source: Source) -> None:
 
 
 @pytest.mark.parametrize("window", ["30d", "7d", "1d", "garbage"])
-def test_each_part_of_the_budget_ends_where_the_tile_says(source: Source, window: str) -> None:
+def test_each_budget_segment_ends_at_the_value_of_the_tile(source: Source, window: str) -> None:
     """The course of a day is cut out of that of the month: it does not start again at the whole budget."""
     found = page(source, f"/slo/hot-latency?w={window}").charts["budget"].frame
     assert found is not None
@@ -134,7 +134,7 @@ def test_each_part_of_the_budget_ends_where_the_tile_says(source: Source, window
     assert found["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
 
 
-def test_a_part_of_the_budget_starts_where_the_rest_left_it() -> None:
+def test_a_budget_segment_starts_at_the_remaining_budget() -> None:
     """What was spent before the shown part is gone when it begins, and the sustainable pace is that of the whole window."""
     at = pd.date_range(AXIS.start, periods=6, freq="10min", tz=UTC)
     series = pd.DataFrame({"at": at, "total": 100, "bad": 5.0})
@@ -157,7 +157,7 @@ def unpacked(packed: dict[str, str]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
 
 
-def test_a_bar_leads_to_the_requests_it_counts() -> None:
+def test_a_bar_links_to_the_requests_it_counts() -> None:
     """The kept requests of that stage and step; where no stage explains anything, those that failed."""
     at = pd.DatetimeIndex([AXIS.start, AXIS.start + AXIS.step])
     frame = pd.DataFrame({"at": at, "bad": [3.0, 2.0], "unexplained": [0.0, 2.0], "queue": [3.0, 0.0]})
@@ -170,7 +170,7 @@ def test_a_bar_leads_to_the_requests_it_counts() -> None:
     assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3]
 
 
-def test_names_of_markers_never_cover_each_other() -> None:
+def test_labels_of_markers_never_overlap() -> None:
     """Two rows are enough for most; what fits in neither keeps its line only."""
     close = {AXIS.start + timedelta(minutes=30, seconds=step): f"v{step}" for step in range(5)}
     shapes, notes, room = release_markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
@@ -181,7 +181,7 @@ def test_names_of_markers_never_cover_each_other() -> None:
     assert room == 8 + 2 * 14
 
 
-def test_a_release_keeps_its_name_where_events_crowd_it() -> None:
+def test_a_release_keeps_its_label_among_many_events() -> None:
     """However many settings were changed about then, what came out is what a reader looks for."""
     at = AXIS.start + timedelta(minutes=30)
     changes = {at - timedelta(seconds=step): f"ingress: keep-alive {step}" for step in range(1, 5)}
@@ -190,7 +190,7 @@ def test_a_release_keeps_its_name_where_events_crowd_it() -> None:
     assert "<b>▾ 2.0.0</b>" in [each["text"] for each in notes]
 
 
-def test_the_rules_say_how_both_windows_stand(source: Source) -> None:
+def test_the_rules_show_the_state_of_both_windows(source: Source) -> None:
     """Firing, pending, calming, too few and quiet are different words with different shapes."""
     slo = status_of(source, "hot-latency")
     tier = AlertTier("page", 10.0, timedelta(hours=1), timedelta(minutes=5))
@@ -204,7 +204,7 @@ def test_the_rules_say_how_both_windows_stand(source: Source) -> None:
     assert rows[1][1:4] == ["Page at 10\u00d7", "5.0\u00d7 in 1 h", "20\u00d7 in 5 m"]
 
 
-def test_the_rules_of_the_page_are_those_that_told_somebody(source: Source) -> None:
+def test_the_firing_rules_of_the_page_match_the_incident_severity(source: Source) -> None:
     """The severity of the open incident is that of a rule that fires."""
     rules = page(source, "/slo/hot-latency").tables[2].rows
     open_one = next(each for each in source.incidents() if each.name == "hot-latency")
@@ -233,7 +233,7 @@ class Told:
         return self.real.problems()
 
 
-def test_the_history_says_what_was_sent_to_whom(burning_store: Store, alerts: AlertsReader) -> None:
+def test_the_history_lists_deliveries_by_channel(burning_store: Store, alerts: AlertsReader) -> None:
     """What arrived, what waits, and what was given up with the receiver's last word."""
     began = NOW - timedelta(minutes=40)
     deliveries = (
@@ -249,7 +249,7 @@ def test_the_history_says_what_was_sent_to_whom(burning_store: Store, alerts: Al
         assert part in " ".join(history)
 
 
-def test_the_link_of_a_message_opens_the_window_it_speaks_of(source: Source, alerts: AlertsReader) -> None:
+def test_the_link_of_a_message_opens_its_window(source: Source, alerts: AlertsReader) -> None:
     """From the calm before the trouble to the moment of the message; the history leads there as well."""
     for incident in alerts.incidents():
         link = urlsplit(incident.link)
@@ -264,7 +264,7 @@ def test_the_link_of_a_message_opens_the_window_it_speaks_of(source: Source, ale
         assert parse_qs(link.query)["from"] == parse_qs(urlsplit(incident_path(context.view, incident)).query)["from"]
 
 
-def test_an_objective_is_shown_as_it_stood_at_the_end_of_the_window(source: Source) -> None:
+def test_an_objective_is_shown_as_of_the_end_of_the_window(source: Source) -> None:
     """An address with a fixed end speaks of that time, in tiles and charts: before version 2 nothing burned."""
     end = str(int((NOW - timedelta(minutes=42)).timestamp() * 1000))
     start = str(int((NOW - timedelta(minutes=100)).timestamp() * 1000))
@@ -275,7 +275,7 @@ def test_an_objective_is_shown_as_it_stood_at_the_end_of_the_window(source: Sour
 
 
 @pytest.mark.parametrize("path", ["/", "/s/hot", "/regressions", "/compare", "/compare?svc=hot", "/slo"])
-def test_a_past_window_knows_nothing_of_what_came_later(source: Source, path: str) -> None:
+def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
     """Before version 2 nothing burned, no incident was open and nothing had become slower, on pages and beside them."""
     moments = (str(int((NOW - timedelta(minutes=each)).timestamp() * 1000)) for each in (100, 42))
     address = "{}{}from={}&to={}".format(path, "&" if "?" in path else "?", *moments)
@@ -292,7 +292,7 @@ def test_a_past_window_knows_nothing_of_what_came_later(source: Source, path: st
     assert context_of(parse("/", "", NOW), source).open_incidents
 
 
-def test_an_objective_of_a_silent_service_says_so(source: Source) -> None:
+def test_an_objective_of_a_silent_service_has_no_data(source: Source) -> None:
     """No number is made up: nothing is left, burned or healthy where nothing came."""
     said = shown(source, "/slo/silent-latency")
 
@@ -302,7 +302,7 @@ def test_an_objective_of_a_silent_service_says_so(source: Source) -> None:
     assert "Quiet" not in said
 
 
-def test_a_calm_objective_lasts(source: Source) -> None:
+def test_an_objective_within_its_pace_has_no_exhaustion_date(source: Source) -> None:
     """Where less than the budget is spent no end is foretold."""
     found = status_of(source, "calm-latency")
     slow = replace(found, burn_1h=0.9, exhausted_in=timedelta(days=34))
@@ -314,7 +314,7 @@ def test_a_calm_objective_lasts(source: Source) -> None:
     assert "lasts the window out" in shown(source, "/slo/calm-latency")
 
 
-def test_an_overspent_budget_says_by_how_much(source: Source, burning_store: Store) -> None:
+def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Store) -> None:
     """Nobody reads a negative share."""
     found = status_of(source, "hot-latency")
     spent = replace(found, budget_left=-0.5, bad_left=-120.0, bad=360.0, exhausted_in=timedelta())
@@ -340,12 +340,12 @@ def test_an_overspent_budget_says_by_how_much(source: Source, burning_store: Sto
     assert "1 848" not in said.replace("\u202f", " ")
 
 
-def test_without_alerts_the_page_says_how_to_start_them(burning_store: Store) -> None:
+def test_without_alerts_the_page_explains_how_to_start_them(burning_store: Store) -> None:
     """A dashboard that runs alone has no objectives to show."""
     assert "Alerts do not run beside this dashboard" in shown(Source(burning_store, None, NOW.timestamp), "/slo")
 
 
-def test_a_broken_file_is_said_with_its_line_and_what_stays_in_force(
+def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
     source: Source, alerts: AlertsReader, burning_store: Store
 ) -> None:
     """Whoever saved a mistake reads where it is; the objectives from before are still there."""
@@ -368,7 +368,7 @@ def test_a_broken_file_is_said_with_its_line_and_what_stays_in_force(
 
 
 @pytest.mark.parametrize("name", ["no-such", "<script>", "%00", "a" * 300])
-def test_an_unknown_objective_leads_back(source: Source, name: str) -> None:
+def test_an_unknown_objective_links_back_to_the_list(source: Source, name: str) -> None:
     """A link to an objective that was renamed is no dead end."""
     assert "All objectives" in shown(source, f"/slo/{name}")
 
@@ -385,7 +385,7 @@ def test_every_link_of_the_page_opens_a_page(source: Source) -> None:
         assert page_of(context_of(parse(path, search, NOW), source)) is not None
 
 
-def test_markers_of_events_stand_on_the_charts_of_a_service(source: Source) -> None:
+def test_event_markers_are_on_the_charts_of_a_service(source: Source) -> None:
     """What was told to the service and to all, by key or text; what was done with advice changes nothing."""
     context = Context(parse("/s/hot", "from=now-1h", NOW), source, "hot")
 

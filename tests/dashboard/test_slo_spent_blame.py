@@ -64,7 +64,7 @@ def test_card_page_incident_and_link_name_the_stage_of_the_bad_requests(source: 
     assert "See the requests" in whole
 
 
-def test_the_requests_of_an_incident_are_those_that_broke_its_objective(source: Source) -> None:
+def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> None:
     """The link of its page leads to kept requests beyond the threshold, or those that spent their time in the stage."""
     for name, why in (("shop-latency", "min=300ms"), ("line-queue", "dom=queue")):
         (incident,) = (each for each in source.incidents() if each.name == name)
@@ -76,7 +76,7 @@ def test_the_requests_of_an_incident_are_those_that_broke_its_objective(source: 
         assert look.startswith(f"/s/{incident.service}/traces?{why}&from=")
 
 
-def test_an_objective_about_a_stage_says_which(source: Source) -> None:
+def test_a_stage_objective_names_its_stage(source: Source) -> None:
     """In the incident, on the card, on its page and in the list."""
     (incident,) = (each for each in source.incidents() if each.name == "line-queue")
     page = shown(source, "/slo/line-queue?from=now-1h")

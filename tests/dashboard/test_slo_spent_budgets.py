@@ -71,7 +71,7 @@ def said_at(source: Source, address: str) -> str:
     return shown(source, address).replace("\u202f", " ")
 
 
-def test_the_broken_budget_stands_first_and_is_named_in_one_line(source: Source) -> None:
+def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
     """With what it took of what; the numbers of the table are those the evaluator finds."""
     table, said = budgets_at(source, "/slo/hot-latency?from=now-1h"), said_at(source, "/slo/hot-latency?from=now-1h")
     slo = next(each.slo for each in source.slos() if each.slo.name == "hot-latency")
@@ -94,7 +94,7 @@ def test_the_broken_budget_stands_first_and_is_named_in_one_line(source: Source)
     assert table.rows[2][4].endswith("under")
 
 
-def test_budgets_and_the_rest_make_the_whole(source: Source, client: FlaskClient) -> None:
+def test_stage_budgets_and_the_remainder_add_up(source: Source, client: FlaskClient) -> None:
     """Of the threshold and of the latency: what stages without a budget have and take is said."""
     table = budgets_at(source, "/slo/hot-latency?from=now-1h")
     told = client.get("/api/v1/query/budgets?name=hot-latency&from=now-1h").json
@@ -108,7 +108,7 @@ def test_budgets_and_the_rest_make_the_whole(source: Source, client: FlaskClient
     assert [row[4] for row in told["rows"]] == pytest.approx([row[2] - row[1] for row in told["rows"]])
 
 
-def test_window_and_version_narrow_the_card(source: Source, client: FlaskClient) -> None:
+def test_window_and_version_filter_the_card(source: Source, client: FlaskClient) -> None:
     """Version 1 kept every budget, before and after version 2 came; a version nobody serves had no request."""
     kept = "Every stage stayed within its budget"
     end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
@@ -127,14 +127,14 @@ def test_window_and_version_narrow_the_card(source: Source, client: FlaskClient)
     assert "All versions 2 1" in said_at(source, "/slo/hot-latency")
 
 
-def test_it_stands_where_there_are_budgets(source: Source) -> None:
+def test_the_card_is_shown_for_objectives_with_budgets(source: Source) -> None:
     """Not for a promise that does not split its threshold, or has none."""
     for name in ("plain", "up"):
         assert budgets_at(source, f"/slo/{name}") is None
         assert "Stage budgets" not in said_at(source, f"/slo/{name}")
 
 
-def test_what_cannot_be_judged_is_said(source: Source, client: FlaskClient) -> None:
+def test_too_few_requests_for_stage_budgets_are_reported(source: Source, client: FlaskClient) -> None:
     """Too few requests for the percentile, and none at all."""
     rare, gone = said_at(source, "/slo/rare"), said_at(source, "/slo/gone")
     told = client.get("/api/v1/query/budgets?name=rare").json
@@ -146,7 +146,7 @@ def test_what_cannot_be_judged_is_said(source: Source, client: FlaskClient) -> N
     assert client.get("/api/v1/query/budgets?name=gone").json["requests"] == 0  # pyright: ignore[reportOptionalSubscript]
 
 
-def test_programs_are_told_what_has_no_budgets(client: FlaskClient) -> None:
+def test_the_api_reports_objectives_without_budgets(client: FlaskClient) -> None:
     """An objective without any, and none of the name."""
     plain, never = (client.get(f"/api/v1/query/budgets?name={name}") for name in ("plain", "never"))
     assert plain.json is not None
@@ -157,7 +157,7 @@ def test_programs_are_told_what_has_no_budgets(client: FlaskClient) -> None:
     assert (never.status_code, "hot-latency" in never.json["cure"]) == (404, True)
 
 
-def test_the_table_is_a_file_for_a_spreadsheet(client: FlaskClient) -> None:
+def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:
     """A row a stage, the budget beside what was taken."""
     answer = client.get(
         "/api/v1/view?path=/slo/hot-latency&from=now-1h&table=Stage%20budgets&format=csv",
@@ -168,7 +168,7 @@ def test_the_table_is_a_file_for_a_spreadsheet(client: FlaskClient) -> None:
     assert lines[1][0] == "Queue"
 
 
-def test_what_has_no_budget_is_blamed_when_it_breaks_the_threshold(traffic: ModuleType, tmp_path: Path) -> None:
+def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traffic: ModuleType, tmp_path: Path) -> None:
     """Every budget was kept and the request is still too slow: the sentence says who took the time."""
     store = Store.open(f"sqlite:///{tmp_path / 'rest.db'}", clock=NOW.timestamp)
     write(store, traffic, Served("hot", "1", 20, stages={**FAST, "preprocess": 200}))

@@ -74,13 +74,13 @@ def status_of(source: Source, name: str) -> SloStatus:
     return next(each for each in source.slos() if each.slo.name == name)
 
 
-def test_states_differ_without_their_colours() -> None:
+def test_states_are_distinguishable_without_colour() -> None:
     """Each has a word and a shape of its own."""
     assert SHAPES.keys() == WORDS.keys()
     assert len(set(SHAPES.values())) == len(set(WORDS.values())) == len(SHAPES)
 
 
-def test_a_dead_collector_is_said_everywhere(stale: Source) -> None:
+def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
     """On the objective's page, the overview, the service's page and in the side bar; nowhere is anything healthy."""
     pages = {path: said_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
 
@@ -98,7 +98,7 @@ def test_a_dead_collector_is_said_everywhere(stale: Source) -> None:
         assert "Burning" not in said
 
 
-def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
+def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
     """Its last numbers are there, no rule fires, and no end of the budget is named: nobody knows the pace."""
     found = status_of(stale, "hot-latency")
     rules = page_data([rules_card(found)]).tables[0].rows
@@ -111,7 +111,7 @@ def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
     assert "gone in" not in said
 
 
-def test_planned_work_looks_like_nothing_burns_and_shows_its_numbers(planned: Source) -> None:
+def test_maintenance_is_not_burning_and_shows_its_numbers(planned: Source) -> None:
     """Which work, until when, what is left of the budget; the other objective is as it is."""
     said, overview = said_at(planned, "/slo/hot-latency"), said_at(planned, "/")
     rules = page_data([rules_card(status_of(planned, "hot-latency"))]).tables[0].rows
@@ -129,7 +129,7 @@ def test_planned_work_looks_like_nothing_burns_and_shows_its_numbers(planned: So
     assert "Burning" not in said + overview + beside(planned)
 
 
-def test_the_list_says_each_state_in_a_word(planned: Source) -> None:
+def test_the_list_names_each_state(planned: Source) -> None:
     """Who sees no shape reads it, and so does who takes the table as CSV."""
     found = page_of(context_of(parse("/slo", "", NOW), planned))
     assert found is not None
@@ -139,7 +139,7 @@ def test_the_list_says_each_state_in_a_word(planned: Source) -> None:
     assert rows["hot-latency"].replace("\u202f", " ").endswith("In maintenance until 13:30 (new disks)")
 
 
-def test_the_course_of_the_budget_leaves_planned_work_out(planned: Source) -> None:
+def test_the_budget_series_excludes_maintenance(planned: Source) -> None:
     """It ends where the tile says."""
     found = page_of(context_of(parse("/slo/hot-latency", "", NOW), planned))
     assert found is not None
@@ -152,7 +152,7 @@ def test_the_course_of_the_budget_leaves_planned_work_out(planned: Source) -> No
     assert "Requests during maintenance windows are shown" in shown(planned, "/slo/hot-latency?from=now-1h")
 
 
-def test_what_asks_for_somebody_stands_before_what_does_not(burning_store: Store, tmp_path: Path) -> None:
+def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path) -> None:
     """In the list, in the table of services, and as the page without a name."""
     slos = SLOS + "  - {name: failing-up, service: failing, objective: 0.99, window: 30d}\n" + WORK
     source = source_of(burning_store, tmp_path, slos)
@@ -163,7 +163,7 @@ def test_what_asks_for_somebody_stands_before_what_does_not(burning_store: Store
     assert "failing-up has" in shown(source, "/slo") or "failing-up is" in shown(source, "/slo")
 
 
-def test_a_quiet_overview_counts_only_what_is_healthy(burning_store: Store, tmp_path: Path) -> None:
+def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: Store, tmp_path: Path) -> None:
     """What is in maintenance is not inside its objective: nobody looks."""
     before = said_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
     during = said_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
@@ -172,7 +172,9 @@ def test_a_quiet_overview_counts_only_what_is_healthy(burning_store: Store, tmp_
     assert "0 of 1 services with an objective are inside it, 1 in maintenance." in during
 
 
-def test_programs_read_state_work_and_since_when(burning_store: Store, planned: Source, tmp_path: Path) -> None:
+def test_the_api_returns_state_maintenance_and_start_time(
+    burning_store: Store, planned: Source, tmp_path: Path
+) -> None:
     """The same words as the pages have."""
     planned_alerts = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
     client = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=NOW.timestamp).app.server.test_client()
@@ -199,7 +201,7 @@ def test_programs_read_state_work_and_since_when(burning_store: Store, planned: 
     ("text_of_file", "why"),
     [(None, "there is no slo.yaml"), ("slos: [{name: a}]", "slo.yaml cannot be read")],
 )
-def test_that_nobody_is_watched_is_said_with_the_cure(
+def test_missing_objectives_are_reported_with_the_fix(
     burning_store: Store, tmp_path: Path, text_of_file: str | None, why: str
 ) -> None:
     """On the overview in a line, on the page of objectives with an example to copy."""
@@ -217,7 +219,7 @@ def test_that_nobody_is_watched_is_said_with_the_cure(
     assert "inside" not in overview
 
 
-def test_with_an_objective_or_without_alerts_nobody_is_warned(burning_store: Store, planned: Source) -> None:
+def test_an_objective_or_disabled_alerts_remove_the_warning(burning_store: Store, planned: Source) -> None:
     """Who watches is not told off, nor is a dashboard whose alerts are none of its business."""
     for source in (planned, Source(burning_store, None, NOW.timestamp)):
         assert "No SLO is evaluated" not in shown(source, "/")
@@ -251,7 +253,7 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("ending", list(ENDINGS))
-def test_an_incident_nobody_knows_the_end_of_is_closed_and_not_resolved(
+def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
     burning_store: Store, tmp_path: Path, ending: str
 ) -> None:
     """An objective that was taken out of its file did not recover; its page says that it is gone, and leads to what was."""
@@ -274,7 +276,7 @@ def test_an_incident_nobody_knows_the_end_of_is_closed_and_not_resolved(
     assert "It was removed from the SLO file" not in shown(source, "/slo/never-was")
 
 
-def test_a_shape_stands_beside_every_word(planned: Source) -> None:
+def test_every_state_word_has_a_shape(planned: Source) -> None:
     """The badge of the table of services has both."""
     found = page_of(context_of(parse("/", "", NOW), planned))
     assert found is not None

@@ -44,7 +44,7 @@ def of(service: str | None) -> Selection:
     return Selection(NOW - timedelta(hours=1), NOW, service=service)
 
 
-def test_others_data_does_not_make_an_answer_old(store: Store) -> None:
+def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
     """What is about one service holds until that service writes; what is about all does not."""
     source = Source(store, None, NOW.timestamp)
     asked: list[Selection] = []
@@ -63,7 +63,7 @@ def test_others_data_does_not_make_an_answer_old(store: Store) -> None:
     assert [each.service for each in asked] == ["shop", None, None, "shop"]
 
 
-def test_a_question_about_two_services_is_old_when_either_writes(store: Store) -> None:
+def test_cached_results_of_two_services_expire_when_either_writes(store: Store) -> None:
     """As a comparison is."""
     source = Source(store, None, NOW.timestamp)
 
@@ -76,7 +76,7 @@ def test_a_question_about_two_services_is_old_when_either_writes(store: Store) -
     assert (first, source.ask(both, of("shop"), b=of("desk"))) == (2, 3)
 
 
-def test_two_who_ask_the_same_at_once_cost_one_answer() -> None:
+def test_concurrent_equal_queries_run_once() -> None:
     """The second waits for the first one's."""
     answers, begun, goes_on = QueryCache(ROOM), Event(), Event()
     made: list[int] = []
@@ -96,7 +96,7 @@ def test_two_who_ask_the_same_at_once_cost_one_answer() -> None:
         assert (first.result(60), second.result(60), made) == (1, 1, [1])
 
 
-def test_who_asks_another_question_does_not_wait() -> None:
+def test_different_queries_do_not_wait_for_each_other() -> None:
     """Two different questions are worked out side by side."""
     answers, meet = QueryCache(ROOM), Barrier(2)
 
@@ -106,7 +106,7 @@ def test_who_asks_another_question_does_not_wait() -> None:
         assert sorted(each.result(60) for each in both) == [0, 1]
 
 
-def test_an_error_reaches_who_asked_and_is_not_kept() -> None:
+def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
     """The next one who asks gets an answer."""
     answers = QueryCache(ROOM)
 
@@ -120,7 +120,7 @@ def test_an_error_reaches_who_asked_and_is_not_kept() -> None:
     assert answers.get("question", 1, lambda: 5) == 5
 
 
-def test_memory_is_bounded_and_what_was_asked_last_stays() -> None:
+def test_the_cache_is_bounded_and_evicts_the_least_recently_used() -> None:
     """A large answer, be it a table or many small ones in one, drives out those nobody asked for longest."""
     answers = QueryCache(130_000)
     large = (pd.DataFrame({"n": range(5_000)}), dict.fromkeys(range(5)))

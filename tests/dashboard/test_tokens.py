@@ -116,7 +116,7 @@ def waited(source: Source, address: str) -> str:
     return duration(value_at(measures.first, 0.5)).replace("\u202f", " ")
 
 
-def test_the_page_begins_with_who_makes_readers_wait(source: Source) -> None:
+def test_the_page_starts_with_the_stage_behind_the_first_token_tail(source: Source) -> None:
     """One sentence: the tail of the first token, how far it is from the median, and the stage that explains it."""
     text = shown(source, PAGE)
 
@@ -138,7 +138,7 @@ def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
     assert duration(p99).replace("\u202f", " ") in shown(source, PAGE)
 
 
-def test_every_chart_tells_its_numbers(source: Source) -> None:
+def test_every_chart_has_numbers_with_units(source: Source) -> None:
     """Under names with units; the percentile of a band or a load that too few requests tell is left open."""
     charts = outlined(source).charts
     speed, prompt = charts["token-speed"].frame, charts["first-token-by-input"].frame
@@ -151,7 +151,7 @@ def test_every_chart_tells_its_numbers(source: Source) -> None:
     assert prompt["p99 (s)"].isna().tolist() == [n < 1000 for n in prompt["requests"]]
 
 
-def test_the_lengths_of_answers_are_all_answers(source: Source) -> None:
+def test_output_lengths_count_all_completions(source: Source) -> None:
     """The bars are of every request that told how many tokens it put out."""
     rows = next(each.rows for each in outlined(source).tables if each.name == "Responses by number of tokens")
     n = measures_of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
@@ -160,7 +160,7 @@ def test_the_lengths_of_answers_are_all_answers(source: Source) -> None:
     assert n > 5000
 
 
-def test_a_service_that_does_not_stream_says_what_would_stand_here(source: Source) -> None:
+def test_a_service_without_streaming_explains_the_page(source: Source) -> None:
     """Reached by its address, for there is no tab to it."""
     text = shown(source, "/s/vision-api/tokens")
 
@@ -169,7 +169,7 @@ def test_a_service_that_does_not_stream_says_what_would_stand_here(source: Sourc
     assert "Time to first token, by percentile" not in text
 
 
-def test_one_request_is_no_percentile(store: Store) -> None:
+def test_one_request_shows_what_every_card_needs(store: Store) -> None:
     """Every card says what it is waiting for, and none is broken."""
     text = shown(written(store, [Answer()]), PAGE)
 
@@ -181,7 +181,7 @@ def test_one_request_is_no_percentile(store: Store) -> None:
     assert "could not be rendered" not in text
 
 
-def test_definitions_never_mix(store: Store) -> None:
+def test_first_token_definitions_never_mix(store: Store) -> None:
     """The commonest is shown, the switch names both, and those left out are counted; an unknown one is the default."""
     generated = [Answer(ago=600 + step) for step in range(60)]
     chunked = [Answer(900, 0, 0, names.BY_FIRST_CHUNK, "/proxy", 600 + step) for step in range(40)]
@@ -198,7 +198,7 @@ def test_definitions_never_mix(store: Store) -> None:
     assert wrong == usual
 
 
-def test_a_series_of_two_definitions_has_no_stages(store: Store) -> None:
+def test_a_mixed_definition_has_no_stages(store: Store) -> None:
     """Its times are known, the stages before them are not, and the card says what to do about it."""
     both = [Answer(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]]
     text = shown(written(store, both), PAGE)
@@ -208,7 +208,7 @@ def test_a_series_of_two_definitions_has_no_stages(store: Store) -> None:
     assert "No length for these requests" in text
 
 
-def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None:
+def test_without_token_counts_the_page_explains_their_source(store: Store) -> None:
     """First tokens are shown; what depends on counts says who counts."""
     chunked = [Answer(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
     text = shown(written(store, chunked), PAGE)
@@ -219,7 +219,7 @@ def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None
     assert "Agents read token counts from `generate` of transformers" in text
 
 
-def test_requests_that_are_not_timed_are_counted(store: Store) -> None:
+def test_requests_without_a_first_token_are_counted(store: Store) -> None:
     """Those of the service that have no first token are said beside those that have."""
     source = written(store, [Answer(ago=600 + step) for step in range(30)])
     counts = RequestHistograms()
@@ -232,7 +232,7 @@ def test_requests_that_are_not_timed_are_counted(store: Store) -> None:
     assert "30 of 31 requests. Without a first token: 1." in shown(source, PAGE)
 
 
-def test_nothing_to_compare_with_is_no_window(source: Source) -> None:
+def test_vs_off_shows_request_counts(source: Source) -> None:
     """With the comparison switched off tiles say how many requests there were."""
     text = shown(source, f"{PAGE}?from=now-15m&vs=off")
 
@@ -241,7 +241,7 @@ def test_nothing_to_compare_with_is_no_window(source: Source) -> None:
 
 
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=60))
-def test_a_length_is_in_the_band_that_is_named_by_its_bounds(sizes: list[int]) -> None:
+def test_a_length_is_in_the_bucket_named_by_its_bounds(sizes: list[int]) -> None:
     """A power of two ends a band, as it ends a bucket: the bars are exact."""
     counted = Histogram()
     for each in sizes:
@@ -258,7 +258,9 @@ def test_a_length_is_in_the_band_that_is_named_by_its_bounds(sizes: list[int]) -
 @pytest.mark.parametrize(
     ("longest", "slowest", "cause"), [(3000, 0.021, "longer responses"), (105, 0.4, "slower tokens")]
 )
-def test_the_tail_is_longer_answers_or_slower_tokens(store: Store, longest: int, slowest: float, cause: str) -> None:
+def test_the_tail_is_attributed_to_longer_outputs_or_slower_tokens(
+    store: Store, longest: int, slowest: float, cause: str
+) -> None:
     """Whichever grows more from the median to p99; without p99 there is no such sentence."""
     usual = measures_of_window(context_of(parse(PAGE, "", NOW), written(store, [Answer()])))
     length, pace = Histogram(), Histogram()
@@ -271,7 +273,7 @@ def test_the_tail_is_longer_answers_or_slower_tokens(store: Store, longest: int,
     assert (tail_words(known) or "").endswith(f"the tail is {cause}.")
 
 
-def test_hovering_tells_value_band_and_stages(source: Source) -> None:
+def test_hovering_shows_value_error_bounds_and_stages(source: Source) -> None:
     """Where no table stands beside the chart, the pointer's box says n, the error band and the largest stages."""
     page = page_of(context_of(parse(PAGE, "", NOW), source))
     assert page is not None

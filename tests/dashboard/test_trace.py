@@ -78,13 +78,13 @@ def text(page: Page) -> str:
         ("own-stage", {}, "cuda:0", "CPU"),
     ],
 )
-def test_a_span_stands_in_the_lane_of_where_it_ran(stage: str, facts: dict[str, Any], device: str, lane: str) -> None:
+def test_a_span_is_in_the_lane_of_its_device(stage: str, facts: dict[str, Any], device: str, lane: str) -> None:
     """The model's stages where the model is, the others on the CPU, waiting and the wire apart."""
     assert lane_of({"stage": stage, "attributes": facts}, device) == lane
 
 
 @given(SPANS)
-def test_time_that_spans_share_counts_once(spans: list[tuple[int, int]]) -> None:
+def test_overlapping_spans_count_once(spans: list[tuple[int, int]]) -> None:
     """A lane was busy at every moment at least one of its spans ran."""
     moments = {moment for start, length in spans for moment in range(start, start + length)}
 
@@ -100,7 +100,7 @@ def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
     assert 0 <= width <= 100 - left + 1e-9
 
 
-def test_the_file_is_what_opentelemetry_reads(slow: KeptTrace) -> None:
+def test_the_downloaded_trace_is_valid_otlp(slow: KeptTrace) -> None:
     """Times, ids and parents as they were; our own collector and any other takes it."""
     message = ParseDict(json.loads(json.dumps(as_otlp(slow))), ExportTraceServiceRequest())
     root, *children = message.resource_spans[0].scope_spans[0].spans
@@ -110,7 +110,7 @@ def test_the_file_is_what_opentelemetry_reads(slow: KeptTrace) -> None:
     assert {span.parent_span_id for span in children} == {root.span_id}
 
 
-def test_the_file_of_a_request_without_anything() -> None:
+def test_a_request_without_attributes_can_be_downloaded() -> None:
     """No version, no route, no spans: nothing is made up."""
     bare = KeptTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {})
     whole = as_otlp(bare)["resourceSpans"][0]
@@ -119,7 +119,7 @@ def test_the_file_of_a_request_without_anything() -> None:
     assert whole["scopeSpans"][0]["spans"][0]["name"] == "request"
 
 
-def test_a_kept_request_is_fetched_as_a_file(base: str, slow: KeptTrace) -> None:
+def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
     """By the name its page has; one that was not retained is said to be so, in JSON."""
     name = f"{slow.trace_id}-{slow.span_id}"
     answer = httpx.get(f"{base}/api/v1/traces/{name}")
@@ -131,7 +131,7 @@ def test_a_kept_request_is_fetched_as_a_file(base: str, slow: KeptTrace) -> None
     assert (gone.status_code, sorted(gone.json())) == (404, ["cure", "error", "key"])
 
 
-def test_the_lanes_of_a_request_are_an_address(source: Source, slow: KeptTrace) -> None:
+def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> None:
     """The same spans by where they ran, and how long each place was busy."""
     shown = text(page(source, f"/traces/{slow.trace_id}?y=lanes"))
 
@@ -140,7 +140,7 @@ def test_the_lanes_of_a_request_are_an_address(source: Source, slow: KeptTrace) 
     assert "data-stage" not in shown.partition("More like this")[0]
 
 
-def test_a_trace_leads_to_the_readers_own_tracer(source: Source, slow: KeptTrace) -> None:
+def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: KeptTrace) -> None:
     """Where one is configured."""
     shown = text(page(source, f"/traces/{slow.trace_id}"))
 
@@ -149,13 +149,13 @@ def test_a_trace_leads_to_the_readers_own_tracer(source: Source, slow: KeptTrace
 
 
 @pytest.mark.parametrize("url", ["jaeger/{trace_id}", "https://jaeger.example/trace/", "javascript:{trace_id}"])
-def test_a_tracer_that_leads_nowhere_is_refused(url: str) -> None:
+def test_an_invalid_tracing_backend_url_is_refused(url: str) -> None:
     """With an example of one that does."""
     with pytest.raises(ConfigError, match=r"STAGELENS_TRACER_URL.*such as https://"):
         DashboardConfig.from_env({"STAGELENS_TRACER_URL": url})
 
 
-def test_a_trace_that_was_not_kept_shows_the_newest_that_were(source: Source) -> None:
+def test_a_trace_that_was_not_retained_shows_the_newest_retained(source: Source) -> None:
     """Nobody stands before an empty page."""
     shown = text(page(source, f"/traces/{'0' * 32}"))
 
@@ -169,12 +169,12 @@ def rows(shown: str) -> int:
 
 
 @pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
-def test_garbage_in_the_filters_breaks_nothing(source: Source, query: str) -> None:
+def test_invalid_filter_values_break_nothing(source: Source, query: str) -> None:
     """A bound that cannot be read is none; a stage nobody has finds nothing."""
     assert "could not be rendered" not in text(page(source, f"/traces?svc=vision-api&{query}"))
 
 
-def test_the_filters_add_up(source: Source) -> None:
+def test_filters_combine(source: Source) -> None:
     """Slower than a bound and of one stage: never more than each alone, and at most fifty."""
     every, slower, both, none = (
         rows(text(page(source, f"/traces?svc=vision-api{query}")))
@@ -184,7 +184,7 @@ def test_the_filters_add_up(source: Source) -> None:
     assert 50 >= every >= slower >= both > none == 0
 
 
-def test_the_list_says_how_its_requests_were_picked(source: Source) -> None:
+def test_the_list_explains_its_sampling_rule(source: Source) -> None:
     """The rule, how many of which kind there are, and for how long they are kept."""
     shown = text(page(source, "/s/vision-api/traces"))
 
@@ -210,7 +210,7 @@ def opened(visit: Visit, slow: KeptTrace) -> Visit:
 
 
 @pytest.mark.stacks
-def test_dragging_along_the_axis_looks_closer(opened: Visit) -> None:
+def test_dragging_along_the_axis_zooms(opened: Visit) -> None:
     """A double click shows the whole again."""
     page = opened.page
     axis = page.locator(".wf thead .lane").bounding_box()

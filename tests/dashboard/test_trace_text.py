@@ -69,7 +69,7 @@ def visits(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert opened.trouble == []
 
 
-def test_the_page_says_what_held_up_the_requests_at_a_percentile(visits: Visit) -> None:
+def test_the_page_names_the_stalls_at_a_percentile(visits: Visit) -> None:
     """Of the pinned percentile, and of the one that is pointed at; the median met nothing, and nothing is said of it."""
     page = visits.go("/s/paused?from=now-15m")
     foot = page.locator(".card", has_text="What the tail adds").locator(".foot")
@@ -83,7 +83,7 @@ def test_the_page_says_what_held_up_the_requests_at_a_percentile(visits: Visit) 
     expect(foot).to_contain_text(said)
 
 
-def test_a_trace_says_what_held_it_up(visits: Visit) -> None:
+def test_a_trace_names_its_stalls(visits: Visit) -> None:
     """In its verdict by stage, and beside the stages; what makes no sense is left out."""
     page = visits.go(f"/traces/{TRACE}-{SPAN}")
 

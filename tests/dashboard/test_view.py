@@ -46,7 +46,7 @@ def test_a_window_is_relative_or_from_moment_to_moment(search: str, start: datet
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_nonsense_falls_back_to_the_default_window(start: str, end: str) -> None:
+def test_an_invalid_window_falls_back_to_the_default(start: str, end: str) -> None:
     """An address somebody typed wrongly still shows something."""
     view = parse("/", address("/", {"from": start, "to": end}).partition("?")[2], NOW)
 
@@ -66,7 +66,7 @@ def test_nonsense_falls_back_to_the_default_window(start: str, end: str) -> None
         "x",
     ],
 )
-def test_a_moment_nobody_measured_is_none(moment: str) -> None:
+def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
     """Stores and charts cannot count as far as dates can: such a window is the default one."""
     view = parse("/", address("/", {"from": moment, "to": moment}).partition("?")[2], NOW)
 
@@ -83,13 +83,13 @@ def test_a_moment_nobody_measured_is_none(moment: str) -> None:
         ("from=now-0s", False),
     ],
 )
-def test_a_window_says_whether_it_is_the_one_asked_for(search: str, kept: bool) -> None:
+def test_a_window_reports_whether_it_was_requested(search: str, kept: bool) -> None:
     """A page shows the default in its place, a program is told."""
     assert parse("/", search, NOW).is_as_asked is kept
 
 
 @given(st.text())
-def test_what_no_database_takes_is_replaced(text: str) -> None:
+def test_characters_no_database_stores_are_replaced(text: str) -> None:
     """NUL and halves of characters, in names and in values."""
     view = parse(f"/s/{text}", "q=" + quote(text, errors="surrogatepass"), NOW)
 
@@ -104,7 +104,7 @@ def test_unknown_keys_are_ignored_and_the_order_is_fixed() -> None:
     assert view.here() == "/s/a?p=95&y=share&to=now"
 
 
-def test_a_link_keeps_the_window_and_drops_what_belongs_to_the_page() -> None:
+def test_a_link_preserves_the_window_and_drops_page_parameters() -> None:
     """From a service to its traces the time stays, the axis does not."""
     view = parse("/s/a", "?from=now-1h&y=share&v=2.0", NOW)
 

@@ -61,7 +61,7 @@ def answer(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
-def test_connections_that_say_nothing_keep_nobody_out(start: Start, said: bytes) -> None:
+def test_idle_connections_do_not_block_readers(start: Start, said: bytes) -> None:
     """Four times as many as there are places: a reader is answered, and so is a probe."""
     dashboard = start(token=TOKEN)
     with contextlib.ExitStack() as idle:
@@ -133,7 +133,7 @@ def test_probes_are_answered_while_all_threads_work(start: Start) -> None:
     assert probes == [200, 200]
 
 
-def test_a_header_with_an_underscore_is_nobodys(start: Start) -> None:
+def test_a_header_with_an_underscore_is_ignored(start: Start) -> None:
     """A proxy takes `X-Forwarded-User` out of what readers send, and lets `X_Forwarded_User` pass: they must not be the same."""
     dashboard = start(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1/32"),))
 
@@ -142,7 +142,7 @@ def test_a_header_with_an_underscore_is_nobodys(start: Start) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/?a=\xff\xfe", b"/%ff%00", b"/s/%E2%82", b"//", b"/?from=%zz"])
-def test_bytes_that_are_no_text_are_answered(start: Start, path: bytes) -> None:
+def test_bytes_that_are_not_text_get_a_response(start: Start, path: bytes) -> None:
     """With a page, or with what is wrong with them; the log stays quiet."""
     with connected(start()) as connection:
         connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")

@@ -117,7 +117,7 @@ def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> 
     assert frame.attrs == {"requests": 100, "definition": "generate", "definitions": {"generate": 100}, "left_out": 0}
 
 
-def test_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
+def test_first_token_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
     """One definition is selected, by default the most frequent; series with several are excluded and counted."""
     one = sqlite_site()
     write(one, [Answer({"prefill": 10_000_000})] * 30)
